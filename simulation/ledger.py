@@ -109,8 +109,12 @@ class Ledger:
     def follow(self) -> None:
         """The catalog has changed.
 
-        A consumer that no longer reads a stream may lose the productions that are due to it.
+        A consumer that no longer reads a stream may lose the productions that are due to it. Each consumer is noted
+        while the catalog has it: its first entry may come after its removal.
         """
+        index = self._catalog.index()
+        self._is_log.update(dict.fromkeys(index.computations, False))
+        self._is_log.update({log.incarnation: True for log in self._catalog.logs.values()})
         edges = self._catalog.edges()
         for (consumer, _), due in self.due.items():
             for position in [one for one, stream in due.items() if (consumer, stream) not in edges]:

@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
-__all__ = ["BackgroundLoop"]
+from millwheel.sdk.errors import UsageError
+
+__all__ = ["BackgroundLoop", "cancel_others"]
 
 Result = TypeVar("Result")
 
 
 class BackgroundLoop:
-    """Runs coroutines for a caller that blocks meanwhile.
+    """Runs coroutines for callers in other threads, which block meanwhile.
 
     Args:
         name: The name of the thread.
@@ -24,11 +26,22 @@ class BackgroundLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        self._lock = threading.Lock()
+        """Held while work is passed to the loop. So no work arrives after ``stop`` has cancelled the rest."""
         self._open = True
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of a coroutine. If the caller is interrupted, the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """The result of a coroutine. If the caller is interrupted, the coroutine is cancelled.
+
+        Raises:
+            UsageError: The loop was stopped.
+            concurrent.futures.CancelledError: The loop is stopped meanwhile.
+        """
+        with self._lock:
+            if not self._open:
+                work.close()
+                raise UsageError(f"{self._thread.name} is closed: open another one")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -54,14 +67,26 @@ class BackgroundLoop:
             await close()
 
         if self._open:
-            self._open = False
             try:
                 self.run(closed())
             finally:
                 self.stop()
 
     def stop(self) -> None:
-        """End the thread."""
+        """Cancel what still runs, and end the thread. No effect the second time."""
+        with self._lock:
+            if not self._open:
+                return
+            self._open = False
+        asyncio.run_coroutine_threadsafe(cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def cancel_others() -> None:
+    """Cancel all other tasks of the loop, so that calls from other threads do not wait for a stopped loop."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

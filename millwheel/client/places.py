@@ -9,7 +9,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["incarnation_of", "owned_interval", "split_place"]
+__all__ = ["incarnation_of", "owned_interval", "owners_of", "split_place"]
 
 
 def split_place(place: str) -> tuple[str, str]:
@@ -60,3 +60,8 @@ def owned_interval(found: control.GetTopologyResponse, computation: str, key: by
     raise RequestError(
         FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
     )
+
+
+def owners_of(found: control.GetTopologyResponse) -> set[str]:
+    """Return the addresses of all workers that own an interval of a topology."""
+    return {interval.owner.address for record in found.interval_maps for interval in record.intervals}

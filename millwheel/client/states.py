@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,7 +21,7 @@ import grpc
 
 from millwheel.client.background import BackgroundLoop
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
-from millwheel.client.places import incarnation_of, owned_interval, split_place
+from millwheel.client.places import incarnation_of, owned_interval, owners_of, split_place
 from millwheel.model.backoff import Backoff
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -43,6 +43,9 @@ _AGAIN: Final = PASSING | {FailureCode.RESOURCE_EXHAUSTED}
 
 class StateReader(Generic[State]):
     """Looks up the states of one computation by key. Use it with ``async with``.
+
+    A topology that is cancelled and submitted again begins without states. Open another reader for it: this one may
+    show the former states until their owners have stopped.
 
     Each look-up costs the owner one small read of the store, which look-ups of the same moment share. So ask for many
     keys at a time where you can.
@@ -87,10 +90,13 @@ class StateReader(Generic[State]):
 
     async def close(self) -> None:
         """Close all connections."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close(None)
+        await self._close_channels(except_to=())
         await self._control.close()
+
+    async def _close_channels(self, except_to: Collection[str]) -> None:
+        """Close the channels to all workers but some."""
+        for address in self._channels.keys() - except_to:
+            await self._channels.pop(address).close(None)
 
     async def get(self, key: str) -> State | None:
         """The state of a key.
@@ -143,6 +149,7 @@ class StateReader(Generic[State]):
         """Ask each owner once for its keys. What is answered moves from ``left`` to ``found``."""
         if self._placement is None:
             self._placement = await self._control.get_topology(self._topology)
+            await self._close_channels(except_to=owners_of(self._placement))
         incarnation = incarnation_of(self._placement.topology, self._name)
         by_owner: dict[str, list[bytes]] = {}
         for key in left:
@@ -169,6 +176,8 @@ class StateReader(Generic[State]):
         async with calling(address):
             stub = StateServiceStub(self._channels[address])
             response = await stub.GetStates(request, timeout=DEFAULT_DEADLINE_SECONDS)
+        if not response.states:
+            raise RequestError(FailureCode.UNAVAILABLE, f"the worker at {address} answered for no key")
         for key, state in zip(keys, response.states, strict=False):
             if state.error:
                 raise RequestError(

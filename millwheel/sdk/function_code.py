@@ -13,8 +13,10 @@ from __future__ import annotations
 import dis
 import hashlib
 import operator
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from enum import Enum
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
@@ -22,6 +24,7 @@ from typing import Any, Final
 __all__ = ["code_digest"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+_COLLECTIONS: Final = (tuple, list, set, frozenset)
 _GETTERS: Final = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _CODE_OF_ONE_PYTHON: Final = f"{sys.implementation.cache_tag}-{sys.flags.optimize}"
 
@@ -60,7 +63,7 @@ class _Describer:
             return self._list("list", value)
         if isinstance(value, set | frozenset):
             return f"set({', '.join(sorted(map(self.describe, value)))})"
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):  # other mappings, such as os.environ, may be views of something large
             return f"map({', '.join(sorted(map(self.describe, value.items())))})"
         if isinstance(value, FunctionType):
             return self._function(value)
@@ -72,6 +75,12 @@ class _Describer:
             return self._code(value)
         if isinstance(value, _GETTERS):
             return repr(value)
+        if isinstance(value, Enum):
+            return self._list(type(value).__qualname__, (value.name, value.value))
+        if isinstance(value, re.Pattern):
+            return self._list("pattern", (value.pattern, value.flags))
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # such as functools.cache
+            return self._list(type(value).__qualname__, (wrapped,))
         return str(getattr(value, "__qualname__", type(value).__qualname__))
 
     def _list(self, kind: str, values: Iterable[Any]) -> str:
@@ -80,8 +89,9 @@ class _Describer:
     def _function(self, function: FunctionType) -> str:
         cells = [self._cell(cell) for cell in function.__closure__ or ()]
         made_with = self.describe((function.__defaults__, function.__kwdefaults__, cells))
+        # MillWheel's own code keeps its keys from version to version.
         own = (function.__module__ or "").partition(".")[0] == "millwheel"
-        if own or function.__name__ != "<lambda>":  # MillWheel's own code keeps its keys from version to version
+        if own or function.__code__.co_name != "<lambda>":
             return f"{function.__qualname__} {made_with}"
         return f"{self.describe(function.__code__)} {self._globals(function)} {made_with}"
 
@@ -94,11 +104,18 @@ class _Describer:
     def _globals(self, function: FunctionType) -> str:
         """The plain data of the module that the function's code reads by name."""
         read = {name: function.__globals__.get(name) for name in _global_names(function.__code__)}
-        return self.describe({name: value for name, value in read.items() if isinstance(value, _PLAIN)})
+        return self.describe({name: value for name, value in read.items() if _is_plain(value)})
 
     def _code(self, code: CodeType) -> str:
         """The instructions, names and constants. Not the places in the file, and not the names of local variables."""
         return self._list("code", (code.co_code, code.co_names, code.co_consts, code.co_argcount))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is plain data, or a collection of plain data."""
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
+    return isinstance(value, _PLAIN) or (isinstance(value, _COLLECTIONS) and all(map(_is_plain, value)))
 
 
 def _global_names(code: CodeType) -> set[str]:

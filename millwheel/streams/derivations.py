@@ -49,7 +49,8 @@ class DerivedKeyExtractor(KeyExtractor):
 def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDerivation:
     """The derivation of one key from branches of a stream, each with its key and record type."""
     derived = [_derive(*each) for each in keyed]
-    digests = sorted({code_digest(each.parts) for each in derived})
+    # Each digest has its branch's name in it. Else two branches of different kinds could exchange their keys unnoticed.
+    digests = sorted({code_digest((each.name, *each.parts)) for each in derived})
     parts = derived[0].parts if len(digests) == 1 else tuple(digests)
     return KeyDerivation(" | ".join(sorted({each.name for each in derived})), parts)
 
@@ -57,12 +58,14 @@ def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDeriv
 def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:
     changing = [step for step in branch.steps if not isinstance(step, Filter)]
     functions: list[Any] = [step.function for step in changing if isinstance(step, Map)]
+    # The fields' names as records are encoded: a field may get another name in the class.
+    fields = tuple(extractor.to_proto(record_type).fields) or extractor.fields
     if extractor.function is not None:
         key = _name(extractor.function)
         alone = f"{key}()"
     else:
-        key = alone = ", ".join(extractor.to_proto(record_type).fields or extractor.fields)
-    parts = (*functions, extractor.function or extractor.fields)
+        key = alone = ", ".join(fields)
+    parts = (*functions, extractor.function or fields)
     if not changing:
         return KeyDerivation(alone, parts)
     steps = [

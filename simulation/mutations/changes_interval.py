@@ -72,6 +72,18 @@ rewriting(
 )
 
 rewriting(
+    "watermarks-skip-set-back-timers",
+    "G6",
+    "a timer without a deadline runs the passes, though the clock was set back",
+    IntervalCore._rests,
+    " or processing != self._ring",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_skipped_passes.py::test_a_timer_that_waited_for_room_survives_a_clock_set_back",
+    why="seeds were not tried: the outbox is full, and the clock is set back by more than ten seconds",
+)
+
+rewriting(
     "captured-unstill",
     "G12",
     "a base is captured only while no sealed commit waits",

@@ -59,3 +59,16 @@ def lookups_share_an_earlier_read() -> None:
         return shared
 
     replace(FreshHeads, "read", make)
+
+
+rewriting(
+    "lookups-of-large-states-end",
+    "G8",
+    "the first key of a look-up is always answered",
+    StateService._add_rows,
+    " and keys[0] not in chunk",
+    "",
+    test=_TESTS + "test_the_first_key_is_answered_beside_large_states",
+    seeds=10,
+    why="states of the simulator are small",
+)

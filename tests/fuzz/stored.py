@@ -130,10 +130,10 @@ async def _part(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
 
 
 async def _state(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
-    computation, _, name = key.partition(b"\0")
-    shown = f"{name.decode('utf-8', 'backslashreplace')!r} of computation {computation.decode()}"
-    await _named(shown, lambda: database.store.read_states(computation.decode(), [name]))
-    await _named(shown, lambda: database.store.scan_states(computation.decode(), ALL_KEYS, None, 1 << 20))
+    incarnation, _, name = key.partition(b"\0")
+    shown = f"{name.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation.decode()}"
+    await _named(shown, lambda: database.store.read_states(incarnation.decode(), [name]))
+    await _named(shown, lambda: database.store.scan_states(incarnation.decode(), ALL_KEYS, None, 1 << 20))
 
 
 async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from enum import Enum
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any
 
@@ -26,6 +29,22 @@ def recursive() -> Callable[[int], int]:
         return count(value - 1) if value else 0
 
     return count
+
+
+class Kind(Enum):
+    A = 1
+    B = 2
+
+
+def reading_names(names: tuple[str, ...]) -> Any:
+    """A lambda that reads a global collection of its module."""
+    return eval("lambda value: [value[name] for name in NAMES]", {"NAMES": names})
+
+
+def named(function: Any) -> Any:
+    """A lambda that was given a name. It is still known by its code."""
+    function.__name__ = "bucket"
+    return function
 
 
 class Keyed:
@@ -54,6 +73,12 @@ class Keyed:
         (partial(pow, 2), partial(pow, 3), False),
         (itemgetter("a"), itemgetter("b"), False),
         (str.lower, str.upper, False),
+        (cache(lambda value: value % 2), cache(lambda value: value % 3), False),
+        (lambda value, kind=Kind.A: kind, lambda value, kind=Kind.B: kind, False),
+        (lambda value, of=re.compile("a"): of, lambda value, of=re.compile("b"): of, False),
+        (reading_names(("a", "b")), reading_names(("a", "b")), True),
+        (reading_names(("a", "b")), reading_names(("a", "c")), False),
+        (named(lambda value: value % 2), named(lambda value: value % 3), False),
         (Keyed(), Keyed(), True),
         (Keyed().key, Keyed().key, True),
         (recursive(), recursive(), True),
@@ -84,3 +109,10 @@ def test_a_digest_is_the_same_in_every_process() -> None:
         for seed in "123"
     }
     assert len(found) == 1
+
+
+def test_the_environment_of_a_process_is_no_part_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = os.environ
+    before = code_digest([lambda value: environment.get("REGION", value)])
+    monkeypatch.setenv("MILLWHEEL_UNRELATED", "1")
+    assert code_digest([lambda value: environment.get("REGION", value)]) == before

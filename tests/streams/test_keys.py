@@ -152,3 +152,51 @@ def test_code_of_another_python_is_not_compared() -> None:
     assert update_problems(before, after) == []
     after.computations[0].inputs[0].key.code = ""
     assert update_problems(before, after) == []
+
+
+class Left(msgspec.Struct, tag=True):
+    a: int
+    b: int
+
+
+class Right(msgspec.Struct, tag=True):
+    a: int
+    b: int
+
+
+def joined(left: Callable[[Any], int], right: Callable[[Any], int]) -> specs.TopologySpec:
+    topology = mw.Topology("site")
+    both = topology.source("events", Left | Right)
+    pairs = both.only(Left).key_by(left), both.only(Right).key_by(right)
+    pairs[0].join("pairs", pairs[1], lambda one, other: f"{one.a}/{other.a}", str)
+    return build_spec(topology.plan())[0]
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+def test_an_update_notices_keys_that_two_kinds_exchange() -> None:
+    by_a, by_b = (lambda value: value.a % 10), (lambda value: value.b % 10)
+    assert update_problems(joined(by_a, by_b), joined(by_a, by_b)) == []
+    assert update_problems(joined(by_a, by_b), joined(by_b, by_a)) != []
+
+
+class Before(msgspec.Struct):
+    user: str | None
+
+
+class After(msgspec.Struct):
+    account: str | None = msgspec.field(name="user")
+
+
+def test_a_field_may_get_another_name_in_the_class() -> None:
+    def filtered(kind: Any, path: str) -> specs.TopologySpec:
+        topology = mw.Topology("site")
+        topology.source("events", kind).filter(bool).key_by(path).process("count", Tally, {})
+        return build_spec(topology.plan())[0]
+
+    one, other = filtered(Before, "user"), filtered(After, "account")
+    assert one.computations[0].inputs[0].key == other.computations[0].inputs[0].key
+
+
+class Tally(mw.Computation[Any, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
+        ctx.state += 1

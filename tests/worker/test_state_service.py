@@ -19,6 +19,7 @@ from millwheel.worker.messages import AppendEntry
 from millwheel.worker.shell import state_service
 from millwheel.worker.shell.owned_states import OwnedStates
 from millwheel.worker.shell.state_service import FreshHeads, StateService
+from tests.patience import patience
 from tests.worker.interval.solo import Solo
 
 JOURNAL = "solo.1.j1"
@@ -53,9 +54,11 @@ class Store(MemoryStore):
         return await super().read_states(computation, keys)
 
 
-async def owner(computation: mw.Computation[Any, Any] | None = None) -> tuple[Solo, Store, StateService]:
+async def owner(
+    computation: mw.Computation[Any, Any] | None = None, **options: Any
+) -> tuple[Solo, Store, StateService]:
     """An interval with its service. ``solo.core`` is replaced by None when the interval leaves the process."""
-    solo, store = Solo(computation or Count()), Store()
+    solo, store = Solo(computation or Count(), **options), Store()
     await store.create_journal(JOURNAL, commit=3)
     await store.fence(JOURNAL, SEQUENCER)
     owned = OwnedStates(lambda incarnation, key: JOURNAL, lambda journal: solo.core, lambda journal: "", store)
@@ -172,6 +175,31 @@ async def test_large_states_come_in_several_answers() -> None:
         assert 0 < len(found) * len(large) <= 2 * MAX_STATE_BYTES
         left, answers = left[len(found) :], answers + 1
     assert answers == 40
+
+
+@pytest.mark.guarantee("G8", section="4.4")
+async def test_the_first_key_is_answered_beside_large_states() -> None:
+    solo, store, service = await owner()
+    solo.state.cells.evicted = True
+    for key in (b"large", b"larger"):
+        solo.state.cells.insert(key, msgspec.msgpack.encode("x" * (3 << 20)))
+    await store.write_states("solo.1", JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))])
+    assert (await states(service, "k", "large", "larger"))[0] == 41
+
+
+class Weak(mw.Computation[tuple[str, str], int]):
+    """Passes records on, and keeps nothing of them."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.produce("out", "it")
+
+
+@pytest.mark.guarantee("G8", section="4.4")
+async def test_a_lookup_waits_for_no_commit_that_keeps_nothing() -> None:
+    solo, _, service = await owner(Weak(), strong=False, exactly_once=False)
+    solo.deliver(("k", "", 1))
+    assert solo.state.journal.sealed > solo.state.journal.committed, "the commit waits for the ACK of its production"
+    assert await asyncio.wait_for(states(service, "k"), patience(5)) == [None]
 
 
 async def test_a_request_has_a_bounded_number_of_keys() -> None:

@@ -237,7 +237,10 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
-        if (event is not None and event <= clocks.watermark) or (processing is not None and processing <= clocks.wall):
+        if event is not None and event <= clocks.watermark:
+            return False
+        # A timer that was due, and waited for room, has no deadline. The clock may have been set back since.
+        if processing is not None and (processing <= clocks.wall or processing != self._ring):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
 

@@ -122,15 +122,17 @@ class StateService(StateServiceServicer):
     async def _take(self, core: IntervalCore, keys: Sequence[bytes], states: dict[bytes, wire.KeyState]) -> None:
         """Add the states of an interval's keys: of all, or of the first ones if they are large.
 
-        The cells have what is sealed, so the answer waits until that is committed. A key without a cell has exactly the
+        The cells have what is sealed, so the answer waits until the commits that changed them are in the journal. Other
+        commits do not matter, and one that keeps nothing ends without an append. A key without a cell has exactly the
         state of its row (:mod:`millwheel.worker.interval.cells`). If a commit changes it meanwhile, either state will
         do. The read of the head comes last: it shows that no successor had committed anything before it.
         """
         journal, cells = core.state.journal, core.state.cells.cached()
-        sealed = journal.sealed
-        encoded = {key: cell.encoded for key in keys if (cell := cells.get(key)) is not None}
+        cached = {key: cell for key in keys if (cell := cells.get(key)) is not None}
+        sealed = max((cell.dirty for cell in cached.values()), default=0)
+        encoded = {key: cell.encoded for key, cell in cached.items()}
         damaged: dict[bytes, str] = {}
-        await self._add_rows(core, [key for key in keys if key not in encoded], encoded, damaged)
+        await self._add_rows(core, keys, encoded, damaged)
         await self._committed(core, sealed)
         head = await self._heads.read(journal.name)
         if head.sequencer != journal.sequencer:
@@ -144,10 +146,14 @@ class StateService(StateServiceServicer):
     async def _add_rows(
         self, core: IntervalCore, keys: Sequence[bytes], encoded: dict[bytes, bytes], damaged: dict[bytes, str]
     ) -> None:
-        """Read rows into ``encoded``, some at a time, until the answer is full."""
+        """Read the rows of keys that have no cell into ``encoded``, some at a time, until the answer is full.
+
+        Invariant: the first key is always answered. Else a caller that asks for the rest would never end.
+        """
+        missing = [key for key in keys if key not in encoded]
         size = sum(map(len, encoded.values()))
-        for chunk in _chunks(keys) if core.state.cells.evicted else [keys]:
-            if size > _MAX_ANSWER_BYTES:
+        for chunk in _chunks(missing) if core.state.cells.evicted else [missing]:
+            if size > _MAX_ANSWER_BYTES and keys[0] not in chunk:
                 return
             async with self._reads:
                 rows = await self._owned.rows(core, chunk, damaged)

@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
+from millwheel.client.background import cancel_others
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.encoding import GivenKeys
 from millwheel.client.injector.errors import InjectorClosedError
@@ -197,15 +198,7 @@ class BlockingInjector:
             loop, thread = self._loop, self._thread
             self._thread = None
         if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
+            asyncio.run_coroutine_threadsafe(cancel_others(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
-
-
-async def _cancel_all() -> None:
-    """Cancel all other tasks of the loop, so that calls from other threads do not wait for a stopped loop."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)

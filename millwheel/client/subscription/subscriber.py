@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
@@ -161,6 +161,14 @@ class Subscription:
                 raise StopAsyncIteration
             await self._receive()
 
+    async def below(self, offset: int) -> AsyncIterator[Batch]:
+        """The batches from here to an offset. It also ends if the log does not keep these records any more."""
+        while self.position < offset:
+            if self._ahead:
+                yield await anext(self)
+            else:
+                await self._receive()
+
     def _decoded(self, batch: Batch) -> Batch:
         """Decode a batch. A batch that cannot be decoded stays queued, so no record is skipped."""
         decode = self._decode
@@ -198,7 +206,7 @@ class Subscription:
     def _take(self, response: wire.SubscribeResponse) -> None:
         self._durable = max(self._durable, response.acked_offset)
         self._life = response.cursor_life
-        self.end = max(self.end, response.end_offset)
+        self.end = max(self.end, response.end_offset, response.next_offset)
         first, known = response.first_offset, self._position
         values, timestamps = list(response.values), list(response.timestamps_us)
         if known is not None and first < known:

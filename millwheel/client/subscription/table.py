@@ -69,9 +69,8 @@ class StreamTable(Generic[K, V]):
         subscription = await self.subscription.__aenter__()
         try:
             # Records that come meanwhile are left to the iteration.
-            end = subscription.end
-            while subscription.position < end:
-                for _, _, value in await anext(subscription):
+            async for batch in subscription.below(subscription.end):
+                for _, _, value in batch:
                     self._rows[self._key(value)] = value
         except BaseException:
             await self.close()

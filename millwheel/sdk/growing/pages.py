@@ -43,7 +43,7 @@ class PageSource(Protocol):
     """The pages of one key as of the last commit."""
 
     def node(self, number: int) -> Node:
-        """The node of a page. Nobody may change it. PagesNeededError if it is not in memory."""
+        """The node of a page. It is never changed. PagesNeededError if it is not in memory."""
 
     def missing(self, numbers: Iterable[int]) -> list[int]:
         """Those of the pages that are not in memory."""

@@ -9,12 +9,21 @@ import pytest
 
 import millwheel as mw
 from millwheel.model.core_protocol import InvariantError
-from millwheel.model.time import Timestamp, seconds
+from millwheel.model.time import Timestamp, hours, seconds
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import Acknowledged, AppendEntry, Report, SendDelivery
+from millwheel.worker.messages import (
+    Acknowledged,
+    AppendEntry,
+    FlushStates,
+    Report,
+    SendDelivery,
+    StatesFlushed,
+    Tick,
+)
 from tests.worker.interval.solo import Solo
 
 LATER = seconds(10)
+HOUR = hours(1)
 
 
 class Program(mw.Computation[tuple[str, str], int]):
@@ -117,3 +126,27 @@ def test_an_ack_makes_room_for_records_that_wait() -> None:
     assert not solo.take(AppendEntry), "the outbox is full"
     solo.handle(Acknowledged(send.delivery.token, []))
     assert solo.take(AppendEntry)
+
+
+@pytest.mark.guarantee("G6", section="4.6")
+def test_a_timer_that_waited_for_room_survives_a_clock_set_back() -> None:
+    solo = Solo(Program(), settings=IntervalSettings(outbox_records=1))
+    solo.now = 10 * HOUR
+    solo.deliver(("key", "processing", 10))
+    solo.deliver(("other", "produce", 5))
+    solo.commit_all()
+    (send,) = solo.take(SendDelivery)
+    solo.now += 2 * LATER
+    for _ in range(2):  # the timer is due, and waits for room in the outbox; rows are flushed
+        solo.handle(Tick())
+        for flush in solo.take(FlushStates):
+            solo.handle(StatesFlushed(flush.number))
+    assert solo.core.next_deadline() is None
+    solo.now -= 3 * HOUR
+    solo.handle(Acknowledged(send.delivery.token, ()))
+    deadline = solo.core.next_deadline()
+    assert deadline is not None
+    solo.now = deadline
+    solo.handle(Tick())
+    solo.commit_all()
+    assert ("fired", 10) in solo.sent()
