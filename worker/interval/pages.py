@@ -58,6 +58,8 @@ class PageTable:
         """By key: the pages that could not be read, each with the reason, until a hook that needs one has failed."""
         self.ended: PagesNeededError | StateDamagedError | None = None
         """The error that a hook was given and has not passed on yet. A hook may catch it by mistake."""
+        self.context: Context[Any] | None = None
+        """The context of the hook that runs. It counts the bytes of the pages that change, and is dropped with them."""
         self.reports: list[HookFailed] = []
         """Reports of discarded pages that could not be read."""
 
@@ -65,7 +67,7 @@ class PageTable:
         """A hook's context has decoded a state: its pages are those of the context's key."""
         cell = context._cell
         assert isinstance(cell, KeyCell)
-        state._pages.source = _KeyPages(self, self._cells, self._scope, context._key, cell)
+        state._pages.source = _KeyPages(self, self._cells, context._key, cell)
 
     def reset(self, state: GrowingState) -> None:
         """A hook empties its state."""
@@ -168,10 +170,9 @@ class PageTable:
 class _KeyPages:
     """The pages of one key (:class:`PageSource`)."""
 
-    def __init__(self, table: PageTable, cells: CellCache, scope: Any, key: bytes, cell: KeyCell) -> None:
+    def __init__(self, table: PageTable, cells: CellCache, key: bytes, cell: KeyCell) -> None:
         self._table = table
         self._cells = cells
-        self._scope = scope
         self._key = key
         self._cell = cell
 
@@ -199,7 +200,8 @@ class _KeyPages:
 
     def grew(self, size: int) -> None:
         """A page changes: it counts in the size of the commit."""
-        self._scope.produced_bytes += size
+        if self._table.context is not None:
+            self._table.context._made(size)
 
 
 def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> CompiledComputation:
@@ -211,9 +213,11 @@ def undoable(program: CompiledComputation, table: Callable[[], PageTable]) -> Co
     def wrapped(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def run(context: Any, work: Any) -> Any:
             pages = table()
+            pages.context = context
             try:
                 return hook(context, work)
             finally:
+                pages.context = None
                 ended, pages.ended = pages.ended, None
                 if ended is not None:
                     raise ended

@@ -471,3 +471,30 @@ def test_a_key_that_would_be_a_page_is_refused() -> None:
     (answer,) = solo.take(Acknowledge)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID
     assert "a key with the byte 0xFF" in answer.message
+
+
+def test_an_undone_hook_leaves_no_bytes_in_the_size_of_the_commit() -> None:
+    """Neither its productions, nor its changed pages."""
+
+    class Failing(Appender):
+        def process_record(self, ctx: mw.Context[Lists], record: mw.Record[tuple[str, str]]) -> None:
+            super().process_record(ctx, record)
+            if record.value[1] == "bad":
+                ctx.state.items.extend("y" * 900 for _ in range(50))
+                raise ValueError("it fails")
+
+    solo = Solo(Failing())
+    solo.deliver(("j", "x", 1))
+    solo.deliver(("j", "x", 1), ("k", "bad", 2))
+    assert solo.take(HookFailed)
+    assert "j" in str(solo.core._scheduler.runner.batch.contexts), "a batch that is not sealed yet"  # noqa: SLF001
+    assert solo.state.scope.produced_bytes == 0
+
+
+def test_a_weak_batch_that_only_changes_pages_does_not_join_a_commit() -> None:
+    """A commit is queued behind another so that its productions are sent. Bytes of pages are none."""
+    solo = Solo(Appender(), strong=False)
+    solo.deliver(("k", "x" * 900, 1))
+    solo.deliver(("k", "x" * 900, 2), ("k", "y" * 900, 3))
+    assert not solo.core._commits.weak_queue  # noqa: SLF001  # a count that no effect shows
+    assert solo.commit_all() == 2
