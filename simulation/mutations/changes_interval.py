@@ -208,7 +208,7 @@ rewriting(
     "batch-timers-overtaken",
     "G5",
     "a timer waits for an earlier one that a hook of the same batch has set",
-    Firing._may_fire,
+    Firing.may_fire,
     "name == tag or (setting is not None and setting.at < at)",
     "name == tag",
     seeds=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.worker.interval.blocked_keys import BlockedKeys
+from millwheel.worker.interval.firing import Firing
 from millwheel.worker.interval.pages import PageTable, undoable
 from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.recovery import _cut
@@ -122,3 +123,27 @@ def pages_of_one_size() -> None:
 def garbage_first() -> None:
     """The next discarded pages are deleted at once."""
     rewrite(PageTable.changed, "self._scope.now + _COLLECT_DELAY_US", "self._scope.now")
+
+
+@mutation(
+    "G5",
+    "timers that were undone for a page fire again behind those that they set",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_timers_that_become_due_meanwhile_wait_for_what_undone_ones_set",
+    why="the simulator's growing states have no timers",
+)
+def undone_timers_overtake() -> None:
+    """They fire in one commit, whatever they set."""
+    rewrite(BlockedKeys._run_together, "not self.firing.may_fire(key, due)", "False")
+
+
+@mutation(
+    "G6",
+    "a timer that has fired in the batch of a blocked key does not fire again",
+    seeds=0,
+    test="tests/worker/interval/test_growing.py::test_timers_before_a_miss_fire_again_once_and_in_order",
+    why="the simulator's growing states have no timers",
+)
+def undone_timers_fire_twice() -> None:
+    """The timers of the table are due, also if they have fired."""
+    rewrite(Firing.next_due, "if (at, domain, tag) not in fired:", "if True:")

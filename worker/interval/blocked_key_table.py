@@ -46,22 +46,31 @@ class BlockedKey:
     """A blocked key, with its records in order and its timers that have become due meanwhile.
 
     The next ``alone`` hooks run one per commit, because a hook of the key failed. The effect of one hook can be undone
-    separately only if the commit has no other work of the key. ``attempts`` counts the failures of ``failing``.
+    separately only if the commit has no other work of the key. Before these, ``together`` hooks run in one commit: they
+    were undone only because a later one needed a page. ``attempts`` counts the failures of ``failing``.
     ``failure`` describes the last of them for operators. ``hold`` covers the event-time timers in ``due``.
     """
 
-    __slots__ = ("alone", "attempts", "due", "failing", "failure", "hold", "items", "retry_at", "wait")
+    __slots__ = ("alone", "attempts", "due", "failing", "failure", "hold", "items", "retry_at", "together", "wait")
 
     def __init__(self, wait: Wait) -> None:
         self.wait = wait
         self.items: deque[RecordItem] = deque()
         self.due: list[TimerItem] = []
         self.hold: Hold | None = None
+        self.together = 0
         self.alone = 0
         self.attempts = 0
         self.failing: Item | None = None
         self.failure: KeyFailure | None = None
         self.retry_at = 0
+
+    def one_runs(self) -> None:
+        """One of the hooks that run together or alone is called."""
+        if self.together:
+            self.together -= 1
+        else:
+            self.alone = max(0, self.alone - 1)
 
     def take_due(self) -> tuple[list[TimerItem], Hold | None]:
         """Take the due timers and their hold. The caller releases it."""

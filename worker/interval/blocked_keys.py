@@ -80,12 +80,18 @@ class BlockedKeys:
             else:
                 timers.append(item)
         blocked = self._put_back(key, timers, records)
+        undone = len(timers) + len(records)
+        # The rest of the work that ran together now follows what was undone.
+        rest, blocked.together = blocked.together, 0
         if isinstance(error, PagesNeededError):
+            blocked.together = undone - 1
+            blocked.alone += 1 + rest
             self._blocked.block(key, Wait.STATE)
             self._pages.request(key, error)
             return
+        blocked.alone += undone + rest
         self._pages.release(key)
-        if len(timers) + len(records) == 1:
+        if undone == 1:
             self._decide(key, blocked, timers[0] if timers else records[0], error)
         else:
             self.again = True
@@ -108,12 +114,11 @@ class BlockedKeys:
         return batch.fired.pop(key, []), records
 
     def _put_back(self, key: bytes, timers: list[TimerItem], records: list[RecordItem]) -> BlockedKey:
-        """Block the key with its undone work, which then runs alone."""
+        """Block the key with its undone work."""
         blocked = self._blocked.block(key, Wait.READY)
         for timer in timers:
             self.firing.postpone(key, timer)
         self._blocked.put_back(blocked, records)
-        blocked.alone += len(timers) + len(records)
         return blocked
 
     def _decide(self, key: bytes, blocked: BlockedKey, item: Item, error: BaseException) -> None:
@@ -167,11 +172,12 @@ class BlockedKeys:
                 return
             if key not in self.runner.batch.contexts:
                 self._resume(key, self._blocked.keys[key])
+                self._run_together(key)
 
     def _resume(self, key: bytes, blocked: BlockedKey) -> None:
         item: Item | None = None
         program = self._setup.program
-        if blocked.alone or ((program.record_is_async or program.timer_is_async) and blocked.items):
+        if blocked.alone or blocked.together or ((program.record_is_async or program.timer_is_async) and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if isinstance(item, RecordItem) and self._timers.behind:
             return
@@ -185,14 +191,27 @@ class BlockedKeys:
                 return
             self.failures.clear(blocked)
         if not isinstance(item, RecordItem):
-            blocked.alone = max(0, blocked.alone - 1)
+            blocked.one_runs()
             self.firing.fire_blocked(key, item)
             return
-        if self.runner.open(key) is not None:
-            blocked.alone = max(0, blocked.alone - 1)
+        if (self.runner.batch.contexts.get(key) or self.runner.open(key)) is not None:
+            blocked.one_runs()
             blocked.items.popleft()
             item.receipt.blocked.discard(item.record)
             self.runner.run_alone(item.receipt, item.record)
+
+    def _run_together(self, key: bytes) -> None:
+        """Run the next hooks of the key in the batch of the first, as far as they run together and none fails."""
+        batch = self.runner.batch
+        while (blocked := self._blocked.keys.get(key)) is not None and not self.runner.full():
+            left, due = blocked.together, self.firing.next_due(key)
+            if not (left and key in batch.contexts and key not in batch.dead and (due or blocked.items)):
+                return
+            if due is not None and not self.firing.may_fire(key, due):
+                return
+            self._resume(key, blocked)
+            if blocked.together == left:
+                return
 
     def _unblock(self, key: bytes, blocked: BlockedKey) -> None:
         """Unblock the key."""
@@ -234,7 +253,7 @@ class BlockedKeys:
             self._unblock(key, blocked)
             return
         # The work runs alone, so that its attempts are counted until it is done.
-        blocked.alone = max(blocked.alone, 1)
+        blocked.alone, blocked.together = max(blocked.alone + blocked.together, 1), 0
         self._decide(key, blocked, item, StateDamagedError(why))
 
     def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:

@@ -55,7 +55,7 @@ class Firing:
                     self.postpone(key, timer)
                 elif runner.full():
                     table.requeue(key, tag, at)
-                elif self._may_fire(key, timer):
+                elif self.may_fire(key, timer):
                     fired += self.fire(key, timer)
                 else:
                     self._blocked.block(key, Wait.READY)
@@ -88,7 +88,7 @@ class Firing:
                 continue
             if (above is not None and at <= above) or key in self._blocked.keys or runner.full():
                 return False
-            if not self._may_fire(key, (at, domain, tag)):
+            if not self.may_fire(key, (at, domain, tag)):
                 self._blocked.block(key, Wait.READY)
                 return False
             table.hand_out(key, tag, at)
@@ -109,7 +109,8 @@ class Firing:
             if self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above=self._clocks.watermark):
                 del self._timers.ahead[key]
 
-    def _may_fire(self, key: bytes, timer: TimerItem) -> bool:
+    def may_fire(self, key: bytes, timer: TimerItem) -> bool:
+        """Whether a due timer may fire in this batch. Otherwise settings of the batch's hooks take effect before."""
         context = self.runner.batch.contexts.get(key)
         if context is None:
             return True
@@ -141,10 +142,15 @@ class Firing:
             hold.release()
 
     def next_due(self, key: bytes) -> TimerItem | None:
-        """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time."""
+        """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time.
+
+        Timers that have fired in the batch are in the tables until it is sealed.
+        """
+        fired = self.runner.batch.fired.get(key, ())
         for domain in TimeDomain:
-            if found := self._timers.tables[domain].due_of_key(key, self._timers.due_until(domain, key)):
-                return found[0][0], domain, found[0][1]
+            for at, tag in self._timers.tables[domain].due_of_key(key, self._timers.due_until(domain, key)):
+                if (at, domain, tag) not in fired:
+                    return at, domain, tag
         return None
 
     def fire_blocked(self, key: bytes, timer: TimerItem) -> None:

@@ -185,6 +185,78 @@ def test_keys_that_read_pages_share_a_budget() -> None:
     assert max(map(len, rows.reads)) < 60
 
 
+@pytest.mark.parametrize("work", [["x"] * 900 + ["first"], ["first"] + ["x"] * 900])
+def test_work_before_a_miss_runs_again_in_one_commit(work: list[str]) -> None:
+    rows = filled(3_000)
+    rows.forget_cells()
+    rows.solo.deliver(("k", "last", 1))
+    rows.settle()
+    appender = rows.solo.state.program.computation
+    assert isinstance(appender, Appender)
+    appender.runs, commits = 0, rows.solo.state.committed
+    rows.solo.deliver(*[("k", what, number) for number, what in enumerate(work)])
+    rows.settle()
+    assert rows.solo.state.committed - commits < 4
+    assert appender.runs < 2 * len(work) + 4
+    assert len(rows.solo.sent()) == 2
+
+
+class Ringing(Appender):
+    """At "timers" it sets five timers, which append their tags. The second sets another; the last misses."""
+
+    def process_record(self, ctx: mw.Context[Lists], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] != "timers":
+            super().process_record(ctx, record)
+            return
+        for number, tag in enumerate("abcde"):
+            ctx.set_timer(mw.Timestamp(1_000 + 10 * number), tag=tag)
+
+    def process_timer(self, ctx: mw.Context[Lists], timer: mw.Timer) -> None:
+        if timer.tag == "b":
+            ctx.set_timer(mw.Timestamp(1_015), tag="b2")
+        ctx.state.items.append(timer.tag)
+        ctx.produce("out", f"{timer.tag} {len(ctx.state.items)} {ctx.state.items[0 if timer.tag == 'e' else -1]}")
+
+
+def ringing() -> Rows:
+    """A key with five timers, whose last page alone is in memory, and a key without pages."""
+    rows = Rows(Solo(Ringing()))
+    rows.solo.deliver(*[("k", f"{number:050}", 1) for number in range(300)])
+    rows.solo.deliver(("k", "timers", 1))
+    rows.settle()
+    rows.forget_cells()
+    rows.solo.deliver(("k", "last", 1), ("other", "x", 1))
+    rows.settle()
+    rows.solo.sent()
+    return rows
+
+
+RANG = [*(f"{tag} {301 + number} {tag}" for number, tag in enumerate(["a", "b", "b2", "c", "d"])), f"e 306 {0:050}"]
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+@pytest.mark.guarantee("G6")
+def test_timers_before_a_miss_fire_again_once_and_in_order() -> None:
+    rows = ringing()
+    commits = rows.solo.state.committed
+    rows.solo.watermark(2_000)
+    rows.settle()
+    assert [what for what, _ in rows.solo.sent()] == RANG
+    assert rows.solo.state.committed - commits <= 4
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+def test_timers_that_become_due_meanwhile_wait_for_what_undone_ones_set() -> None:
+    """Undone work fires again in one commit, except behind a timer that one of its timers sets."""
+    rows = ringing()
+    rows.solo.deliver(("other", "x", 2_500))
+    rows.solo.watermark(1_012)
+    rows.solo.deliver(("k", "x", 3_000), ("k", "first", 3_001))
+    rows.solo.watermark(2_000)
+    rows.settle()
+    assert [what for what, _ in rows.solo.sent()] == [*RANG, f"{0:050}"]
+
+
 class Values(mw.GrowingState):
     small: mw.ListState[str]
     large: mw.ListState[bytes]
