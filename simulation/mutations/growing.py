@@ -69,7 +69,7 @@ def pages_by_their_own_keys() -> None:
     "G6",
     "a damaged page fails the hook that needs it, and no other work of its key",
     seeds=0,
-    test="tests/worker/interval/test_growing.py::test_a_damaged_page_fails_the_hook_that_needs_it_and_no_timer",
+    test="tests/worker/interval/test_growing.py::test_a_damaged_page_fails_no_timer_that_does_not_need_it",
     why="the stored rows of the simulator's growing states are not damaged",
 )
 def damage_blamed_on_the_next() -> None:
@@ -117,7 +117,7 @@ def pages_of_one_size() -> None:
     "G8",
     "a key's records run between the commits that delete its discarded pages",
     seeds=0,
-    test="tests/worker/interval/test_growing.py::test_records_run_between_the_commits_that_delete_pages",
+    test="tests/worker/interval/test_growing.py::test_records_run_while_pages_are_deleted",
     why="the simulator's collections are small",
 )
 def garbage_first() -> None:
@@ -129,7 +129,7 @@ def garbage_first() -> None:
     "G5",
     "timers that were undone for a page fire again behind those that they set",
     seeds=0,
-    test="tests/worker/interval/test_growing.py::test_timers_that_become_due_meanwhile_wait_for_what_undone_ones_set",
+    test="tests/worker/interval/test_growing.py::test_newly_due_timers_wait_for_what_undone_ones_set",
     why="the simulator's growing states have no timers",
 )
 def undone_timers_overtake() -> None:
@@ -141,7 +141,7 @@ def undone_timers_overtake() -> None:
     "G6",
     "a timer that has fired in the batch of a blocked key does not fire again",
     seeds=0,
-    test="tests/worker/interval/test_growing.py::test_timers_before_a_miss_fire_again_once_and_in_order",
+    test="tests/worker/interval/test_growing.py::test_timers_before_a_miss_fire_once_and_in_order",
     why="the simulator's growing states have no timers",
 )
 def undone_timers_fire_twice() -> None:

@@ -236,7 +236,7 @@ RANG = [*(f"{tag} {301 + number} {tag}" for number, tag in enumerate(["a", "b", 
 
 @pytest.mark.guarantee("G5", section="4.6")
 @pytest.mark.guarantee("G6")
-def test_timers_before_a_miss_fire_again_once_and_in_order() -> None:
+def test_timers_before_a_miss_fire_once_and_in_order() -> None:
     rows = ringing()
     commits = rows.solo.state.committed
     rows.solo.watermark(2_000)
@@ -246,7 +246,7 @@ def test_timers_before_a_miss_fire_again_once_and_in_order() -> None:
 
 
 @pytest.mark.guarantee("G5", section="4.6")
-def test_timers_that_become_due_meanwhile_wait_for_what_undone_ones_set() -> None:
+def test_newly_due_timers_wait_for_what_undone_ones_set() -> None:
     """Undone work fires again in one commit, except behind a timer that one of its timers sets."""
     rows = ringing()
     rows.solo.deliver(("other", "x", 2_500))
@@ -323,7 +323,7 @@ def test_a_damaged_page_fails_its_key_alone() -> None:
 
 
 @pytest.mark.guarantee("G6")
-def test_a_damaged_page_fails_the_hook_that_needs_it_and_no_timer() -> None:
+def test_a_damaged_page_fails_no_timer_that_does_not_need_it() -> None:
     """A timer that becomes due while the page is read needs no page, so the failure policy does not decide about it."""
 
     class Ringing(Appender):
@@ -354,7 +354,7 @@ def test_a_damaged_page_fails_the_hook_that_needs_it_and_no_timer() -> None:
 
 
 @pytest.mark.parametrize("policy", [mw.dead_letter(after=1), mw.stop(after=1)])
-def test_a_damaged_page_that_nothing_refers_to_fails_no_work(policy: mw.FailurePolicy) -> None:
+def test_a_damaged_discarded_page_fails_no_work(policy: mw.FailurePolicy) -> None:
     rows = Rows(Solo(Appender(), on_failure=policy))
     rows.solo.deliver(*[("k", "y" * 900, number) for number in range(2_000)])
     rows.settle()
@@ -423,7 +423,7 @@ def cleared(fills: int, **options: Any) -> Rows:
 
 
 @pytest.mark.guarantee("G8")
-def test_records_run_between_the_commits_that_delete_pages() -> None:
+def test_records_run_while_pages_are_deleted() -> None:
     rows = cleared(8)
     commits, before = rows.solo.state.committed, len(rows.pages())
     rows.reads.clear()
@@ -436,7 +436,7 @@ def test_records_run_between_the_commits_that_delete_pages() -> None:
     assert rows.solo.state.committed - commits < 3 * before // 512 + 20
 
 
-def test_commits_that_delete_pages_do_not_hide_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_pages_hides_no_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """They run between two attempts at a record. Its attempts are counted on, so the failure policy decides."""
     monkeypatch.setattr(interval_pages, "_COLLECTED", 20)
     rows = cleared(4, on_failure=mw.dead_letter(after=3, initial=seconds(1), maximum=seconds(1)))
@@ -545,7 +545,7 @@ def test_a_key_that_would_be_a_page_is_refused() -> None:
     assert "a key with the byte 0xFF" in answer.message
 
 
-def test_an_undone_hook_leaves_no_bytes_in_the_size_of_the_commit() -> None:
+def test_an_undone_hook_leaves_no_bytes_in_its_commit() -> None:
     """Neither its productions, nor its changed pages."""
 
     class Failing(Appender):
@@ -563,7 +563,7 @@ def test_an_undone_hook_leaves_no_bytes_in_the_size_of_the_commit() -> None:
     assert solo.state.scope.produced_bytes == 0
 
 
-def test_a_weak_batch_that_only_changes_pages_does_not_join_a_commit() -> None:
+def test_a_weak_batch_of_pages_alone_joins_no_commit() -> None:
     """A commit is queued behind another so that its productions are sent. Bytes of pages are none."""
     solo = Solo(Appender(), strong=False)
     solo.deliver(("k", "x" * 900, 1))
