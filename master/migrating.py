@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.schema import GROWING_STATE
 
 __all__ = ["state_problem"]
 
@@ -18,7 +19,16 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 
     It may in three cases. Both have the same form. Or ``new`` only adds fields that may be missing. Or ``new`` has a
     larger state version, which declares that it migrates states of smaller versions.
+
+    No version migrates from a state that grows, or to one: its pages cannot be read or written at once.
     """
+    if (_grows(old) or _grows(new)) and old.state_type not in _STATELESS:
+        if not (differences := _differences(old, new)):
+            return ""
+        return (
+            f"{_changed(old, new, differences)}: a state that grows has no versions, so add a field of another name, "
+            "or give the computation another name=, to begin without state"
+        )
     if new.state.version < old.state.version:
         return (
             f"its state version is {new.state.version}, and states of version {old.state.version} are stored: "
@@ -29,12 +39,20 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
     differences = _differences(old, new)
     if not differences:
         return ""
-    shown = "; ".join(differences[:_MAX_DIFFERENCES]) + ("; …" if len(differences) > _MAX_DIFFERENCES else "")
     return (
-        f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({shown}): "
+        f"{_changed(old, new, differences)}: "
         f"set state_version = {max(1, old.state.version) + 1} and define migrate(self, stored), which makes the new "
         "state of an old one; or give the computation another name=, to begin without state"
     )
+
+
+def _grows(computation: specs.ComputationSpec) -> bool:
+    return any(not field.path and field.type == GROWING_STATE for field in computation.state.fields)
+
+
+def _changed(old: specs.ComputationSpec, new: specs.ComputationSpec, differences: list[str]) -> str:
+    shown = "; ".join(differences[:_MAX_DIFFERENCES]) + ("; …" if len(differences) > _MAX_DIFFERENCES else "")
+    return f"its state is a {new.state_type}, and a {old.state_type} is stored that cannot be read as one ({shown})"
 
 
 def _differences(old: specs.ComputationSpec, new: specs.ComputationSpec) -> list[str]:

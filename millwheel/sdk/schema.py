@@ -10,12 +10,14 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.growing.collections import COLLECTIONS
+from millwheel.sdk.growing.collections import COLLECTIONS, SetState
 from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of
 from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
-__all__ = ["state_schema"]
+__all__ = ["GROWING_STATE", "state_schema"]
 
+GROWING_STATE: Final = "growing state"
+"""The type of a whole state that grows. Such a state is stored as a head and pages, and no other type reads these."""
 _MAX_FIELDS: Final = 1_000
 """The most fields in a schema."""
 
@@ -66,14 +68,27 @@ def _stored(value_type: Any, value_format: ValueFormat, path: str) -> Iterator[_
 
 
 def _growing(state_type: type[GrowingState]) -> Iterator[_Row]:
-    """The fields of a growing state. The elements of a collection are below its field, and so are its keys."""
+    """The fields of a growing state. The elements of a collection are below its field, and so are its keys.
+
+    A key is found by its encoding. So a type of keys is one row, which tells all that changes encodings.
+    """
     plan = plan_of(state_type)
+    yield "", GROWING_STATE, False
     yield from _value(describe_type(plan.plain), "", False, frozenset())
     for name, field in plan.collections.items():
         yield name, COLLECTIONS[field.kind], True
-        yield from _stored(field.elements.type, format_of(field.elements.type, None), f"{name}[]")
+        if field.kind is SetState:
+            yield f"{name}[]", _key(field.elements.type), False
+        else:
+            yield from _stored(field.elements.type, format_of(field.elements.type, None), f"{name}[]")
         if field.keys is not None:
-            yield from _stored(field.keys.type, format_of(field.keys.type, None), f"{name}[key]")
+            yield f"{name}[key]", _key(field.keys.type), False
+
+
+def _key(key_type: Any) -> str:
+    if format_of(key_type, None) is ValueFormat.MSGPACK:
+        return _shape(describe_type(key_type), in_order=True)
+    return type_name(key_type)
 
 
 def _value(info: inspect.Type, path: str, optional: bool, above: frozenset[Any]) -> Iterator[_Row]:
@@ -104,15 +119,21 @@ def _inside(info: inspect.Type, suffix: str = "") -> Iterator[tuple[inspect.Type
         yield from _inside(member, suffix)
 
 
-def _shape(info: inspect.Type) -> str:
-    """The kind of a value. It has no names of the user's classes, because these are not stored."""
-    if isinstance(info, inspect.StructType):
-        kind = "list of fields" if info.array_like else "fields"
-        return f"{kind} tagged {info.tag!r}" if info.tag is not None else kind
-    if isinstance(info, inspect.DataclassType | inspect.TypedDictType):
-        return "fields"
-    if isinstance(info, inspect.NamedTupleType):
-        return "list of fields"
+def _shape(info: inspect.Type, *, in_order: bool = False) -> str:
+    """The kind of a value. It has no names of the user's classes, because these are not stored.
+
+    Args:
+        info: The type of the value.
+        in_order: Whether the kind of an object contains its fields, in the order in which they are encoded.
+    """
+    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType):
+        by_place = isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False)
+        kind = "list of fields" if by_place else "fields"
+        if in_order:
+            kind += f" ({', '.join(f'{one.encode_name}: {_shape(one.type, in_order=True)}' for one in info.fields)})"
+        tag = getattr(info, "tag", None)
+        where = f" in {info.tag_field!r}" if in_order and isinstance(info, inspect.StructType) else ""
+        return kind if tag is None else f"{kind} tagged {tag!r}{where}"
     if isinstance(info, inspect.EnumType):
         return "one of " + ", ".join(repr(member.value) for member in info.cls)
     if isinstance(info, inspect.LiteralType):
@@ -120,10 +141,10 @@ def _shape(info: inspect.Type) -> str:
     if isinstance(info, inspect.CustomType):
         return info.cls.__name__
     kind = type(info).__name__.removesuffix("Type").lower()
-    inner = [_shape(getattr(info, name)) for name in ("key_type", "item_type", "value_type") if hasattr(info, name)]
-    inner += [_shape(item) for item in getattr(info, "item_types", ())]
+    parts = [getattr(info, name) for name in ("key_type", "item_type", "value_type") if hasattr(info, name)]
+    inner = [_shape(part, in_order=in_order) for part in (*parts, *getattr(info, "item_types", ()))]
     if isinstance(info, inspect.UnionType):
-        return " or ".join(sorted(_shape(member) for member in info.types))
+        return " or ".join(sorted(_shape(member, in_order=in_order) for member in info.types))
     return f"{kind} of {', '.join(inner)}" if inner else kind
 
 

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from millwheel.sdk.codecs import Codec, StateCodec, state_codec_for
+from millwheel.sdk.codecs import Codec, StateCodec, codec_for, state_codec_for
 from millwheel.sdk.computation import Computation, overrides_migrate
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.growing.collections import Collection
-from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_plain
+from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_collections, set_plain
 from millwheel.sdk.growing.nodes import Node
 from millwheel.sdk.growing.pages import Garbage, Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.sdk.round_trip import Check
-from millwheel.sdk.typeinfo import type_name
+from millwheel.sdk.typeinfo import cached_by_type, type_name
 
 __all__ = ["any_state_codec", "growing_problems", "reset", "sizes"]
 
 _FORMAT: Final = 1
+_NO_PLAIN: Final = msgspec.msgpack.encode(None)
+"""The plain part of a deleted state whose pages are not all gone yet. It begins with its default again."""
 
 
 class _TreeHead(msgspec.Struct, array_like=True, frozen=True):
@@ -88,7 +90,7 @@ class _GrowingCodec:
         self._where = where
         self._plan = plan_of(state)
         self._plain = state_codec_for(self._plan.plain, where)
-        self._attributes = {"_pages", *self._plan.names}
+        self._attributes = {"_pages", "_collections", "_deleted", *self._plan.names}
 
     def made(self) -> StateCodec:
         """The codec as the workers use it."""
@@ -103,11 +105,10 @@ class _GrowingCodec:
             raise ValueEncodeError(f"{self._where}, state is a {type_name(self._state)}, not {type_name(type(state))}")
         plain, pages = self._plain.encode(self._plain_of(state)), state._pages
         trees: dict[str, _TreeHead] = {}
-        for name in self._plan.collections:
-            collection = getattr(state, name)
-            if not isinstance(collection, Collection) or collection._tree._pages is not pages:
+        for name, collection in state._collections.items():
+            if (given := getattr(state, name)) is not collection:
                 raise ValueEncodeError(
-                    f"{self._where}, state: field {name!r} is a collection, and was replaced by {collection!r:.80}: "
+                    f"{self._where}, state: field {name!r} is a collection, and was replaced by {_brief(given)}: "
                     f"change its elements, as by `state.{name}.clear()`"
                 )
             tree = collection._tree
@@ -116,8 +117,12 @@ class _GrowingCodec:
                 trees[name] = _TreeHead(
                     tree.depth, tree.count, tree.blobs, start, next_, tree.root.keys, tree.root.values
                 )
-        if not trees and not pages.garbage and plain == self._plain.default:
+        deleted = not trees and plain == state._deleted
+        if not deleted:
+            state._deleted = None
+        if (deleted or (not trees and plain == self._plain.default)) and not pages.garbage:
             return b""
+        plain = _NO_PLAIN if deleted else plain
         return _encode_head(_StateHead(_FORMAT, msgspec.Raw(plain), trees, pages.following, pages.garbage))
 
     def _plain_of(self, state: Any) -> msgspec.Struct:
@@ -146,22 +151,31 @@ class _GrowingCodec:
             )
         state = self._state.__new__(self._state)
         state._pages = pages = Pages(head.following, head.garbage)
-        set_plain(state, self._plain.decode(bytes(head.plain)))
+        plain = bytes(head.plain)
+        if plain == _NO_PLAIN:
+            _begin(state)
+        else:
+            state._deleted = None
+            set_plain(state, self._plain.decode(plain))
+        collections: dict[str, Collection] = {}
         for name, field in self._plan.collections.items():
             stored = head.trees.get(name)
             if stored is None:
-                setattr(state, name, field.open(PageTree(pages)))
+                collections[name] = field.open(PageTree(pages))
             else:
                 root = Node(stored.keys, list(stored.values))
                 tree = PageTree(pages, root, stored.depth, stored.count, stored.blobs)
-                setattr(state, name, field.open(tree, stored.start, stored.next))
+                collections[name] = field.open(tree, stored.start, stored.next)
+        set_collections(state, collections)
         return state
 
     def _present(self, encoded: bytes) -> bytes:
         """What programs outside get of a state: the plain fields, and the sizes of the collections."""
         state = self._decode(encoded)
         plain = self._plain.encode(self._plain_of(state))
-        if plain == self._plain.default and not any(len(getattr(state, name)) for name in self._plan.collections):
+        if plain in (self._plain.default, state._deleted) and not any(
+            len(getattr(state, name)) for name in self._plan.collections
+        ):
             return b""
         shown = sizes(state)
         return msgspec.msgpack.encode(
@@ -169,12 +183,28 @@ class _GrowingCodec:
         )
 
 
+def _brief(given: Any) -> str:
+    """A value in an error. The elements of a collection may be in the store, so only its kind is shown."""
+    return f"another {type(given).__name__}" if isinstance(given, Collection) else f"{given!r:.80}"
+
+
 def reset(state: GrowingState) -> None:
     """Empty a state: ``del ctx.state``. Its pages are deleted little by little."""
-    plan = plan_of(type(state))
-    set_plain(state, plan.plain())
-    for name in plan.collections:
+    _begin(state)
+    for name in plan_of(type(state)).collections:
         getattr(state, name).clear()
+
+
+def _begin(state: GrowingState) -> None:
+    """Give a deleted state its default, which need not be the same each time: it may have an id or a time."""
+    made = plan_of(type(state)).plain()
+    set_plain(state, made)
+    state._deleted = _plain_encoder(type(made))(made)
+
+
+@cached_by_type
+def _plain_encoder(plain: type[msgspec.Struct]) -> Callable[[Any], bytes]:
+    return codec_for(plain, plain.__name__).encode
 
 
 def sizes(state: GrowingState) -> dict[str, Any]:

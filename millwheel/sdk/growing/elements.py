@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
 from msgspec import inspect
 
 from millwheel.model.limits import MAX_KEY_BYTES, MAX_STATE_BYTES
@@ -93,11 +97,13 @@ def _no_key(info: inspect.Type, above: tuple[Any, ...]) -> str:
         parts = [info.item_type]
     elif isinstance(info, inspect.UnionType):
         parts = list(info.types)
-        if {inspect.IntType, inspect.BoolType} <= {type(one) for one in parts}:
+        if any(isinstance(one, inspect.BoolType) for one in parts) and any(map(_is_number, parts)):
             return "int | bool"
     elif isinstance(info, _KEY_CLASSES):
         if info.cls in above:
             return info.cls.__name__
+        if reason := _no_key_class(typing.get_origin(info.cls) or info.cls):
+            return reason
         above = (*above, info.cls)
         parts = [field.type for field in info.fields]
     elif isinstance(info, inspect.CustomType):
@@ -105,3 +111,35 @@ def _no_key(info: inspect.Type, above: tuple[Any, ...]) -> str:
     elif not isinstance(info, _KEY_SCALARS):
         return type(info).__name__.removesuffix("Type").lower()
     return next((refused for part in parts if (refused := _no_key(part, above))), "")
+
+
+def _is_number(info: inspect.Type) -> bool:
+    """Whether values of a type may equal a bool."""
+    if isinstance(info, inspect.EnumType):
+        return issubclass(info.cls, int)
+    if isinstance(info, inspect.LiteralType):
+        return any(isinstance(value, int) for value in info.values)
+    return isinstance(info, inspect.IntType)
+
+
+def _no_key_class(cls: type) -> str:
+    """The class, and why equal objects of it may have different encodings; empty if they have the same.
+
+    msgspec leaves out a default that is the very object of the class (``omit_defaults``). From a dataclass it leaves
+    out what is no attribute of the object: a default that is one of the class, and was not read.
+    """
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            if not field.compare:
+                return f"{cls.__name__}, whose field {field.name!r} is not compared,"
+            default = getattr(cls, field.name, dataclasses.MISSING)
+            if default is not dataclasses.MISSING and not isinstance(default, MemberDescriptorType):
+                return f"{cls.__name__}, whose field {field.name!r} has a default and no slot (slots=True),"
+        own = getattr(getattr(cls.__eq__, "__code__", None), "co_filename", "<string>") != "<string>"
+    elif issubclass(cls, msgspec.Struct):
+        if cls.__struct_config__.omit_defaults:
+            return f"{cls.__name__}, which has omit_defaults,"
+        own = cls.__eq__ is not msgspec.Struct.__eq__
+    else:
+        own = cls.__eq__ is not tuple.__eq__
+    return f"{cls.__name__}, which defines __eq__," if own else ""

@@ -19,7 +19,7 @@ from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.sdk.typeinfo import annotated_fields, supertype
 
-__all__ = ["CollectionField", "GrowingState", "StatePlan", "is_growing", "plan_of", "set_plain"]
+__all__ = ["CollectionField", "GrowingState", "StatePlan", "is_growing", "plan_of", "set_collections", "set_plain"]
 
 _PLAN: Final = "_millwheel_plan"
 
@@ -62,9 +62,11 @@ class GrowingState:
     def __init__(self) -> None:
         plan = plan_of(type(self))
         self._pages: Pages = Pages()
+        self._collections: Mapping[str, Collection]
+        self._deleted: bytes | None = None
+        """The encoding of the plain part of a state that was deleted. The state counts as none while that is equal."""
         set_plain(self, plan.plain())
-        for name, field in plan.collections.items():
-            setattr(self, name, field.open(PageTree(self._pages)))
+        set_collections(self, {name: field.open(PageTree(self._pages)) for name, field in plan.collections.items()})
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in plan_of(type(self)).names)
@@ -163,6 +165,17 @@ def _collection(kind: type[Collection], arguments: tuple[Any, ...], where: str) 
         value = arguments[1] if kind is MapState else int
         return CollectionField(kind, element_codec(value, where), key_codec(arguments[0], where))
     return CollectionField(kind, element_codec(arguments[0], where), None)
+
+
+def set_collections(state: GrowingState, collections: Mapping[str, Collection]) -> None:
+    """Set the fields that are collections.
+
+    Invariant: each field has the collection that was opened for it. With another one, two fields would refer to the
+    same pages, and each would change and delete those of the other. A hook can break this, so the codec compares.
+    """
+    state._collections = collections
+    for name, collection in collections.items():
+        setattr(state, name, collection)
 
 
 def set_plain(state: GrowingState, plain: msgspec.Struct) -> None:

@@ -15,7 +15,7 @@ from millwheel.errors import CorruptValueError
 __all__ = ["ITEM_BYTES", "PAGE_BYTES", "Node", "decode_node"]
 
 PAGE_BYTES: Final = 4_096
-"""The size from which a page is split. An element that is larger than a page has a page of its own."""
+"""The size from which a page is split, if it has items enough. A large value has a page of its own."""
 
 _FORMAT: Final = 1
 ITEM_BYTES: Final = 6
@@ -59,6 +59,11 @@ class Node:
     def remove(self, at: int) -> None:
         """Remove an item."""
         self.size -= len(self.keys.pop(at)) + ITEM_BYTES + _size_of(self.values.pop(at))
+
+    def blank_first_key(self) -> None:
+        """Drop the first key of an inner node, which is not used there."""
+        self.size -= len(self.keys[0])
+        self.keys[0] = b""
 
     def cut(self, at: int) -> Node:
         """Remove the items from ``at`` on. Returns them as a node."""

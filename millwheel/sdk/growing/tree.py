@@ -22,6 +22,9 @@ _BLOB_BYTES: Final = PAGE_BYTES // 4
 _SMALL_BYTES: Final = PAGE_BYTES // 4
 """A page below this size is merged with a neighbour if both fit into three quarters of a page."""
 
+_MIN_DIVIDED: Final = 8
+"""The least number of children of an inner node that is divided. With long keys, it is larger than a page."""
+
 _Path = list[tuple[Node, int, int]]
 """From the root to the parent of a node: the inner node, its page (-1: the root), and the index of the child."""
 
@@ -30,7 +33,11 @@ class PageTree:
     """An ordered map from bytes to bytes.
 
     Invariant: each page except the root has an item. An inner node's key is not above the keys below its child, and
-    above those of the child before. The first key of an inner node is not used.
+    above those of the child before. The first key of an inner node is not used, and is empty.
+
+    Invariant: an inner node is divided from eight children on, and merged with a neighbour if both have fewer. So the
+    depth is logarithmic however long the keys are. Who may break it: a division by size alone, when two keys fill a
+    page.
     """
 
     def __init__(self, pages: Pages, root: Node | None = None, depth: int = 0, count: int = 0, blobs: int = 0) -> None:
@@ -187,24 +194,28 @@ class PageTree:
             self.blobs -= 1
             self._pages.free(stored)
 
-    def _divide(self, path: _Path, node: Node, page: int, at: int) -> None:
+    def _divide(self, path: _Path, node: Node, page: int, at: int, inner: bool = False) -> None:
         """Divide a node whose item ``at`` is new, if it is too large, and then its parents.
 
-        A node that grows at an end keeps all but the new item, so that lists have full pages.
+        A leaf that grows at an end keeps all but the new item, so that lists have full pages.
         """
-        while page >= 0 and node.size > PAGE_BYTES and len(node.keys) > 1:
-            last = len(node.keys) - 1
-            middle = last if at == last else 1 if at == 0 else _middle(node)
-            rest = node.cut(middle)
+        while page >= 0 and node.size > PAGE_BYTES and len(node.keys) >= (_MIN_DIVIDED if inner else 2):
+            rest = node.cut(len(node.keys) // 2 if inner else _division(node, at))
+            if inner:
+                key = rest.keys[0]
+                rest.blank_first_key()
+            else:
+                key = _separator(node.keys[-1], rest.keys[0])
             parent, page, index = path.pop()
             node = self._edit(parent, page)
-            node.insert(index + 1, rest.keys[0], self._pages.add(rest))
-            at = index + 1
+            node.insert(index + 1, key, self._pages.add(rest))
+            at, inner = index + 1, True
         if page < 0 and node.size > _ROOT_BYTES and len(node.keys) > 1:
             # The new child of the root may be too large, too.
+            inner = self.depth > 0
             child = self._pages.add(node)
             self.root, self.depth = Node([b""], [child]), self.depth + 1
-            self._divide([(self.root, -1, 0)], node, child, at)
+            self._divide([(self.root, -1, 0)], node, child, at, inner)
 
     def _remove(self, path: _Path, leaf: Node, page: int, low: int, high: int) -> None:
         """Remove the items from ``low`` to below ``high`` of a leaf, and what is empty or small afterwards."""
@@ -215,13 +226,15 @@ class PageTree:
         leaf.extend(rest)
         self.count -= high - low
         node, inner = leaf, False
-        while page >= 0 and node.size < _SMALL_BYTES:
+        while page >= 0 and (node.size < _SMALL_BYTES or (inner and len(node.keys) < _MIN_DIVIDED // 2)):
             parent, above, index = path.pop()
             if not node.keys:
                 self._pages.free(page)
                 node = self._edit(parent, above)
                 node.remove(index)
-            elif (left := self._mergeable(parent, index, node)) is not None:
+                if node.keys:
+                    node.blank_first_key()
+            elif (left := self._mergeable(parent, index, node, inner)) is not None:
                 node = self._edit(parent, above)
                 self._merge(node, left, inner)
             else:
@@ -229,12 +242,16 @@ class PageTree:
             page, inner = above, True
         self._shorten()
 
-    def _mergeable(self, parent: Node, index: int, node: Node) -> int | None:
-        """The index of the left one of two neighbours that fit into a page together, one of them ``node``."""
+    def _mergeable(self, parent: Node, index: int, node: Node, inner: bool) -> int | None:
+        """The index of the left one of two neighbours that fit into a page together, one of them ``node``.
+
+        Inner nodes of a few children, whose keys are long, are merged too: they do not stay as a chain.
+        """
         for other, left in ((index + 1, index), (index - 1, index - 1)):
             if 0 <= other < len(parent.keys):
                 neighbour = self._pages.node(parent.values[other])
-                if neighbour.size + node.size <= PAGE_BYTES * 3 // 4:
+                few = inner and len(neighbour.keys) + len(node.keys) < _MIN_DIVIDED
+                if few or neighbour.size + node.size <= PAGE_BYTES * 3 // 4:
                     return left
         return None
 
@@ -242,7 +259,7 @@ class PageTree:
         """Move the items of child ``left + 1`` to child ``left``. ``parent`` may be changed."""
         page, key = parent.values[left + 1], parent.keys[left + 1]
         right = self._pages.node(page)
-        # The first key of an inner node is not used there, and may be above some keys below it. The parent's is not.
+        # The first key of an inner node is empty there. The parent's is the bound between the two.
         keys = [key, *right.keys[1:]] if inner else right.keys
         self._pages.edit(parent.values[left]).extend(Node(keys, right.values))
         self._pages.free(page)
@@ -265,6 +282,20 @@ class PageTree:
 def _child_of(node: Node, key: bytes) -> int:
     """The index of the child that has a key."""
     return bisect_right(node.keys, key, 1) - 1
+
+
+def _separator(below: bytes, above: bytes) -> bytes:
+    """The shortest key that is above ``below``, and not above ``above``."""
+    same = 0
+    while same < len(below) and below[same] == above[same]:
+        same += 1
+    return above[: same + 1]
+
+
+def _division(leaf: Node, at: int) -> int:
+    """The index that divides a leaf whose item ``at`` is new."""
+    last = len(leaf.keys) - 1
+    return last if at == last else 1 if at == 0 else _middle(leaf)
 
 
 def _middle(node: Node) -> int:

@@ -9,6 +9,7 @@ import enum
 import re
 import uuid
 from collections.abc import Callable
+from itertools import count
 from types import ModuleType, new_class
 from typing import Any, NamedTuple
 
@@ -139,6 +140,72 @@ def test_an_emptied_state_is_stored_until_its_pages_are_gone() -> None:
     assert 2 < rounds < 20
 
 
+MADE = count()
+
+
+class Numbered(msgspec.Struct):
+    number: int = msgspec.field(default_factory=lambda: next(MADE))
+
+
+class WithNumber(mw.GrowingState):
+    made: Numbered
+    items: mw.ListState[bytes]
+
+
+@pytest.mark.parametrize("size", [0, 1, 300])
+def test_a_deleted_state_is_none_also_if_its_default_is_not_constant(size: int) -> None:
+    codec, nodes = any_state_codec(WithNumber, "computation 'c'"), dict[int, bytes]()
+
+    def commit(state: Any) -> bytes:
+        for number, node in state._pages.changed.items():
+            nodes.pop(number, None)
+            if node is not None:
+                nodes[number] = node.encode()
+        return codec.verify(state)
+
+    def opened(encoded: bytes) -> Any:
+        state = codec.decode(encoded)
+        state._pages.source = ReadPages(nodes.__getitem__)
+        return state
+
+    state = WithNumber()
+    state.items.extend([bytes(2_000)] * size)
+    state = opened(commit(state))
+    reset(state)
+    encoded = commit(state)
+    assert bool(encoded) is (size == 300), "it is stored as long as it has pages to delete"
+    while encoded:
+        assert codec.present(encoded) == b""
+        state = opened(encoded)
+        state._pages.collect(50)
+        encoded = commit(state)
+    assert nodes == {}
+    number = state.made.number
+    for changed in (-1, number):
+        state.made.number = changed
+        encoded = commit(state)
+        assert opened(encoded).made.number == changed, "what is set after the deletion is stored"
+
+
+@pytest.mark.parametrize("change", ["element", "plain"])
+def test_a_deleted_state_that_changes_before_its_pages_are_gone_is_kept(change: str) -> None:
+    codec = any_state_codec(WithNumber, "computation 'c'")
+    state = WithNumber()
+    state.items.extend([bytes(2_000)] * 300)
+    back = codec.decode(codec.verify(state))
+    reset(back)
+    back = codec.decode(codec.verify(back))
+    if change == "element":
+        back.items.append(b"x")
+    else:
+        back.made.number = -1
+    number = back.made.number
+    encoded = codec.verify(back)
+    back = codec.decode(encoded)
+    assert (back.made.number, list(back.items)) == (number, [b"x"] * (change == "element"))
+    assert codec.present(encoded) != b""
+
+
 NUMBERS = st.integers(-3, 30)
 
 
@@ -229,6 +296,7 @@ def test_missing_keys_and_elements_are_pythons_errors() -> None:
         (lambda state: state.limits.update({"x" * 5_000: 1}), "Account.limits, key has 5,003 bytes, more"),
         (lambda state: setattr(state, "payments", []), "field 'payments' is a collection, and was replaced by []"),
         (lambda state: setattr(state, "payments", Account().payments), "field 'payments' is a collection, and was"),
+        (lambda state: setattr(state, "limits", state.counts), "field 'limits' is a collection, and was replaced"),
         (lambda state: setattr(state, "balnce", 1), "field 'balnce' of Account was deleted, or was not declared"),
         (lambda state: delattr(state, "balance"), "field 'balance' of Account was deleted, or was not declared"),
         (lambda state: setattr(state, "balance", "much"), "could not be read again as Account"),
@@ -239,6 +307,56 @@ def test_what_could_not_be_read_again_is_refused(wrong: Callable[[Any], Any], me
     with pytest.raises(mw.MillwheelError) as caught:
         CODEC.verify([wrong(state), state][1])
     assert any(part in str(caught.value) for part in message.split("|")), str(caught.value)
+
+
+class Rotated(mw.GrowingState):
+    now: mw.ListState[str]
+    before: mw.ListState[str]
+
+
+ALIASING = st.sampled_from(["append to now", "append to before", "pop", "clear", "alias", "swap", "restore", "commit"])
+
+
+@given(st.lists(ALIASING, max_size=30))
+def test_no_two_fields_ever_share_their_pages(steps: list[str]) -> None:
+    """A commit is refused while a field has the collection of another. Else all is as in Python's lists."""
+    codec, nodes = any_state_codec(Rotated, "computation 'r'"), dict[int, bytes]()
+
+    def opened(encoded: bytes) -> Any:
+        state = codec.decode(encoded) if encoded else Rotated()
+        state._pages.source = ReadPages(nodes.__getitem__)
+        return state
+
+    encoded, kept = b"", ([""] * 0, [""] * 0)
+    state, model = opened(encoded), kept
+    now, before = state.now, state.before
+    for step in [*steps, "commit"]:
+        if step.startswith("append"):
+            index = step == "append to before"
+            (now, before)[index].extend(["x" * 500] * 20)
+            model = (model[0] + ["x" * 500] * 20 * (not index), model[1] + ["x" * 500] * 20 * index)
+        elif step == "pop" and model[0]:
+            now.popleft()
+            model = (model[0][1:], model[1])
+        elif step == "clear":
+            before.clear()
+            model = (model[0], [])
+        elif step == "alias":
+            state.before = state.now
+        elif step == "swap":
+            state.now, state.before = state.before, state.now
+        elif step == "restore":
+            state.now, state.before = now, before
+        elif step == "commit":
+            if state.now is now and state.before is before:
+                encoded, kept = codec.verify(state), model
+                nodes.update({number: node.encode() for number, node in state._pages.changed.items() if node})
+            else:
+                with pytest.raises(mw.MillwheelError, match="was replaced by another ListState"):
+                    codec.verify(state)
+            state, model = opened(encoded), kept
+            now, before = state.now, state.before
+            assert (list(now), list(before)) == model
 
 
 class NoArguments(mw.GrowingState):
@@ -378,6 +496,10 @@ class Fewer(mw.GrowingState):
     total: int = 0
 
 
+class Plain(msgspec.Struct):
+    total: int = 0
+
+
 class Structs(mw.GrowingState):
     payments: mw.MapState[str, Payment]
 
@@ -412,6 +534,9 @@ class StrictStructs(mw.GrowingState):
         (Before, OtherElements, "field 'items[]' was int, and is str"),
         (Before, OtherKind, "field 'items' was growing list, and is growing set"),
         (Before, Fewer, "field 'items' is gone"),
+        (Plain, Fewer, "the whole was fields, and is growing state"),
+        (Plain, Before, "the whole was fields, and is growing state): a state that grows has no versions, so add a fi"),
+        (Fewer, Plain, "the whole was growing state, and is fields): a state that grows has no versions, so add a fi"),
     ],
 )
 def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, problem: str) -> None:
@@ -427,3 +552,18 @@ def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, pr
             state.payments["a"] = Payment(5)
         back = any_state_codec(new, "c").decode(any_state_codec(old, "c").encode(state))
         assert list(back.items) == [5] if old is Before else back.payments["a"].amount == 5
+
+
+@pytest.mark.parametrize(("old", "new"), [(Plain, Fewer), (Fewer, Plain), (Before, Plain)])
+def test_no_state_version_migrates_to_a_growing_state_or_from_one(old: Any, new: Any) -> None:
+    """The next version of a plain state would get the head of a growing one, and its pages would stay for ever."""
+    then, now = (topology(one).to_spec().computations[0] for one in (old, new))
+    now.state.version = 2
+    assert "a state that grows has no versions" in state_problem(then, now)
+    then.state.version, now.state.version = 2, 1
+    assert "a state that grows has no versions" in state_problem(then, now)
+
+
+def test_a_computation_without_state_may_get_a_growing_one() -> None:
+    then, now = (topology(one).to_spec().computations[0] for one in (None, Before))
+    assert state_problem(then, now) == ""

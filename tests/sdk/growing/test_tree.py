@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from math import log2
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from millwheel.sdk.growing.pages import Garbage, Pages, PagesNeededError
 from millwheel.sdk.growing.tree import PageTree
 
 KEYS = st.integers(0, 400).map(lambda number: b"%03d" % number)
-LONG_KEYS = st.integers(0, 30).map(lambda number: b"%02d" % number * 1_000)
+LENGTHS = st.sampled_from([300, 1_000, 2_000, 4_090, 4_096])
+LONG_KEYS = st.tuples(st.integers(0, 99), LENGTHS).map(lambda drawn: (b"%02d" % drawn[0]).rjust(drawn[1], b"k"))
 SIZES = st.sampled_from([0, 3, 60, 700, 1_500, 9_000])
 VALUES = st.tuples(st.integers(0, 255), SIZES).map(lambda drawn: bytes([drawn[0]]) * drawn[1])
 
@@ -84,6 +86,7 @@ def reachable(source: StoredPages, root: Node, depth: int, garbage: list[Garbage
             if level or isinstance(value, int):
                 yield value
             if level:
+                assert node.keys[0] == b""
                 child = decode_node(source.stored[value], "child")
                 assert child.keys, "no page but the root is empty"
                 assert child.size <= PAGE_BYTES or any(len(key) > 1_000 for key in child.keys)
@@ -104,6 +107,7 @@ class TreeMachine(RuleBasedStateMachine):
         super().__init__()
         self.source = StoredPages()
         self.model: dict[bytes, bytes] = {}
+        self.most = 0
         pages = Pages(0, (), self.source)
         self.saved = Saved(pages, PageTree(pages))
 
@@ -198,11 +202,13 @@ class TreeMachine(RuleBasedStateMachine):
         assert len(found) == len(set(found)), "a page is referred to twice"
         assert set(found) == set(self.source.stored)
         assert count == len(self.model)
+        self.most = max(self.most, count)
+        assert depth <= 2 + log2(self.most + 1) / 2, "the tree is flat however long its keys are"
         assert blobs == sum(len(value) >= PAGE_BYTES // 4 for value in self.model.values())
 
 
 class LongKeysMachine(TreeMachine):
-    """Keys of two thousand bytes: few fit into a page, so the tree is deep."""
+    """Keys up to the largest, which begin alike: less than two may fit into a page."""
 
     keys = LONG_KEYS
 
@@ -267,6 +273,38 @@ def test_a_scan_of_pages_in_the_store_asks_few_times(count: int, size: int) -> N
             source.read(needed.numbers)
     assert read == len(source.stored)
     assert rounds < 40
+
+
+@pytest.mark.parametrize("length", [1_300, 2_100, 4_090, 4_096])
+@pytest.mark.parametrize("order", ["up", "down", "any"])
+def test_long_keys_make_no_deep_tree(length: int, order: str) -> None:
+    keys = [b"k" * (length - 3) + b"%03d" % number for number in range(600)]
+    if order == "down":
+        keys.reverse()
+    elif order == "any":
+        random.Random(1).shuffle(keys)
+    source = StoredPages()
+    pages = Pages(0, (), source)
+    tree = PageTree(pages)
+    for key in keys:
+        tree.put(key, key[-3:])
+        assert tree.root.size <= 512 or not tree.depth
+    assert tree.depth <= 6
+    assert [value for _, value in tree.items()] == sorted(key[-3:] for key in keys)
+    source.commit(pages)
+    assert len(source.stored) < 900
+    for key in keys[:-1]:
+        tree.delete(key)
+    source.commit(pages)
+    assert len(source.stored) <= 2
+
+
+def test_inner_pages_have_the_parts_of_long_keys_that_tell_them_apart() -> None:
+    pages, tree, _ = filled(0)
+    for number in range(300):
+        tree.put(b"%03d" % number * 1_000, b"")
+    assert tree.depth == 2
+    assert sum(len(key) for key in pages.node(tree.root.values[0]).keys) < 3 * 300
 
 
 def test_a_change_during_iteration_is_an_error() -> None:

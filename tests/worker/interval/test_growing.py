@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 import millwheel as mw
@@ -198,6 +200,34 @@ def test_a_deleted_state_deletes_its_pages_a_few_a_commit(monkeypatch: pytest.Mo
     rows.solo.deliver(("k", "sum", 3))
     rows.settle()
     assert rows.solo.sent() == [("1", 3)]
+
+
+class Numbered(msgspec.Struct):
+    number: int = msgspec.field(default_factory=itertools.count().__next__)
+
+
+class NumberedLists(mw.GrowingState):
+    made: Numbered
+    items: mw.ListState[str]
+
+
+class NumberedAppender(mw.Computation[tuple[str, str], NumberedLists]):
+    def process_record(self, ctx: mw.Context[NumberedLists], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "del":
+            del ctx.state
+        else:
+            ctx.state.items.append(record.value[1])
+
+
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_a_deleted_state_has_no_row_also_if_its_default_is_not_constant(count: int) -> None:
+    rows = Rows(Solo(NumberedAppender(), settings=IntervalSettings(cache_bytes=1)))
+    rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(count)])
+    rows.settle()
+    assert rows.rows[b"k"].blob
+    rows.solo.deliver(("k", "del", 1))
+    rows.settle()
+    assert not any(row.blob for row in rows.rows.values())
 
 
 @pytest.mark.guarantee("G11", section="4.2")

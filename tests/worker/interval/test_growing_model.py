@@ -31,7 +31,8 @@ from millwheel.worker.interval import pages as interval_pages
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
-NAMES = [f"n{number}" * (number % 4 + 1) for number in range(12)]
+NAMES = [f"{'long' * 30 * (number % 4 == 2)}n{number}" * (number % 4 + 1) for number in range(12)]
+"""Some are longer than the tiny pages, and begin alike."""
 SEEDS = 40
 
 
