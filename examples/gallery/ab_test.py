@@ -56,4 +56,4 @@ def outcomes(page: str) -> agg.Aggregator[list[int], list[int]]:
 ab_test = mw.Topology("ab-test")
 visitors = ab_test.source("visitors", Visitor).key_by("test").ordered_by_time()
 counts = visitors.aggregate("counts", Counts, a=outcomes("a"), b=outcomes("b"))
-counts.flat_map(verdict).named("decided").key_by("test").deduplicate("verdicts", mw.hours(365 * 24))
+counts.flat_map(verdict).named("decided").key_by("test").deduplicate("verdicts")

@@ -43,7 +43,7 @@ def bill(order: Order, payment: Payment | None) -> Bill:
 payments = mw.Topology("payments")
 orders = payments.source("orders", Order).key_by("order")
 paid_by = payments.source("payments", Payment).key_by("order")
-bills = orders.join_within("bills", paid_by, bill, Bill, after=mw.hours(1), outer="left")
+bills = orders.join_within("bills", paid_by, bill, after=mw.hours(1), outer="left")
 paid, unpaid = bills.split(lambda one: one.method is not None)
 paid.named("paid")
 unpaid.named("unpaid")

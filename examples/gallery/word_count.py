@@ -15,13 +15,13 @@ __all__ = ["Count", "word_count"]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How often a word has been said so far. ``key`` is the word."""
+    """How often a word has been said so far."""
 
-    key: str
+    word: str
     times: int
 
 
 word_count = mw.Topology("word-count")
 lines = word_count.source("lines", str)
 words = lines.flat_map(lambda line: line.lower().split(), str).named("words")
-words.key_by(lambda word: word).aggregate("counts", Count, times=agg.count())
+words.key_by(lambda word: word, name="word").aggregate("counts", Count, times=agg.count())

@@ -10,6 +10,7 @@ aggregation work with all of them. ``where=`` counts only some records. For exam
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.agg.choices import best, collect, distinct, first, last, max, max_by, min, min_by, top
 from millwheel.agg.numbers import count, histogram, mean, sum, variance
+from millwheel.agg.quantiles import quantile, quantiles
 from millwheel.agg.several import several
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "mean",
     "min",
     "min_by",
+    "quantile",
+    "quantiles",
     "result_type_of",
     "several",
     "sum",

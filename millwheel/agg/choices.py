@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
@@ -223,15 +224,45 @@ def collect(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where
     return _listed(of, item, limit, where, join, "collect")
 
 
-def distinct(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where = None) -> Aggregator[Any, Any]:
-    """The distinct values of a field, sorted.
+@overload
+def distinct(
+    of: Of = ..., item: Any = ..., *, exact: Literal[True] = ..., limit: int = ..., where: Where = ...
+) -> Aggregator[Any, list[Any]]: ...
+@overload
+def distinct(
+    of: Of = ..., *, exact: Literal[False], error: float = ..., where: Where = ...
+) -> Aggregator[Any, int]: ...
+def distinct(
+    of: Of = None,
+    item: Any = None,
+    *,
+    exact: bool = True,
+    limit: int = LIMIT,
+    error: float = 0.02,
+    where: Where = None,
+) -> Aggregator[Any, Any]:
+    """The distinct values of a field, sorted. With ``exact=False``: about how many there are, of any number of values.
+
+    The number does not depend on the order of the records. For example::
+
+        >>> from millwheel import agg
+        >>> visitors = agg.distinct("user", exact=False)
 
     Args:
         of: The field, or a function of the value. By default the value itself.
         item: The type of the field, if the records do not state it: a type with an order.
+        exact: Whether all values are kept. Otherwise a sketch of them is kept, HyperLogLog.
         limit: The most items of a window. The hook raises ValueError for a record beyond it.
+        error: The relative standard error of the number, from 0.005 to 0.25: 95% of all results differ from the exact
+            one by less than twice this. A window keeps at most (1.04 / error)² bytes, rounded up to a power of two:
+            4 KiB for 2%, and less where the values are few.
         where: Which records count, by their values.
+
+    Raises:
+        UsageError: ``error`` is out of its range.
     """
+    if not exact:
+        return distinct_count(of, error, where)
 
     def join(items: list[Any], more: list[Any]) -> None:
         for one in more:

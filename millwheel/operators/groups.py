@@ -53,8 +53,9 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
         """Keep the record until its group is complete."""
         at = record.timestamp
         group = ctx.state.setdefault(at, [])
-        if not group:
-            # At the next microsecond, every record of this timestamp has arrived.
+        if not group or record.late:
+            # At the next microsecond, every record of this timestamp has arrived. A late record finds a group if the
+            # group's timer is due or was given up. Only a new timer wakes the second.
             ctx.set_timer(Timestamp(min(at + 1, MAX_TIMESTAMP)), str(at), hold=at)
         group.append(record.value)
 
@@ -72,14 +73,15 @@ class Deduplicate(Computation[Any, int | None]):
 
     Args:
         output: The stream of the records that pass.
-        within: How long after its timestamp the first record is remembered, in microseconds of event time.
+        within: How long after its timestamp the first record is remembered, in microseconds of event time. None: for
+            ever.
 
     Raises:
         UsageError: ``within`` is not positive.
     """
 
-    def __init__(self, output: str, within: Duration) -> None:
-        if within <= 0:
+    def __init__(self, output: str, within: Duration | None = None) -> None:
+        if within is not None and within <= 0:
             raise UsageError(f"deduplicate takes a positive time, not {within} microseconds")
         self.output = output
         self.within = within
@@ -91,8 +93,9 @@ class Deduplicate(Computation[Any, int | None]):
     def process_record(self, ctx: Context[int | None], record: Record[Any]) -> None:
         """Pass the record if it is the first of its key."""
         if ctx.state is None:
-            ctx.state = min(record.timestamp + self.within, MAX_TIMESTAMP)
-            ctx.set_timer(Timestamp(ctx.state))
+            ctx.state = MAX_TIMESTAMP if self.within is None else min(record.timestamp + self.within, MAX_TIMESTAMP)
+            if self.within is not None:
+                ctx.set_timer(Timestamp(ctx.state))
             ctx.produce(self.output, record.value)
 
     def process_timer(self, ctx: Context[int | None], timer: Timer) -> None:

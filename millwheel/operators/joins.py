@@ -125,7 +125,9 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         kept: list[Any] = waiting.left if is_left else waiting.right
         span, alone = (self.after, self.keep_left) if is_left else (self.before, self.keep_right)
         # The watermark is at least the timer's time. So partners up to one microsecond before it have arrived.
-        over = bisect_right(kept, timer.timestamp - 1 - span, key=_time)
+        # At the end of time no record can come, however long the interval is. A timer set again would fire at once.
+        ended = timer.timestamp == MAX_TIMESTAMP
+        over = len(kept) if ended else bisect_right(kept, timer.timestamp - 1 - span, key=_time)
         for time, value, found in kept[:over]:
             if alone and not found:
                 result = self.function(value, None) if is_left else self.function(None, value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any, overload
 
@@ -48,6 +48,8 @@ class KeyExtractor:
     fields: tuple[str, ...] = ()
     function: Callable[[Any], str | int] | None = None
     feedback: bool = False
+    name: str = field(default="", compare=False)
+    """What results call the key of a function. It has no effect on the key."""
 
     def extract(self, value: Any) -> bytes:
         """The key of one value. For many values, call :meth:`bind` once."""

@@ -128,6 +128,9 @@ def returned_type(function: Any) -> Any:
         returned = signature(function, eval_str=True).return_annotation
     except (NameError, TypeError, ValueError):
         return None
+    if returned is typing.Self:  # of a class method
+        owner = getattr(function, "__self__", None)
+        return owner if isinstance(owner, type) else None
     return None if returned is Signature.empty else returned
 
 

@@ -12,14 +12,22 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, may_be_without_key
-from millwheel.sdk.options import STRAGGLER_DELAY, ComputationOptions, FailurePolicy, Late, divert, retry
+from millwheel.sdk.options import (
+    STRAGGLER_DELAY,
+    ComputationOptions,
+    FailureAction,
+    FailurePolicy,
+    Late,
+    divert,
+    retry,
+)
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
-__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "sides"]
+__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "refuse_dead_letters", "sides"]
 
 _SHARDS = 1_024
 """How many keys the records are spread over that a filter drops before their key is read."""
@@ -73,6 +81,27 @@ def sides(left: Input, right: Input) -> list[Input]:
     if left.topology is not right.topology:
         raise UsageError("a join takes two streams of one topology: it reads another one's stream by external()")
     return [left._replace(port=LEFT), right._replace(port=RIGHT)]
+
+
+def refuse_dead_letters(name: str, options: StepOptions, timer: str) -> None:
+    """Refuse ``on_failure=mw.dead_letter()`` for a step with one timer for all records of a key that wait.
+
+    A timer that is given up would leave the records behind it without a timer.
+
+    Args:
+        name: The step's name.
+        options: Its options.
+        timer: What the timer does, and why: ``gets its records in order, so ...``.
+
+    Raises:
+        UsageError: The policy is ``dead_letter()``.
+    """
+    policy = options.get("on_failure")
+    if policy is not None and policy.action is FailureAction.DEAD_LETTER:
+        raise UsageError(
+            f"step {name!r} {timer}, and no record: use retry() or stop(), or let the hook produce "
+            "what fails to a stream of its own"
+        )
 
 
 def declare_step(

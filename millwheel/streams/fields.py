@@ -6,11 +6,17 @@ A path is better than a function: an injector without the user's code can read i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from dataclasses import replace
+from keyword import iskeyword
+from typing import Any, Final, NoReturn
 
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, key
 
 __all__ = ["extractor_of", "path_of"]
+
+RESERVED: Final = ("key", "start", "end", "revision")
+"""The fields that results have without a key's name."""
 
 
 class _Probe:
@@ -54,12 +60,22 @@ def path_of(function: Callable[[Any], Any]) -> str | None:
     return ".".join(path_in(found)) or None
 
 
-def extractor_of(parts: tuple[Any, ...]) -> KeyExtractor:
+def extractor_of(parts: tuple[Any, ...], name: str = "") -> KeyExtractor:
     """The key extractor for the arguments of ``key_by``.
 
     Raises:
-        UsageError: They are neither field paths nor one function.
+        UsageError: They are neither field paths nor one function. Or ``name`` is given with paths, or is no name of a
+            field.
     """
-    if len(parts) == 1 and callable(parts[0]) and (path := path_of(parts[0])) is not None:
-        return key(path)
-    return key(*parts)
+    if len(parts) == 1 and callable(parts[0]):
+        path = path_of(parts[0])
+        extractor = key(parts[0]) if path is None else key(path)
+    else:
+        extractor = key(*parts)
+        if name:
+            raise UsageError(f"name={name!r} names the key of a function: a key of fields has the names of these")
+    if not name:
+        return extractor
+    if not name.isidentifier() or iskeyword(name) or name in RESERVED:
+        raise UsageError(f"name= takes the name of a field that results do not have otherwise, not {name!r}")
+    return replace(extractor, name=name)

@@ -10,9 +10,10 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration
 from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.options import Late
-from millwheel.streams.declaring import Input, StepOptions, declare_step, sides
+from millwheel.streams.declaring import Input, StepOptions, declare_step, refuse_dead_letters, sides
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.ordered import OrderedStream
+from millwheel.streams.result_types import awaited_result, item_result, one_result
 from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -27,6 +28,7 @@ V = TypeVar("V")
 _NONE: Final = Duration(0)
 _FOREVER: Final = Duration(2 * MAX_TIMESTAMP)
 """Longer than the time between any two timestamps."""
+_ONE_TIMER: Final = "has one timer for all records of a key that wait, so a dead letter would be this timer"
 
 
 class KeyedStream(StatefulSteps[T]):
@@ -60,7 +62,11 @@ class KeyedStream(StatefulSteps[T]):
         return OrderedStream(self.stream, self.extractor, ties, limit)
 
     def enrich(
-        self, name: str, function: Callable[[T], Awaitable[U]], to: type[U], **options: Unpack[CallOptions]
+        self,
+        name: str,
+        function: Callable[[T], Awaitable[U]],
+        to: type[U] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Stream[U]:
         """The results of calls of a service, one for each record. They have the timestamps of the records.
 
@@ -71,7 +77,7 @@ class KeyedStream(StatefulSteps[T]):
             name: The name of the computation and of the stream of results.
             function: An asynchronous function, which returns the result for a value. It may be called again for a value
                 after a crash or a failure, so what it does to the service must be idempotent.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             options: ``concurrency``: how many calls run at the same time, in all workers together (64). ``timeout``:
                 how long one may take, in microseconds (10 seconds). ``retries``: how often it is repeated (0).
                 ``backoff``: the wait before the first repetition, in microseconds (0.1 seconds); it doubles up to 30
@@ -80,13 +86,18 @@ class KeyedStream(StatefulSteps[T]):
                 ``mw.dead_letter()`` gives the record up. The others are those of :meth:`Topology.add`.
 
         Raises:
-            UsageError: An option is out of its range.
+            UsageError: An option is out of its range. Or nothing states the type of a result.
         """
-        declare_calls(self.input, name, function, to, options)
-        return Stream(self.stream.topology, (Branch(name),), to)
+        result = awaited_result(name, function, to)
+        declare_calls(self.input, name, function, result, options)
+        return Stream(self.stream.topology, (Branch(name),), result)
 
     def complete(
-        self, name: str, function: Callable[[list[T]], Iterable[U]], to: type[U], **options: Unpack[StepOptions]
+        self,
+        name: str,
+        function: Callable[[list[T]], Iterable[U]],
+        to: type[U] | None = None,
+        **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """The results of all records of a key and timestamp, when the low watermark has passed them.
 
@@ -98,18 +109,22 @@ class KeyedStream(StatefulSteps[T]):
         Args:
             name: The name of the computation and of the stream of results.
             function: Returns the results of a group. The records are sorted by their encodings.
-            to: The type of one result.
+            to: The type of one result. By default, what the function is annotated to return a list of.
             options: As for :meth:`Topology.add`. By default late records are dropped.
+
+        Raises:
+            UsageError: Nothing states the type of a result.
         """
         options.setdefault("late", Late.DROP)
-        return self.step(name, Complete(function, name, self.input.known_type, to), to, options)
+        result = item_result(name, function, to)
+        return self.step(name, Complete(function, name, self.input.known_type, result), result, options)
 
     def join(
         self,
         name: str,
         other: KeyedStream[V],
         function: Callable[[T, V], U],
-        to: type[U],
+        to: type[U] | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """Each two records of a key, whenever they come. The result has the larger timestamp.
@@ -120,11 +135,11 @@ class KeyedStream(StatefulSteps[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a pair.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology.
+            UsageError: ``other`` is a stream of another topology. Or nothing states the type of a result.
         """
         return self.join_within(name, other, function, to, before=_FOREVER, after=_FOREVER, **options)
 
@@ -133,7 +148,7 @@ class KeyedStream(StatefulSteps[T]):
         name: str,
         other: KeyedStream[V],
         function: Callable[[Any, Any], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         before: Duration = _NONE,
         after: Duration = _NONE,
@@ -151,7 +166,7 @@ class KeyedStream(StatefulSteps[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a pair.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             before: How far the other record may be before this one, in microseconds.
             after: How far the other record may be after this one, in microseconds.
             outer: The side whose records are also produced without a partner, once none can come. The function then
@@ -159,21 +174,25 @@ class KeyedStream(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: No time is in the interval. Or ``other`` is a stream of another topology.
+            UsageError: No time is in the interval. Or ``other`` is a stream of another topology. Or nothing states the
+                type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records of a key that wait
+                for a partner have one timer.
         """
-        types = (self.input.known_type, other.input.known_type, to)
+        if outer:
+            refuse_dead_letters(name, options, _ONE_TIMER)
+        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         keep_left, keep_right = outer in ("left", "both"), outer in ("right", "both")
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )
-        return self._join(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), types[2], options)
 
     def join_as_of(
         self,
         name: str,
         other: KeyedStream[V],
         function: Callable[[T, Any], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         outer: bool = False,
         **options: Unpack[StepOptions],
@@ -186,23 +205,25 @@ class KeyedStream(StatefulSteps[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a record and the other one.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             outer: Whether a record without another one is produced, too. The function then gets None.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology.
+            UsageError: ``other`` is a stream of another topology. Or nothing states the type of a result. Or
+                ``on_failure`` is ``mw.dead_letter()``: all records of a key that wait have one timer.
         """
-        types = (self.input.known_type, other.input.known_type, to)
+        refuse_dead_letters(name, options, _ONE_TIMER)
+        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._join(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), types[2], options)
 
     def join_latest(
         self,
         name: str,
         other: KeyedStream[V],
         function: Callable[[T, Any], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         outer: bool = False,
         removes: Callable[[V], bool] | None = None,
@@ -231,7 +252,7 @@ class KeyedStream(StatefulSteps[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a record and the other one.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             outer: Whether a record without another one is produced, too. The function then gets None.
             removes: Whether a value of ``other`` removes what is known of its key. By default none does.
             keep: How long a record of ``other`` is kept after its timestamp, in microseconds of event time; a late one
@@ -239,11 +260,12 @@ class KeyedStream(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive.
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
+                type of a result.
         """
-        types = (self.input.known_type, other.input.known_type, to)
+        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
-        return self._join(name, join, sides(self.input, other.input), to, options)
+        return self._join(name, join, sides(self.input, other.input), types[2], options)
 
     def _join(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions

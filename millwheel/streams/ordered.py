@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 from millwheel.agg.reading import Of
 from millwheel.operators import in_order
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
-from millwheel.sdk.options import FailureAction, Late
-from millwheel.streams.declaring import StepOptions
+from millwheel.sdk.options import Late
+from millwheel.streams.declaring import StepOptions, refuse_dead_letters
 from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.stream import Stream
 
@@ -69,12 +68,9 @@ class OrderedStream(StatefulSteps[T]):
         outputs: Mapping[str, Any],
         options: StepOptions,
     ) -> None:
-        policy = options.get("on_failure")
-        if policy is not None and policy.action is FailureAction.DEAD_LETTER:
-            raise UsageError(
-                f"step {name!r} gets its records in order, so a dead letter would be the timer that passes them, and "
-                "no record: use retry() or stop(), or let the hook produce what fails to a stream of its own"
-            )
+        refuse_dead_letters(
+            name, options, "gets its records in order, so a dead letter would be the timer that passes them"
+        )
         options.setdefault("late", Late.DROP)
         inner = computation() if isinstance(computation, type) else computation
         ordered = in_order(inner, self.input.known_type, ties=self.ties, limit=self.limit)

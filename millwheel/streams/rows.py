@@ -10,7 +10,7 @@ import msgspec
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import KeyExtractor, split_key
-from millwheel.sdk.typeinfo import field_of, type_name
+from millwheel.sdk.typeinfo import Field, field_of, members, returned_type, runtime_classes, supertype, type_name
 from millwheel.windows.result import Row
 
 __all__ = ["row_of"]
@@ -23,8 +23,8 @@ def row_of(
 ) -> Row:
     """How results become values of ``into``: a struct or dataclass, or a generated struct if it is None.
 
-    Its fields are named like the aggregates, like the fields that are the key, or ``key``, ``start``, ``end`` and
-    ``revision``.
+    Its fields are named like the aggregates, like the fields that are the key or as ``key_by`` names it, or ``key``,
+    ``start``, ``end`` and ``revision``.
 
     Args:
         into: The class.
@@ -34,12 +34,13 @@ def row_of(
         windowed: Whether a result is of a window, so that it has ``start``, ``end`` and ``revision``.
 
     Raises:
-        UsageError: A field has a name that is none of these, and no default. Or two of these have the same name.
+        UsageError: A field has a name that is none of these, and no default. Or its type is not that of its part of the
+            key. Or two of these have the same name.
     """
-    parts = tuple(path.rpartition(".")[2] for path in extractor.fields)
-    types = [_part_type(record_type, path) for path in extractor.fields]
+    parts = (extractor.name,) if extractor.name else tuple(path.rpartition(".")[2] for path in extractor.fields)
     general = _OF_WINDOW if windowed else {"key": str}
-    offered = {**general, **dict(zip(parts, types, strict=True))}
+    types = _part_types(extractor, record_type) if parts else []
+    offered = {**general, **{part: _offered(into, part, known) for part, known in zip(parts, types, strict=True)}}
     twice = sorted({*offered} & {*values})
     if twice:
         raise UsageError(f"the aggregate {twice[0]!r} has the name of a part of the result: give it another name")
@@ -60,14 +61,49 @@ def row_of(
     return Row(into, make)
 
 
-def _part_type(record_type: Any, path: str) -> Any:
+def _part_types(extractor: KeyExtractor, record_type: Any) -> list[type | None]:
+    """Whether each part of the key is an int or a str. None where nothing says it."""
+    if extractor.function is not None:
+        return [_int_or_str(returned_type(extractor.function))]
+    return [_int_or_str(_type_at(record_type, path)) for path in extractor.fields]
+
+
+def _type_at(record_type: Any, path: str) -> Any:
     at = record_type
     for name in path.split("."):
         found = field_of(at, name)
         if found is None or isinstance(found, str):
-            return str
+            return None
         at = found.type
-    return int if at is int else str
+    return at
+
+
+def _int_or_str(annotation: Any) -> type | None:
+    kinds = {_kind(supertype(member)) for member in members(annotation) if member is not type(None)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _kind(plain: Any) -> type | None:
+    return next((kind for kind in (int, str) if isinstance(plain, type) and issubclass(plain, kind)), None)
+
+
+def _offered(into: Any, part: str, known: type | None) -> type:
+    """The type of a part of the key in a result. Where nothing says it, the field that it fills does.
+
+    Raises:
+        UsageError: The field is of another type.
+    """
+    filled = None if into is None else field_of(into, part)
+    wanted = filled.type if isinstance(filled, Field) else Any
+    if known is None:
+        known = _int_or_str(wanted) or str
+    classes = runtime_classes(wanted) or (known,)
+    if not any(known is one or (issubclass(one, known) and one is not bool) or one in (Any, object) for one in classes):
+        raise UsageError(
+            f"the field {part!r} of {type_name(into)} is {type_name(wanted)}, "
+            f"and this part of the key is {type_name(known)}"
+        )
+    return known
 
 
 def _filled(into: Any, offered: Mapping[str, Any]) -> Sequence[str]:

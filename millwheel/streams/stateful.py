@@ -14,6 +14,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.result_types import one_result, updated_result
 from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -128,7 +129,7 @@ class StatefulSteps(Generic[T]):
         name: str,
         initial: S,
         function: Callable[[S, T], tuple[S | None, Iterable[U]]],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         state: Any = None,
         **options: Unpack[StepOptions],
@@ -160,20 +161,39 @@ class StatefulSteps(Generic[T]):
             initial: The state of a key without records. Each key gets a copy of its own.
             function: Takes the state and a value. Returns the next state and the results, which have the timestamp of
                 the record. It may change the state in place. The state None forgets the key.
-            to: The type of one result.
+            to: The type of one result. By default, what the function is annotated to return: int for
+                ``tuple[State, list[int]]``.
             state: The type of the states. By default what the first parameter of ``function`` is annotated with, else
                 the class of ``initial``.
             options: As for :meth:`Topology.add`.
-        """
-        step = Update(initial, function, name, state or first_type(function) or type(initial), to)
-        return self.step(name, step, to, options)
 
-    def deduplicate(self, name: str, within: Duration, **options: Unpack[StepOptions]) -> Stream[T]:
+        Raises:
+            UsageError: Nothing states the type of a result.
+        """
+        result = updated_result(name, function, to)
+        step = Update(initial, function, name, state or first_type(function) or type(initial), result)
+        return self.step(name, step, result, options)
+
+    def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
+
+        Without ``within`` it is never forgotten. Then each key that has ever come keeps a few bytes of state for ever.
+        That suits keys of a bounded number, such as those of users, and not the ids of records. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop = mw.Topology("shop")
+            >>> customers = shop.source("customers", str).key_by(lambda name: name).deduplicate("new-customers")
+            >>> harness = TopologyHarness(shop)
+            >>> for day, name in enumerate(["Ann", "Bob", "Ann"]):
+            ...     harness.send("customers", name, timestamp=mw.Timestamp(1_700_000_000_000_000 + day))
+            >>> harness.values("new-customers")
+            ['Ann', 'Bob']
 
         Args:
             name: The name of the computation and of the stream of results.
-            within: How long after its timestamp a record is remembered, in microseconds of event time.
+            within: How long after its timestamp a record is remembered, in microseconds of event time. By default for
+                ever.
             options: As for :meth:`Topology.add`.
 
         Raises:
@@ -203,7 +223,7 @@ class StatefulSteps(Generic[T]):
         name: str,
         after: Duration,
         function: Callable[[T], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         domain: TimeDomain = TimeDomain.EVENT_TIME,
         **options: Unpack[StepOptions],
@@ -233,19 +253,20 @@ class StatefulSteps(Generic[T]):
             name: The name of the computation and of the stream of results.
             after: How long a key is silent, in microseconds.
             function: Returns the result for the key's last record: by timestamp, or by arrival on the wall clock.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             domain: Whether ``after`` is an event time or a processing time.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``after`` is not positive.
+            UsageError: ``after`` is not positive. Or nothing states the type of a result.
         """
+        result = one_result(name, function, to)
         step: Timeout[T] | ClockTimeout[T]
         if domain is TimeDomain.EVENT_TIME:
-            step = Timeout(after, function, name, self.input.known_type, to)
+            step = Timeout(after, function, name, self.input.known_type, result)
         else:
-            step = ClockTimeout(after, function, name, self.input.known_type, to)
-        return self.step(name, step, to, options)
+            step = ClockTimeout(after, function, name, self.input.known_type, result)
+        return self.step(name, step, result, options)
 
     def count_window(self, size: int, *, within: Duration | None = None) -> CountWindowedStream[T]:
         """The records of each key by windows of ``size`` records, in the order in which they arrive.

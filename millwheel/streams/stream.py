@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
@@ -22,6 +21,7 @@ from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.declaring import Input
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
+from millwheel.streams.result_types import awaited_result, item_of
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Stream(Generic[T]):
             function: Depends on the value alone.
             to: The type of one result. By default, what the function is annotated to return.
         """
-        return self._with(FlatMap(function), to or _item(returned_type(function)))
+        return self._with(FlatMap(function), to or item_of(returned_type(function)) or UNKNOWN)
 
     def only(self, kind: type[U]) -> Stream[U]:
         """The records whose values are of class ``kind``: those of one kind, in a stream of several.
@@ -147,20 +147,37 @@ class Stream(Generic[T]):
     @overload
     def key_by(self, field: str, /, *fields: str) -> KeyedStream[T]: ...
     @overload
-    def key_by(self, function: Callable[[T], str | int], /) -> KeyedStream[T]: ...
-    def key_by(self, *parts: Any) -> KeyedStream[T]:
+    def key_by(self, function: Callable[[T], str | int], /, *, name: str = "") -> KeyedStream[T]: ...
+    def key_by(self, *parts: Any, name: str = "") -> KeyedStream[T]:
         """The records with a key, by which the steps that follow keep their state.
+
+        For example, how often each word has been said::
+
+            >>> import millwheel as mw
+            >>> from millwheel import agg
+            >>> from millwheel.testing import TopologyHarness
+            >>> talk = mw.Topology("talk")
+            >>> words = talk.source("words", str).key_by(lambda word: word.lower(), name="word")
+            >>> counts = words.aggregate("counts", times=agg.count())
+            >>> harness = TopologyHarness(talk)
+            >>> for word in ("Tea", "tea"):
+            ...     harness.send("words", word, timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> [(count.word, count.times) for count in harness.values("counts")]
+            [('tea', 1), ('tea', 2)]
 
         Args:
             parts: Field paths such as ``"auction"`` or ``"user.id"``, or one function. A function that only reads a
                 field, such as ``lambda bid: bid.auction``, is the same as this field's path, and mypy checks it.
+            name: What aggregates call the key of a function, beside ``key``. It may change without an effect on
+                records and state. A key of fields is called as they are.
 
         Raises:
-            UsageError: The arguments are neither field paths nor one function.
+            UsageError: The arguments are neither field paths nor one function. Or ``name`` is no name of a field, or is
+                given with paths.
         """
         from millwheel.streams.keyed import KeyedStream
 
-        return KeyedStream(self, extractor_of(parts))
+        return KeyedStream(self, extractor_of(parts, name))
 
     def sample(self, share: float, by: Of = None, *, seed: int = 0) -> Stream[T]:
         """A share of the records, chosen by a hash.
@@ -190,7 +207,11 @@ class Stream(Generic[T]):
         return self.filter(chosen)
 
     def enrich(
-        self, name: str, function: Callable[[T], Awaitable[U]], to: type[U], **options: Unpack[CallOptions]
+        self,
+        name: str,
+        function: Callable[[T], Awaitable[U]],
+        to: type[U] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Stream[U]:
         """The results of calls of a service, one for each record. They have the timestamps of the records.
 
@@ -213,7 +234,7 @@ class Stream(Generic[T]):
             name: The name of the computation and of the stream of results.
             function: An asynchronous function, which returns the result for a value. It may be called again for a value
                 after a crash or a failure, so what it does to the service must be idempotent.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             options: ``concurrency``: how many calls run at the same time, in all workers together (64). ``timeout``:
                 how long one may take, in microseconds (10 seconds). ``retries``: how often it is repeated (0).
                 ``backoff``: the wait before the first repetition, in microseconds (0.1 seconds); it doubles up to 30
@@ -222,11 +243,12 @@ class Stream(Generic[T]):
                 ``mw.dead_letter()`` gives the record up. The others are those of :meth:`Topology.add`.
 
         Raises:
-            UsageError: An option is out of its range.
+            UsageError: An option is out of its range. Or nothing states the type of a result.
         """
         given = Input(self.topology, self.branches, self.record_type, key(lambda value: crc32(bytes_of(value))))
-        declare_calls(given, name, function, to, options)
-        return Stream(self.topology, (Branch(name),), to)
+        result = awaited_result(name, function, to)
+        declare_calls(given, name, function, result, options)
+        return Stream(self.topology, (Branch(name),), result)
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:
         branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)
@@ -253,8 +275,3 @@ class _Hop(Computation[Any, None]):
         for expand in self.pipelines[record.stream]:
             for value in expand(record.value):
                 ctx.produce(self.output, value)
-
-
-def _item(collection: Any) -> Any:
-    arguments = typing.get_args(collection)
-    return arguments[0] if arguments else UNKNOWN

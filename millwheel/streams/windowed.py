@@ -10,12 +10,14 @@ from millwheel.model.time import Duration
 from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, sides
+from millwheel.streams.result_types import one_result
 from millwheel.streams.rows import row_of
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.windows.assigners import Assigner, SessionWindows
 from millwheel.windows.computation import Aggregate
+from millwheel.windows.early import Early
 from millwheel.windows.result import Result
 from millwheel.windows.sessions import SessionAggregate
 
@@ -41,6 +43,7 @@ class WindowedStream(Generic[T]):
         aggregator: Aggregator[Any, R],
         /,
         *,
+        early: Early | None = ...,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
         spread: int = ...,
@@ -53,6 +56,7 @@ class WindowedStream(Generic[T]):
         into: type[U],
         /,
         *,
+        early: Early | None = ...,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
         spread: int = ...,
@@ -65,6 +69,7 @@ class WindowedStream(Generic[T]):
         name: str,
         /,
         *,
+        early: Early | None = ...,
         allowed_lateness: Duration = ...,
         too_late: str | None = ...,
         spread: int = ...,
@@ -77,6 +82,7 @@ class WindowedStream(Generic[T]):
         result: Any = None,
         /,
         *,
+        early: Early | None = None,
         allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
         spread: int = 1,
@@ -96,6 +102,9 @@ class WindowedStream(Generic[T]):
         Args:
             name: The name of the computation and of the stream of results.
             result: One aggregator, or the class of the results.
+            early: When results are produced before a window's end: ``windows.every(mw.seconds(10))`` of processing
+                time, or ``windows.each_change()``. By default there are none. Results accumulate: each has all records
+                so far, and the next ``revision``.
             allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
                 Each of them produces a corrected result.
             too_late: The stream of records for which no window is kept. By default they are dropped.
@@ -107,8 +116,8 @@ class WindowedStream(Generic[T]):
 
         Raises:
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class. Or session windows are given with ``allowed_lateness``. Or ``spread`` is
-                given with one of both, or is not positive.
+                fills a field of the class. Or session windows are given with ``allowed_lateness`` or ``early``. Or
+                ``spread`` is given with one of the three, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -119,21 +128,26 @@ class WindowedStream(Generic[T]):
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
-            if isinstance(self.windows, SessionWindows) or allowed_lateness or spread < 1:
+            if isinstance(self.windows, SessionWindows) or allowed_lateness or early or spread < 1:
                 raise UsageError(
-                    "spread= takes a positive number, and tumbling or sliding windows without allowed_lateness: their "
-                    "parts are merged once"
+                    "spread= takes a positive number, and tumbling or sliding windows without allowed_lateness and "
+                    "early: their parts are merged once"
                 )
             merge = declare_phases(given, name, self.windows, aggregator, row, spread, too_late, options or {})
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         step: Aggregate[Any] | SessionAggregate[Any]
         if isinstance(self.windows, SessionWindows):
-            if allowed_lateness:
-                raise UsageError("session windows have no allowed_lateness: a late record may join two sessions")
+            _check_sessions(early, allowed_lateness)
             step = SessionAggregate(self.windows, aggregator, output=name, too_late=too_late, row=row)
         else:
             step = Aggregate(
-                self.windows, aggregator, output=name, allowed_lateness=allowed_lateness, too_late=too_late, row=row
+                self.windows,
+                aggregator,
+                output=name,
+                early=early,
+                allowed_lateness=allowed_lateness,
+                too_late=too_late,
+                row=row,
             )
         declare_step(name, step, [given], {}, options or {})
         return Stream(given.topology, (Branch(name),), step.outputs[name])
@@ -143,7 +157,7 @@ class WindowedStream(Generic[T]):
         name: str,
         other: Keyed,
         function: Callable[[Any, Any], U],
-        to: type[U],
+        to: type[U] | None = None,
         *,
         outer: Literal["", "left", "right", "both"] = "",
         **options: Unpack[StepOptions],
@@ -157,20 +171,29 @@ class WindowedStream(Generic[T]):
             name: The name of the computation and of the stream of results.
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a pair. In an outer join, the missing one is None.
-            to: The type of a result.
+            to: The type of a result. By default, what the function is annotated to return.
             outer: The side whose records are also produced without a partner.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: The windows are sessions. Or ``other`` is a stream of another topology.
+            UsageError: The windows are sessions. Or ``other`` is a stream of another topology. Or nothing states the
+                type of a result.
         """
+        result = one_result(name, function, to)
         join: WindowJoin[Any, Any] = WindowJoin(
             self.windows,
             function,
             name,
-            (self.input.known_type, other.input.known_type, to),
+            (self.input.known_type, other.input.known_type, result),
             keep_left=outer in ("left", "both"),
             keep_right=outer in ("right", "both"),
         )
         declare_step(name, join, sides(self.input, other.input), {}, options)
-        return Stream(self.input.topology, (Branch(name),), to)
+        return Stream(self.input.topology, (Branch(name),), result)
+
+
+def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:
+    if allowed_lateness:
+        raise UsageError("session windows have no allowed_lateness: a late record may join two sessions")
+    if early is not None:
+        raise UsageError("session windows have no early results: a later record may join two sessions with results")

@@ -17,6 +17,7 @@ The computation declares its output: the stream ``windows``, which carries ``win
 
 from millwheel.windows.assigners import Assigner, SessionWindows, Window, session, sliding, tumbling
 from millwheel.windows.computation import Aggregate
+from millwheel.windows.early import Early, each_change, every
 from millwheel.windows.result import Result
 from millwheel.windows.sessions import SessionAggregate
 from millwheel.windows.two_phase import two_phase
@@ -24,10 +25,13 @@ from millwheel.windows.two_phase import two_phase
 __all__ = [
     "Aggregate",
     "Assigner",
+    "Early",
     "Result",
     "SessionAggregate",
     "SessionWindows",
     "Window",
+    "each_change",
+    "every",
     "session",
     "sliding",
     "tumbling",

@@ -8,12 +8,13 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
+from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
 __all__ = ["Aggregate", "output_types", "result_time"]
@@ -27,6 +28,8 @@ class Pane(msgspec.Struct, Generic[A], array_like=True):
     revision: int
     """The revision of the last result; -1 before the first result."""
     accumulator: A
+    awaits_early: bool = False
+    """Whether the timer of an early result is set. Invariant: at most one is, and none after the window's end."""
 
 
 Panes = dict[tuple[int, int], Pane[A]]
@@ -48,10 +51,16 @@ class Aggregate(Computation[Any, Panes[A]]):
     The computation declares its outputs, so ``outputs=`` is optional in ``Topology.add``. ``output`` carries
     ``Result[R]``, where ``R`` is the type of the aggregator's results. ``too_late`` carries the type of the inputs.
 
+    With ``early=``, a window also produces results before its end. Results accumulate, as with Beam's
+    ``ACCUMULATING_FIRED_PANES``: each has all records so far, the next revision, and the window's end as timestamp. The
+    result at the end is always produced. So the result with the largest revision replaces the others.
+
     Args:
         windows: Assigns timestamps to windows.
         aggregator: Computes one value from the records of a window.
         output: The stream of the results.
+        early: When results are produced before a window's end: ``windows.every(mw.seconds(10))`` of processing time, or
+            ``windows.each_change()``. By default there are none.
         allowed_lateness: How long a window is kept after its end, in microseconds of event time.
         too_late: The stream of records for which no window is kept.
         row: What a result is. By default a Result.
@@ -67,6 +76,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         aggregator: Aggregator[A, Any],
         *,
         output: str = "windows",
+        early: Early | None = None,
         allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
         row: Row | None = None,
@@ -78,6 +88,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         self.windows = windows
         self.aggregator = aggregator
         self.output = output
+        self.early = early
         self.allowed_lateness = allowed_lateness
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late, row)
@@ -94,19 +105,21 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""
-        panes = ctx.state
+        panes, early = ctx.state, self.early
         taken = False
         for window in self._windows_of(record.timestamp):
             pane = panes.get(window)
             if pane is not None:
                 taken = True
                 pane.accumulator = self._add(pane.accumulator, record)
-                if pane.revision >= 0:
-                    self._produce(ctx, window, pane)
+                if pane.revision >= 0 or early is not None:
+                    self._revise(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
-                panes[window.bounds] = Pane(-1, self._add(self._new(), record))
+                pane = panes[window.bounds] = Pane(-1, self._add(self._new(), record))
                 ctx.set_timer(Timestamp(window.end), window.tag)
+                if early is not None:
+                    self._revise(ctx, window, pane)
             elif self._is_kept(ctx, window):
                 taken = True
                 self._open_late(ctx, record, window)
@@ -114,18 +127,35 @@ class Aggregate(Computation[Any, Panes[A]]):
             self._drop(ctx, record)
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
-        """Produce the result of a window that has ended, or delete a window that is no longer kept."""
+        """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
         window = Window.from_tag(timer.tag.removeprefix(_PURGE))
         if timer.tag.startswith(_PURGE):
             ctx.state.pop(window, None)
+        elif timer.domain is TimeDomain.PROCESSING_TIME:
+            pane = ctx.state[window]
+            pane.awaits_early = False
+            self._produce(ctx, window, pane)
         else:
-            self._produce(ctx, window, ctx.state[window])
+            pane = ctx.state[window]
+            if pane.awaits_early:
+                pane.awaits_early = False
+                ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
+            self._produce(ctx, window, pane)
             if self.allowed_lateness:
                 ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
             else:
                 del ctx.state[window]
         if not ctx.state:
             del ctx.state
+
+    def _revise(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        """Handle a change of a window that has had a result, or that has early ones."""
+        if self.early is None or not self.early.period or window.end <= ctx.watermark:
+            self._produce(ctx, window, pane)
+        elif not pane.awaits_early:
+            pane.awaits_early = True
+            at = Timestamp(ctx.now + self.early.period)
+            ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=result_time(window))
 
     def _purge_at(self, window: Window) -> Timestamp:
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))

@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Result(msgspec.Struct, Generic[T], frozen=True):
     """The aggregate of one key and window, from ``start`` (inclusive) to ``end`` (exclusive), in microseconds.
 
-    ``revision`` is 0 for the result at the window's end. Each correction by a late record increases it by 1.
+    ``revision`` is 0 for the first result, which is that of the window's end if there are no early ones. Each further
+    result increases it by 1.
     """
 
     key: str

@@ -213,3 +213,17 @@ def test_a_sample_has_its_share() -> None:
 def test_a_sample_is_the_same_in_each_process() -> None:
     numbers = to_one(mw.Topology("numbers").source("numbers", int).sample(0.2).branches[0].steps)
     assert [value for value in range(30) if numbers(value) is not DROPPED] == [1, 5, 18, 23]
+
+
+def test_without_a_time_a_first_record_is_remembered_for_ever() -> None:
+    topology = mw.Topology("shop")
+    topology.source("customers", str).key_by(lambda name: name).deduplicate("new")
+    harness = TopologyHarness(topology)
+    for second, name in [(0, "Ann"), (1, "Bob")]:
+        harness.send("customers", name, timestamp=at(second))
+    assert harness.timers("new", "Ann") == {}
+    harness.advance(at(10**8))
+    harness.crash()
+    for name in ("Ann", "Eve"):
+        harness.send("customers", name, timestamp=at(10**8 + 1))
+    assert harness.values("new") == ["Ann", "Bob", "Eve"]

@@ -86,6 +86,103 @@ def test_mistakes_are_refused_at_once(arguments: tuple[Any, ...], aggregates: di
         results(("auction",), windows.tumbling(TEN), *arguments, **aggregates)
 
 
+class Word(msgspec.Struct):
+    word: str
+    times: int
+
+
+class Bucket(msgspec.Struct):
+    bucket: int
+    times: int
+
+
+def length(word: str) -> int:
+    return len(word)
+
+
+def counts_of(into: type[Any] | None, function: Any, key_name: str) -> list[Any]:
+    topology = mw.Topology("talk")
+    keyed: Any = topology.source("words", str).key_by(function, name=key_name)
+    keyed.aggregate("counts", *([into] if into else []), times=agg.count())
+    harness = TopologyHarness(topology)
+    for word in ("Tea", "tea"):
+        harness.send("words", word, timestamp=mw.Timestamp(BEGIN))
+    return harness.values("counts")
+
+
+def test_the_key_of_a_function_has_the_name_that_it_is_given() -> None:
+    assert counts_of(Word, lambda word: word.lower(), "word") == [Word("tea", 1), Word("tea", 2)]
+    assert counts_of(Bucket, length, "bucket") == [Bucket(3, 1), Bucket(3, 2)]
+    assert counts_of(Bucket, lambda word: len(word), "bucket") == [Bucket(3, 1), Bucket(3, 2)]
+    assert [(one.size, one.times) for one in counts_of(None, length, "size")] == [(3, 1), (3, 2)]
+
+
+def test_a_function_that_reads_a_field_gets_the_name_too() -> None:
+    topology = mw.Topology("auctions")
+    bids = topology.source("bids", Bid)
+    bids.key_by(lambda bid: bid.auction, name="bucket").aggregate("counts", Bucket, times=agg.count())
+    assert [str(one) for one in topology.plan().computations["counts"].inputs.values()] == ["key('auction')"]
+    harness = TopologyHarness(topology)
+    harness.send("bids", Bid(7, "a", 3), timestamp=mw.Timestamp(BEGIN))
+    assert harness.values("counts") == [Bucket(7, 1)]
+
+
+@pytest.mark.parametrize("key_name", ["key", "start", "end", "revision", "two words", "class"])
+def test_a_key_is_not_called_what_results_have_otherwise(key_name: str) -> None:
+    with pytest.raises(mw.UsageError, match="name= takes the name of a field that results do not have otherwise"):
+        counts_of(None, length, key_name)
+
+
+def test_a_key_of_fields_takes_no_name() -> None:
+    keyed: Any = mw.Topology("auctions").source("bids", Bid)
+    with pytest.raises(mw.UsageError, match="name='item' names the key of a function"):
+        keyed.key_by("auction", name="item")
+
+
+class TextAuction(msgspec.Struct):
+    auction: str
+    bids: int
+
+
+class NumberBidder(msgspec.Struct):
+    bidder: int
+    bids: int
+
+
+class MaybeAuction(msgspec.Struct):
+    auction: float | None
+    bids: int
+
+
+@pytest.mark.parametrize(
+    ("keys", "into", "message"),
+    [
+        (("auction",), TextAuction, "the field 'auction' of TextAuction is str, and this part of the key is int"),
+        (("bidder",), NumberBidder, "the field 'bidder' of NumberBidder is int, and this part of the key is str"),
+        (("auction", "bidder"), NumberBidder, "'bidder' of NumberBidder is int, and this part of the key is str"),
+    ],
+)
+def test_a_field_that_does_not_fit_its_key_part_is_refused(keys: tuple[str, ...], into: type, message: str) -> None:
+    with pytest.raises(mw.UsageError, match=message):
+        results(keys, windows.tumbling(TEN), into, bids=agg.count())
+
+
+def test_a_field_may_accept_more_than_its_part_of_the_key() -> None:
+    found = results(("auction",), windows.tumbling(TEN), MaybeAuction, bids=agg.count())
+    assert found == [MaybeAuction(1, 3), MaybeAuction(2, 1)]
+
+
+class Ends(msgspec.Struct):
+    end: mw.Timestamp
+    keys: int
+
+
+def test_a_key_of_a_new_type_is_a_number() -> None:
+    topology = mw.Topology("auctions")
+    minutes = topology.source("ends", Ends).key_by("end").aggregate("minutes", n=agg.count())
+    assert next((field.name, field.type) for field in msgspec.structs.fields(minutes.record_type)) == ("end", int)
+
+
 def test_sessions_have_no_allowed_lateness() -> None:
     windowed = mw.Topology("t").source("bids", Bid).key_by("auction").window(windows.session(TEN))
     with pytest.raises(mw.UsageError, match="session windows have no allowed_lateness"):

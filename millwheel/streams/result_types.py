@@ -1,0 +1,58 @@
+"""The type of a step's results: as given, or what its function is annotated to return."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Awaitable
+from typing import Any
+
+from millwheel.sdk.errors import UsageError
+from millwheel.sdk.typeinfo import returned_type, type_name
+
+__all__ = ["awaited_result", "item_of", "item_result", "one_result", "updated_result"]
+
+
+def one_result(name: str, function: Any, to: Any) -> Any:
+    """The type of the results of a function that returns one.
+
+    Raises:
+        UsageError: ``to`` is None, and the function is not annotated.
+    """
+    return to or _stated(name, function, returned_type(function), "its result")
+
+
+def awaited_result(name: str, function: Any, to: Any) -> Any:
+    """The same for an asynchronous function, or one that returns an awaitable."""
+    returned = returned_type(function)
+    origin, arguments = typing.get_origin(returned), typing.get_args(returned)
+    if isinstance(origin, type) and issubclass(origin, Awaitable):
+        returned = arguments[-1]
+    return to or _stated(name, function, returned, "its result")
+
+
+def item_result(name: str, function: Any, to: Any) -> Any:
+    """The same for a function that returns several results."""
+    return to or _stated(name, function, item_of(returned_type(function)), "the list of its results")
+
+
+def updated_result(name: str, function: Any, to: Any) -> Any:
+    """The same for a function that returns the next state with several results."""
+    parts = typing.get_args(returned_type(function))
+    results = item_of(parts[1]) if len(parts) == 2 else None
+    return to or _stated(name, function, results, "tuple[the next state, the list of its results]")
+
+
+def item_of(collection: Any) -> Any:
+    """The type of a collection's items: int for ``list[int]``. None if its annotation does not say it."""
+    arguments = typing.get_args(collection)
+    return arguments[0] if arguments else None
+
+
+def _stated(name: str, function: Any, found: Any, wanted: str) -> Any:
+    if found is None or found is type(None):
+        called = getattr(function, "__qualname__", type_name(type(function)))
+        raise UsageError(
+            f"nothing says the type of the results of step {name!r}: annotate {called} to return {wanted}, by names "
+            "that its module knows, or give the type after the function"
+        )
+    return found
