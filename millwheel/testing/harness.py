@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from millwheel.client.injector import RecordsLeftError
 from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.limits import MAX_VALUE_BYTES
 from millwheel.model.page_keys import page_key
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.model.units import describe_wrong_unit, wrong_unit
 from millwheel.sdk.compiled import consumers_of
 from millwheel.sdk.error_texts import error_message
-from millwheel.sdk.errors import UsageError, ValueEncodeError, did_you_mean
+from millwheel.sdk.errors import TooLargeError, UsageError, ValueEncodeError, did_you_mean
 from millwheel.sdk.growing.pages import ReadPages
 from millwheel.sdk.keys import encode_key
 from millwheel.sdk.scope import PAGES_TAG
@@ -134,6 +135,7 @@ class TopologyHarness:
         Raises:
             UsageError: The stream is no source or has finished, or a timestamp is not valid.
             ValueEncodeError: A value is not of the stream's type.
+            TooLargeError: A record is larger than an injector accepts.
             Exception: An exception of a hook that this call ran.
         """
         self._check_source(stream)
@@ -147,8 +149,10 @@ class TopologyHarness:
             (value, codec.verify(value), timestamp, [(consumer, extract(value)) for consumer, extract in consumers])
             for value, timestamp in records
         ]
-        for _, _, timestamp, _ in rows:
+        for _, encoded, timestamp, _ in rows:
             self._check_time(timestamp, f"a record's timestamp of stream {stream!r}")
+            if len(encoded) > MAX_VALUE_BYTES:
+                raise TooLargeError(f"a record of stream {stream!r}", len(encoded), MAX_VALUE_BYTES)
         batches: dict[str, Delivery] = {}
         for index, (value, encoded, timestamp, targets) in enumerate(rows):
             position = cluster.injected.next_position(stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.sdk.growing.codec import _GrowingCodec
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.worker.interval.blocked_keys import BlockedKeys
@@ -14,6 +15,7 @@ from simulation.mutations.base import mutation, replace, rewrite
 __all__: list[str] = []
 
 _MODEL = "tests/worker/interval/test_growing_model.py"
+_HOOKS = "its hooks do no such thing"
 _RARE = "one seed of ten has such a state, and few of its hooks meet this"
 
 
@@ -51,6 +53,30 @@ def leaked_pages() -> None:
 def leaked_blobs() -> None:
     """Pages of replaced large values stay in the store."""
     rewrite(PageTree._release, "self._pages.free(stored)", "pass")
+
+
+@mutation(
+    "G2",
+    "two fields never have one collection, whose pages each would delete",
+    seeds=0,
+    test="tests/sdk/growing/test_collections.py::test_no_two_fields_ever_share_their_pages",
+    why=_HOOKS,
+)
+def shared_collections() -> None:
+    """A hook may assign a collection to another field."""
+    rewrite(_GrowingCodec._encode, "is not collection:", "is None:")
+
+
+@mutation(
+    "G13",
+    "an inner page has several children however long its keys are",
+    seeds=0,
+    test=_MODEL,
+    why="its keys are short",
+)
+def thin_pages() -> None:
+    """An inner page is divided by its size alone."""
+    rewrite(PageTree._divide, "(_MIN_DIVIDED if inner else 2)", "2")
 
 
 @mutation(

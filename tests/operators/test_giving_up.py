@@ -39,13 +39,13 @@ REFUSED: list[Callable[[Any, Any], Any]] = [
 
 @pytest.mark.guarantee("G1", section="4.5")
 @pytest.mark.parametrize("build", REFUSED)
-def test_dead_letters_are_refused_where_all_that_wait_have_one_timer(build: Callable[[Any, Any], Any]) -> None:
+def test_dead_letters_are_refused_where_one_timer_serves_many(build: Callable[[Any, Any], Any]) -> None:
     _, left, right = inputs()
     with pytest.raises(mw.UsageError, match="step 'out' has one timer for all records of a key that wait"):
         build(left, right)
 
 
-def test_joins_whose_timers_call_no_function_take_dead_letters() -> None:
+def test_other_joins_take_dead_letters() -> None:
     topology, left, right = inputs()
     left.join_within("near", right, unless_zero, on_failure=POLICY)
     left.join_latest("latest", right, unless_zero, on_failure=POLICY)

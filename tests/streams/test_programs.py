@@ -215,7 +215,7 @@ def test_a_sample_is_the_same_in_each_process() -> None:
     assert [value for value in range(30) if numbers(value) is not DROPPED] == [1, 5, 18, 23]
 
 
-def test_without_a_time_the_first_record_of_a_key_is_remembered_for_ever() -> None:
+def test_without_a_time_a_first_record_is_remembered_for_ever() -> None:
     topology = mw.Topology("shop")
     topology.source("customers", str).key_by(lambda name: name).deduplicate("new")
     harness = TopologyHarness(topology)

@@ -162,9 +162,7 @@ class MaybeAuction(msgspec.Struct):
         (("auction", "bidder"), NumberBidder, "'bidder' of NumberBidder is int, and this part of the key is str"),
     ],
 )
-def test_a_field_of_another_type_than_its_part_of_the_key_is_refused(
-    keys: tuple[str, ...], into: type, message: str
-) -> None:
+def test_a_field_that_does_not_fit_its_key_part_is_refused(keys: tuple[str, ...], into: type, message: str) -> None:
     with pytest.raises(mw.UsageError, match=message):
         results(keys, windows.tumbling(TEN), into, bids=agg.count())
 

@@ -361,3 +361,10 @@ def test_a_crash_drops_postponed_hooks_and_they_begin_again() -> None:
 def test_the_limit_of_hooks_is_a_number_of_seconds_above_zero() -> None:
     with pytest.raises(UsageError, match="hook_timeout_seconds is a number of seconds above 0, not 0"):
         harness_of(hook_timeout_seconds=0)
+
+
+def test_a_record_that_no_injector_accepts_is_refused() -> None:
+    harness = harness_of()
+    with pytest.raises(mw.MillwheelError, match="a record of stream 'words'"):
+        harness.send_all("words", [("a", AT), ("b" * (2 << 20), AT)])
+    assert harness.state("fragile", "a") is None, "none of them is sent"

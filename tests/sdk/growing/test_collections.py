@@ -153,7 +153,7 @@ class WithNumber(mw.GrowingState):
 
 
 @pytest.mark.parametrize("size", [0, 1, 300])
-def test_a_deleted_state_is_none_also_if_its_default_is_not_constant(size: int) -> None:
+def test_a_deleted_state_is_none_though_its_default_varies(size: int) -> None:
     codec, nodes = any_state_codec(WithNumber, "computation 'c'"), dict[int, bytes]()
 
     def commit(state: Any) -> bytes:
@@ -188,7 +188,7 @@ def test_a_deleted_state_is_none_also_if_its_default_is_not_constant(size: int) 
 
 
 @pytest.mark.parametrize("change", ["element", "plain"])
-def test_a_deleted_state_that_changes_before_its_pages_are_gone_is_kept(change: str) -> None:
+def test_a_deleted_state_that_changes_again_is_kept(change: str) -> None:
     codec = any_state_codec(WithNumber, "computation 'c'")
     state = WithNumber()
     state.items.extend([bytes(2_000)] * 300)
@@ -555,7 +555,7 @@ def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, pr
 
 
 @pytest.mark.parametrize(("old", "new"), [(Plain, Fewer), (Fewer, Plain), (Before, Plain)])
-def test_no_state_version_migrates_to_a_growing_state_or_from_one(old: Any, new: Any) -> None:
+def test_no_version_migrates_to_or_from_a_growing_state(old: Any, new: Any) -> None:
     """The next version of a plain state would get the head of a growing one, and its pages would stay for ever."""
     then, now = (topology(one).to_spec().computations[0] for one in (old, new))
     now.state.version = 2

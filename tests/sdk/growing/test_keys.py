@@ -87,7 +87,7 @@ def keyed_by(key: Any) -> Callable[[], Any]:
         (CaselessStruct | None, "equal values of CaselessStruct, which defines __eq__, may be"),
     ],
 )
-def test_a_type_whose_equal_values_are_stored_differently_is_no_key(key: Any, message: str) -> None:
+def test_a_type_whose_equal_values_differ_in_bytes_is_no_key(key: Any, message: str) -> None:
     with pytest.raises(UnsupportedTypeError, match=re.escape(message)):
         any_state_codec(keyed_by(key), "computation 'c'")
 
@@ -191,7 +191,7 @@ NAMED = "fields (name: str, zone: str)"
         (SetOfNames, SetOfOtherNames, f"field 'names[]' was tuple of {NAMED}, int, and is tuple of fields (zone"),
     ],
 )
-def test_an_update_under_which_a_key_would_have_another_encoding_is_refused(old: Any, new: Any, problem: str) -> None:
+def test_an_update_that_encodes_keys_otherwise_is_refused(old: Any, new: Any, problem: str) -> None:
     then, now = (topology(one).to_spec().computations[0] for one in (old, new))
     found = state_problem(then, now)
     assert problem in found

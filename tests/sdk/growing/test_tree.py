@@ -299,7 +299,7 @@ def test_long_keys_make_no_deep_tree(length: int, order: str) -> None:
     assert len(source.stored) <= 2
 
 
-def test_inner_pages_have_the_parts_of_long_keys_that_tell_them_apart() -> None:
+def test_inner_pages_have_only_what_tells_long_keys_apart() -> None:
     pages, tree, _ = filled(0)
     for number in range(300):
         tree.put(b"%03d" % number * 1_000, b"")

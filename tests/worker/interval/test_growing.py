@@ -464,7 +464,7 @@ class NumberedAppender(mw.Computation[tuple[str, str], NumberedLists]):
 
 
 @pytest.mark.parametrize("count", [1, 2_000])
-def test_a_deleted_state_has_no_row_also_if_its_default_is_not_constant(count: int) -> None:
+def test_a_deleted_state_has_no_row_though_its_default_varies(count: int) -> None:
     rows = Rows(Solo(NumberedAppender(), settings=IntervalSettings(cache_bytes=1)))
     rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(count)])
     rows.settle()
