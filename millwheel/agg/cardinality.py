@@ -10,6 +10,8 @@ from hashlib import blake2b
 from math import ceil, inf, log, log2, sqrt
 from typing import Any, Final
 
+import msgspec
+
 from millwheel.agg.aggregator import Aggregator
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import Of, Reader, Where
@@ -19,11 +21,21 @@ from millwheel.sdk.spreading import bytes_of
 
 __all__ = ["distinct_count"]
 
-Registers = dict[int, int] | bytes
-"""The rank of each register: those that are not 0 while they are few, then all of them.
+Ranks = dict[int, int] | bytes
+"""The rank of each register: those that are not 0 while they are few, then all of them."""
 
-Invariant: this depends on the set of values alone, also which of both forms it has. A rank only rises.
-"""
+
+class Registers(msgspec.Struct, array_like=True):
+    """``2**bits`` registers with their ranks.
+
+    Invariant: this depends on the set of values alone, also which form its ranks have. A rank only rises.
+
+    It keeps its own precision. So an update may change the error of an aggregate: open windows go on with the former.
+    """
+
+    bits: int
+    ranks: Ranks
+
 
 _HASH_BITS: Final = 64
 _SPARSE_SHARE: Final = 4
@@ -34,15 +46,20 @@ def distinct_count(of: Of, error: float, where: Where) -> Aggregator[Registers, 
     """About how many distinct values a field has. See :func:`millwheel.agg.distinct`."""
     if not 0.005 <= error <= 0.25:
         raise UsageError(f"the error of distinct is from 0.005 to 0.25, not {error}")
-    sketch = _HyperLogLog(ceil(2 * log2(1.04 / error)))  # the standard error is 1.04 / sqrt(registers)
+    bits = ceil(2 * log2(1.04 / error))  # the standard error is 1.04 / sqrt(registers)
     reader = Reader(of)
     get = reader.get
 
+    def new() -> Registers:
+        return Registers(bits, {})
+
     def add(registers: Registers, record: Record[Any]) -> Registers:
-        return sketch.add(registers, get(record.value))
+        register, rank = _place(get(record.value), registers.bits)
+        registers.ranks = _raised(registers, register, rank)
+        return registers
 
     def make() -> Aggregator[Registers, int]:
-        return Aggregator(Registers, dict, counting(add, where), sketch.merge, sketch.estimate, int, specialise)
+        return Aggregator(Registers, new, counting(add, where), _merge, _estimate, int, specialise)
 
     def specialise(record_type: Any) -> Aggregator[Registers, int]:
         reader.type_in(record_type)  # raises for a field that does not exist
@@ -51,53 +68,68 @@ def distinct_count(of: Of, error: float, where: Where) -> Aggregator[Registers, 
     return make()
 
 
-class _HyperLogLog:
-    """A value's hash chooses one of ``2**bits`` registers. Of the hashes of a register, the largest rank is kept.
+# A value's hash chooses one of ``2**bits`` registers. Of the hashes of a register, the largest rank is kept. The rank
+# is one more than the zeros in front of the rest of the hash.
 
-    The rank is one more than the zeros in front of the rest of the hash.
-    """
 
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._size = 1 << bits
+def _raised(registers: Registers, register: int, rank: int) -> Ranks:
+    """The ranks with one of them raised."""
+    ranks = registers.ranks
+    if isinstance(ranks, dict):
+        ranks[register] = max(ranks.get(register, 0), rank)
+        return _compact(ranks, registers.bits)
+    if ranks[register] >= rank:
+        return ranks
+    return ranks[:register] + bytes((rank,)) + ranks[register + 1 :]
 
-    def add(self, registers: Registers, value: Any) -> Registers:
-        register, rank = _place(value, self._bits)
-        if isinstance(registers, dict):
-            registers[register] = max(registers.get(register, 0), rank)
-            return self._compact(registers)
-        if registers[register] >= rank:
-            return registers
-        return registers[:register] + bytes((rank,)) + registers[register + 1 :]
 
-    def merge(self, one: Registers, other: Registers) -> Registers:
-        if isinstance(one, bytes) and isinstance(other, bytes):
-            return bytes(map(max, one, other))
-        merged = one if isinstance(one, dict) else dict(enumerate(one))
-        for register, rank in other.items() if isinstance(other, dict) else enumerate(other):
-            merged[register] = max(merged.get(register, 0), rank)
-        return self._compact(merged)
+def _merge(one: Registers, other: Registers) -> Registers:
+    bits = min(one.bits, other.bits)
+    mine, others = _folded(one, bits), _folded(other, bits)
+    if isinstance(mine, bytes) and isinstance(others, bytes):
+        return Registers(bits, bytes(map(max, mine, others)))
+    merged = mine if isinstance(mine, dict) else dict(enumerate(mine))
+    for register, rank in others.items() if isinstance(others, dict) else enumerate(others):
+        merged[register] = max(merged.get(register, 0), rank)
+    return Registers(bits, _compact(merged, bits))
 
-    def _compact(self, registers: dict[int, int]) -> Registers:
-        if len(registers) * _SPARSE_SHARE <= self._size:
-            return registers
-        return bytes(registers.get(register, 0) for register in range(self._size))
 
-    def estimate(self, registers: Registers) -> int:
-        """The number of distinct values. Ertl's estimator has no thresholds, and needs no tables of corrections."""
-        size, rest = self._size, _HASH_BITS - self._bits
-        if isinstance(registers, bytes):
-            with_rank = Counter(registers)
-        else:
-            with_rank = Counter(registers.values())
-            with_rank[0] = size - len(registers)
-        if with_rank[0] == size:
-            return 0
-        denominator = size * _tau(1 - with_rank[rest + 1] / size)
-        for rank in range(rest, 0, -1):
-            denominator = (denominator + with_rank[rank]) / 2
-        denominator += size * _sigma(with_rank[0] / size)
-        return round(size * size / (2 * log(2) * denominator))
+def _folded(registers: Registers, bits: int) -> Ranks:
+    """The ranks that the same values have in fewer registers."""
+    more, ranks = registers.bits - bits, registers.ranks
+    if not more:
+        return ranks
+    folded: dict[int, int] = {}
+    for register, rank in ranks.items() if isinstance(ranks, dict) else enumerate(ranks):
+        if rank:
+            # The last bits of the register's number become the first bits of the rest of the hash.
+            first = register & ((1 << more) - 1)
+            longer = more - first.bit_length() + 1 if first else more + rank
+            folded[register >> more] = max(folded.get(register >> more, 0), longer)
+    return _compact(folded, bits)
+
+
+def _compact(ranks: dict[int, int], bits: int) -> Ranks:
+    if len(ranks) * _SPARSE_SHARE <= 1 << bits:
+        return ranks
+    return bytes(ranks.get(register, 0) for register in range(1 << bits))
+
+
+def _estimate(registers: Registers) -> int:
+    """The number of distinct values. Ertl's estimator has no thresholds, and needs no tables of corrections."""
+    size, rest, ranks = 1 << registers.bits, _HASH_BITS - registers.bits, registers.ranks
+    if isinstance(ranks, bytes):
+        with_rank = Counter(ranks)
+    else:
+        with_rank = Counter(ranks.values())
+        with_rank[0] = size - len(ranks)
+    if with_rank[0] == size:
+        return 0
+    denominator = size * _tau(1 - with_rank[rest + 1] / size)
+    for rank in range(rest, 0, -1):
+        denominator = (denominator + with_rank[rank]) / 2
+    denominator += size * _sigma(with_rank[0] / size)
+    return round(size * size / (2 * log(2) * denominator))
 
 
 def _place(value: Any, bits: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, frexp, inf, isfinite, ldexp
 from typing import Any, Final
 
@@ -25,8 +26,12 @@ class NumberCounts(msgspec.Struct, array_like=True):
     """How many numbers each bucket has.
 
     Invariant: this depends on the numbers alone, and not on their order or on merges. Counts are only added.
+
+    It keeps its own precision. So an update may change the error of an aggregate: open windows go on with the former.
     """
 
+    parts: int
+    """The number of buckets between two powers of two."""
     counts: dict[int, int] = msgspec.field(default_factory=dict)
     """By bucket. A bucket with larger numbers has a larger key, also among negative ones. Zero has bucket 0."""
     low: float = inf
@@ -44,8 +49,8 @@ class _Buckets:
     floats are used, so each machine chooses the same bucket. A logarithm may differ in its last bit.
     """
 
-    def __init__(self, error: float) -> None:
-        self._parts = ceil(1 / (2 * Fraction(str(error))))
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
         self._offset = _LOWEST_EXPONENT * self._parts
 
     def bucket_of(self, number: float) -> int:
@@ -61,6 +66,9 @@ class _Buckets:
         exponent, part = divmod(abs(bucket) - self._offset, self._parts)
         middle = ldexp((self._parts + part + 0.5) / (2 * self._parts), exponent)
         return middle if bucket > 0 else -middle
+
+
+_buckets_of = lru_cache(_Buckets)
 
 
 def quantile(of: Of, q: float, *, error: float = 0.01, where: Where = None) -> Aggregator[NumberCounts, Any]:
@@ -119,26 +127,28 @@ def _sketch(
     if not 0.001 <= error <= 0.5:
         raise UsageError(f"the error of a quantile is from 0.001 to 0.5, not {error}")
     shares = [Fraction(str(q)) for q in qs]  # as it is written: 0.07 of 100 numbers are 7, in floats a little more
-    reader, buckets = Reader(of), _Buckets(error)
-    get, bucket_of = reader.get, buckets.bucket_of
+    reader, parts = Reader(of), ceil(1 / (2 * Fraction(str(error))))
+    get = reader.get
+
+    def new() -> NumberCounts:
+        return NumberCounts(parts)
 
     def add(sketch: NumberCounts, record: Record[Any]) -> NumberCounts:
         number = float(get(record.value)) + 0.0  # -0.0 becomes 0.0: they are equal, and low is one of them
         if not isfinite(number):
             raise ValueError(f"a quantile has no place for {number}: exclude it, by where=")
-        bucket = bucket_of(number)
+        bucket = _buckets_of(sketch.parts).bucket_of(number)
         sketch.counts[bucket] = sketch.counts.get(bucket, 0) + 1
         sketch.low, sketch.high = min(sketch.low, number), max(sketch.high, number)
         return sketch
 
     def results(sketch: NumberCounts) -> Any:
-        wanted, found = _at(sketch.counts, shares), []
-        for bucket in wanted:
-            found.append(min(max(buckets.middle_of(bucket), sketch.low), sketch.high))
-        return shape(found)
+        middle_of = _buckets_of(sketch.parts).middle_of
+        wanted = _at(sketch.counts, shares)
+        return shape([min(max(middle_of(bucket), sketch.low), sketch.high) for bucket in wanted])
 
     def make() -> Aggregator[NumberCounts, Any]:
-        return Aggregator(NumberCounts, NumberCounts, counting(add, where), _merge, results, result_type, specialise)
+        return Aggregator(NumberCounts, new, counting(add, where), _merge, results, result_type, specialise)
 
     def specialise(record_type: Any) -> Aggregator[NumberCounts, Any]:
         reader.type_in(record_type)  # raises for a field that does not exist
@@ -148,10 +158,24 @@ def _sketch(
 
 
 def _merge(one: NumberCounts, other: NumberCounts) -> NumberCounts:
+    if one.parts > other.parts:
+        one, other = other, one
+    if one.parts < other.parts:
+        other = _coarser(other, one.parts)
     for bucket, counted in other.counts.items():
         one.counts[bucket] = one.counts.get(bucket, 0) + counted
     one.low, one.high = min(one.low, other.low), max(one.high, other.high)
     return one
+
+
+def _coarser(sketch: NumberCounts, parts: int) -> NumberCounts:
+    """The sketch with fewer buckets. A number may get into the bucket beside its own: both errors add up."""
+    middle_of, bucket_of = _buckets_of(sketch.parts).middle_of, _buckets_of(parts).bucket_of
+    coarser = NumberCounts(parts, {}, sketch.low, sketch.high)
+    for bucket, counted in sketch.counts.items():
+        place = bucket_of(middle_of(bucket))
+        coarser.counts[place] = coarser.counts.get(place, 0) + counted
+    return coarser
 
 
 def _at(counts: dict[int, int], shares: list[Fraction]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
 __all__ = ["several"]
@@ -21,7 +22,15 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
 
     Args:
         aggregators: The aggregators, by the names of their results.
+
+    Raises:
+        UsageError: One of them is no aggregator.
     """
+    stated: Mapping[str, object] = aggregators
+    for name, given in stated.items():
+        if not isinstance(given, Aggregator):
+            hint = ": results before the end need a window" if name == "early" else ""
+            raise UsageError(f"{name}={given!r} is no aggregate, such as agg.count(){hint}")
     fields = [(name, one.accumulator, msgspec.field(default_factory=one.new)) for name, one in aggregators.items()]
     accumulator = msgspec.defstruct("Accumulators", fields)
     steps = [(name, one.add) for name, one in aggregators.items()]

@@ -27,7 +27,7 @@ from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
-__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "refuse_dead_letters", "sides"]
+__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "outer_sides", "refuse_dead_letters", "sides"]
 
 _SHARDS = 1_024
 """How many keys the records are spread over that a filter drops before their key is read."""
@@ -70,6 +70,17 @@ class Keyed(Protocol):
     @property
     def input(self) -> Input:
         """The stream as a step's input."""
+
+
+def outer_sides(name: str, outer: str) -> tuple[bool, bool]:
+    """Whether the records of the left and of the right side are kept without a partner.
+
+    Raises:
+        UsageError: ``outer`` is none of the values that a join takes.
+    """
+    if outer not in ("", "left", "right", "both"):
+        raise UsageError(f'join {name!r}: outer= takes "left", "right" or "both", not {outer!r}')
+    return outer in ("left", "both"), outer in ("right", "both")
 
 
 def sides(left: Input, right: Input) -> list[Input]:

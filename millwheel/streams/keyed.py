@@ -10,7 +10,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration
 from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.options import Late
-from millwheel.streams.declaring import Input, StepOptions, declare_step, refuse_dead_letters, sides
+from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
@@ -178,10 +178,10 @@ class KeyedStream(StatefulSteps[T]):
                 type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records of a key that wait
                 for a partner have one timer.
         """
+        keep_left, keep_right = outer_sides(name, outer)
         if outer:
             refuse_dead_letters(name, options, _ONE_TIMER)
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
-        keep_left, keep_right = outer in ("left", "both"), outer in ("right", "both")
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )

@@ -9,7 +9,7 @@ from millwheel.agg import Aggregator, several
 from millwheel.model.time import Duration
 from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
-from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, sides
+from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, outer_sides, sides
 from millwheel.streams.result_types import one_result
 from millwheel.streams.rows import row_of
 from millwheel.streams.spread import declare_phases
@@ -172,21 +172,22 @@ class WindowedStream(Generic[T]):
             other: The other stream, with a key of the same meaning.
             function: Returns the result of a pair. In an outer join, the missing one is None.
             to: The type of a result. By default, what the function is annotated to return.
-            outer: The side whose records are also produced without a partner.
+            outer: The side whose records are also produced without a partner: ``"left"``, ``"right"`` or ``"both"``.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: The windows are sessions. Or ``other`` is a stream of another topology. Or nothing states the
-                type of a result.
+            UsageError: The windows are sessions. Or ``outer`` has another value. Or ``other`` is a stream of another
+                topology. Or nothing states the type of a result.
         """
         result = one_result(name, function, to)
+        keep_left, keep_right = outer_sides(name, outer)
         join: WindowJoin[Any, Any] = WindowJoin(
             self.windows,
             function,
             name,
             (self.input.known_type, other.input.known_type, result),
-            keep_left=outer in ("left", "both"),
-            keep_right=outer in ("right", "both"),
+            keep_left=keep_left,
+            keep_right=keep_right,
         )
         declare_step(name, join, sides(self.input, other.input), {}, options)
         return Stream(self.input.topology, (Branch(name),), result)

@@ -125,6 +125,51 @@ def test_a_distinct_count_does_not_depend_on_the_order(found: list[int], error: 
     assert merged(aggregate, calls, Random(seed), cuts) == alone
 
 
+@given(
+    found=st.lists(st.integers(0, 300), max_size=200),
+    errors=st.permutations([0.25, 0.1, 0.02]),
+    cut=st.integers(0, 200),
+)
+def test_sketches_of_two_errors_become_one_of_the_larger(found: list[int], errors: list[float], cut: int) -> None:
+    """Distinct counts become exactly what they would be with the larger error from the beginning."""
+    one, other = (agg.distinct("user", exact=False, error=error).bind(Call) for error in errors[:2])
+    coarse = one if errors[0] > errors[1] else other
+    calls = [Call(0, str(number)) for number in found]
+    assert one.merge(added(one, calls[:cut]), added(other, calls[cut:])) == added(coarse, calls)
+
+
+@given(found=st.lists(numbers, min_size=1, max_size=40), cut=st.integers(0, 40))
+def test_quantiles_of_two_errors_are_merged(found: list[float], cut: int) -> None:
+    fine, coarse = (agg.quantile("seconds", 0.5, error=error).bind(Call) for error in (0.001, 0.05))
+    calls = [Call(number) for number in found]
+    merged = fine.merge(added(fine, calls[:cut]), added(coarse, calls[cut:]))
+    expected = exact(found, 50)
+    assert abs(fine.result(merged) - expected) <= abs(expected) * 0.052
+
+
+@pytest.mark.parametrize("before", [0.05, 0.02])
+def test_an_update_may_change_the_error_of_open_windows(before: float) -> None:
+    """A window that is open goes on with its own precision, and later ones have the new one."""
+
+    def version(error: float) -> mw.Topology:
+        topology = mw.Topology("calls")
+        window = topology.source("calls", Call).key_by(mw.everything).window(windows.tumbling(mw.hours(1)))
+        window.aggregate(
+            "stats", n=agg.distinct("user", exact=False, error=error), p=agg.quantile("seconds", 0.5, error=error)
+        )
+        return topology
+
+    harness = TopologyHarness(version(before))
+    for number in range(1_000):
+        harness.send("calls", Call(number + 1, str(number)), Timestamp(number + 1_700_000_000_000_000))
+    harness.update(version(0.07 - before))
+    harness.send("calls", Call(1_001, "last"), Timestamp(1_700_000_000_000_000))
+    harness.finish()
+    (row,) = harness.values("stats")
+    assert row.n == pytest.approx(1_001, rel=3 * before)
+    assert row.p == pytest.approx(501, rel=before)
+
+
 def test_equal_numbers_are_one_distinct_value() -> None:
     aggregate = agg.distinct("seconds", exact=False)
     assert aggregate.result(added(aggregate, [Call(1), Call(1.0), Call(1.5)])) == 2
@@ -135,7 +180,7 @@ def test_the_hash_of_a_distinct_value_never_changes() -> None:
     aggregate = agg.distinct("user", exact=False)
     hashed = int.from_bytes(blake2b(b"\xa3ann", digest_size=8).digest(), "big")  # 12 bits, 01 and others
     assert (hashed >> 52, hashed >> 50 & 3) == (2981, 0b01)
-    assert added(aggregate, [Call(0, "ann")]) == {2981: 2}
+    assert added(aggregate, [Call(0, "ann")]).ranks == {2981: 2}
 
 
 @pytest.mark.parametrize(

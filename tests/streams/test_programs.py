@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.errors import UsageError
 from millwheel.streams.steps import to_one
 from millwheel.testing import TopologyHarness
 
@@ -227,3 +228,19 @@ def test_without_a_time_a_first_record_is_remembered_for_ever() -> None:
     for name in ("Ann", "Eve"):
         harness.send("customers", name, timestamp=at(10**8 + 1))
     assert harness.values("new") == ["Ann", "Bob", "Eve"]
+
+
+@pytest.mark.parametrize("outer", ["full", "outer", True])
+def test_an_outer_join_of_another_kind_is_refused(outer: Any) -> None:
+    topology = mw.Topology("joins")
+    left, right = (topology.source(name, str).key_by(mw.everything) for name in ("left", "right"))
+    with pytest.raises(UsageError, match='outer= takes "left", "right" or "both"'):
+        left.join_within("pairs", right, lambda one, other: f"{one}{other}", str, after=mw.hours(1), outer=outer)
+    with pytest.raises(UsageError, match='outer= takes "left", "right" or "both"'):
+        left.window(windows.tumbling(mw.hours(1))).join("pairs", right, lambda one, _: str(one), str, outer=outer)
+
+
+def test_early_results_need_a_window() -> None:
+    bids = mw.Topology("bids").source("bids", str).key_by(mw.everything)
+    with pytest.raises(UsageError, match="results before the end need a window"):
+        bids.aggregate("n", n=agg.count(), early=windows.each_change())  # type: ignore[call-overload]
