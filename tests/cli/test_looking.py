@@ -31,11 +31,11 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
         yield made
 
 
-async def explained(server: Server, part: str) -> Finished:
+async def explained(server: Server, part: str, computation: str = "words/count") -> Finished:
     """What explain says, as soon as it says ``part``."""
     until = asyncio.get_running_loop().time() + 15
     while True:
-        answer = await run_cli(server.address, "watermark", "explain", "words/count")
+        answer = await run_cli(server.address, "watermark", "explain", computation)
         assert answer.code == 0, answer.err
         if part in answer.out or asyncio.get_running_loop().time() > until:
             assert part in answer.out
@@ -190,3 +190,34 @@ async def test_wrong_names_are_reported(server: Server) -> None:
         answer = await run_cli(server.address, *arguments)
         assert (answer.code, answer.out) == (code, ""), arguments
         assert part in answer.err, arguments
+
+
+TWO_SOURCES = """
+import millwheel as mw
+
+
+class Both(mw.Computation[str, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+        ctx.state += 1
+
+
+both = mw.Topology("both")
+both.source("first", str)
+both.source("second", str)
+both.add(Both, inputs={"first": mw.key(str), "second": mw.key(str)})
+"""
+
+
+@pytest.mark.guarantee("G8")
+@pytest.mark.parametrize(("fed", "missing"), [("first", "second"), ("second", "first")])
+async def test_explain_follows_the_input_that_is_furthest_behind(server: Server, fed: str, missing: str) -> None:
+    await submit_source(server, "both", TWO_SOURCES, "both")
+    async with Injector(f"both/{fed}", address=server.address, process="one") as injector:
+        await injector.send("word", timestamp=1_000_000)
+        await injector.idle()
+        answer = await explained(server, "no injector process has announced itself", "both/both")
+        assert f"both/both waits for source both/{missing}  (-inf)" in answer.out
+        assert "idle" not in answer.out
+        await injector.finish()
+    answer = await explained(server, "no injector process has announced itself", "both/both")
+    assert f"both/both waits for source both/{missing}  (-inf)" in answer.out

@@ -36,13 +36,15 @@ async def explain_chain(
     chain: list[HoldStep] = []
     seen = {start}
     while len(chain) < _MAX_STEPS:
-        upstream = next((one for one in _awaited_groups(found) if one not in seen), None)
-        if upstream is None:
+        awaited = [await read_watermark(client, one) for one in _awaited_groups(found) if one not in seen]
+        if not awaited:
             break
+        # Of several inputs, the one that is furthest behind is the cause. One without any report comes first.
+        upstream = min(awaited, key=lambda one: (one.value, one.row is not None))
         name = names.show(found.group)
-        chain.append(HoldStep(name, found.value, f"{name} waits for {names.show(upstream)}"))
-        seen.add(upstream)
-        found = await read_watermark(client, upstream)
+        chain.append(HoldStep(name, found.value, f"{name} waits for {names.show(upstream.group)}"))
+        seen.add(upstream.group)
+        found = upstream
     cause = await _cause(found, control_client, names)
     failing = await _failing(seen, control_client, names)
     return first, replace(cause, chain=chain, failing=failing)
