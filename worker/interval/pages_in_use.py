@@ -39,7 +39,7 @@ class PagesInUse:
         """``budget``: the bytes of pages of all admitted keys together. The first key may exceed it."""
         self._budget = budget
         self._used: dict[bytes, _Used] = {}
-        self._waiting: dict[bytes, dict[bytes, int]] = {}
+        self.waiting: dict[bytes, dict[bytes, int]] = {}
         """The keys whose pages are not asked for yet, in order, with these pages."""
         self._admitted: dict[bytes, None] = {}
         """The keys whose pages have been asked for since their last commit, in order."""
@@ -65,27 +65,26 @@ class PagesInUse:
 
     def ask(self, key: bytes, rows: dict[bytes, int]) -> None:
         """A hook was undone, and needs rows of about these sizes."""
-        self._waiting[key] = rows
+        self.waiting[key] = rows
 
     def admit(self) -> list[bytes]:
         """The rows to read now: those of the first key, and of others in the order of their requests while they fit."""
         found: list[bytes] = []
-        if self._waiting:
-            held = sum(self._used[key].size for key in self._admitted)
-            for key in [*islice(self._admitted, 1), *self._waiting]:
-                rows = self._waiting.get(key)
-                if rows is None:
-                    continue
-                more = sum(rows.values()) + (0 if key in self._admitted else self.size(key))
-                first = next(iter(self._admitted), key)
-                if key != first and held + more > self._budget:
-                    break
-                held += more
-                del self._waiting[key]
-                self._admitted[key] = None
-                for row, size in rows.items():
-                    self.use(key, row, size)
-                found += rows
+        held = sum(self._used[key].size for key in self._admitted)
+        for key in [*islice(self._admitted, 1), *self.waiting]:
+            rows = self.waiting.get(key)
+            if rows is None:
+                continue
+            more = sum(rows.values()) + (0 if key in self._admitted else self.size(key))
+            first = next(iter(self._admitted), key)
+            if key != first and held + more > self._budget:
+                break
+            held += more
+            del self.waiting[key]
+            self._admitted[key] = None
+            for row, size in rows.items():
+                self.use(key, row, size)
+            found += rows
         return found
 
     def release(self, key: bytes) -> None:

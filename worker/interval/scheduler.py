@@ -104,7 +104,8 @@ class KeyScheduler:
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
-        runner.to_read += self._pages.in_use.admit()
+        if self._pages.in_use.waiting:
+            runner.to_read += self._pages.in_use.admit()
         if runner.to_read:
             out.append(ReadStates(self._setup.config.incarnation, runner.to_read))
             runner.to_read = []
