@@ -20,6 +20,7 @@ from millwheel.sdk.computation import Computation, input_and_state_types, overri
 from millwheel.sdk.context import Context
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.migration import StoredState
 from millwheel.sdk.records import Record, Timer
 
@@ -47,7 +48,8 @@ def in_order(inner: Computation[Any, Any], item: Any, *, ties: Of = None, limit:
         limit: The most records of a key that wait. The hook fails at a record beyond it.
 
     Raises:
-        UsageError: The computation has a ``state_codec``, or does not state its types. Or ``limit`` is not positive.
+        UsageError: The computation has a ``state_codec`` or a growing state, or does not state its types. Or ``limit``
+            is not positive.
     """
     if limit < 1:
         raise UsageError(f"ordered_by_time takes a positive limit, not {limit}")
@@ -58,6 +60,11 @@ def in_order(inner: Computation[Any, Any], item: Any, *, ties: Of = None, limit:
     if types is None:
         raise UsageError(f"{name} does not state its types: write class {name}(millwheel.Computation[Input, State])")
     taken, state = types
+    if is_growing(state):
+        raise UsageError(
+            f"{name} has a growing state, which cannot hold the records that wait for ordered_by_time: keep the "
+            "records in an OrderedState of its own, and take them by pop_until in a timer"
+        )
     hooks = (inner.process_record, inner.process_timer)
     kind = AsyncOrdered if any(inspect.iscoroutinefunction(hook) for hook in hooks) else Ordered
     return kind(inner, item if taken is Any else taken, state, ties, limit)

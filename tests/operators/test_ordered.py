@@ -350,3 +350,18 @@ def test_what_cannot_be_ordered_is_refused() -> None:
     harness.send("steps", Step(2, 0, "none"), timestamp=at(3))
     with pytest.raises(mw.UsageError, match="the state is None, which is not of its type"):
         harness.advance(at(4))
+
+
+class Account(mw.GrowingState):
+    seen: mw.ListState[str]
+
+
+class Keeper(mw.Computation[str, Account]):
+    def process_record(self, ctx: mw.Context[Account], record: mw.Record[str]) -> None:
+        ctx.state.seen.append(record.value)
+
+
+def test_ordered_input_of_a_growing_state_is_refused() -> None:
+    words = mw.Topology("words").source("words", str).key_by(mw.everything)
+    with pytest.raises(mw.UsageError, match="Keeper has a growing state"):
+        words.ordered_by_time().process("keeper", Keeper, {})
