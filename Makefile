@@ -119,7 +119,7 @@ compiled: install ## Compile the worker's core into build/compiled, for benchmar
 
 # The tests of the cores and of what drives them. Left out: what a compiled Context does not show of itself, and which
 # exception a hook gets for a value of another type than a signature says.
-COMPILED_TESTS := $(addprefix tests/,authority dedup interval log master model sdk windows worker) \
+COMPILED_TESTS := $(addprefix tests/,authority master model sdk windows worker) \
 	--ignore tests/sdk/test_public_names.py \
 	--deselect tests/worker/interval/test_holds.py::test_what_cannot_be_read_again_is_refused_before_the_journal
 .PHONY: test-compiled
