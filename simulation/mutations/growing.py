@@ -14,7 +14,7 @@ from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
-_MODEL = "tests/worker/interval/test_growing_model.py"
+_MODEL = "tests/worker/interval/test_growing_model.py::test_growing_states_equal_pythons_collections"
 _HOOKS = "its hooks do no such thing"
 _RARE = "one seed of ten has such a state, and few of its hooks meet this"
 
