@@ -38,7 +38,7 @@ class AuthorityMetrics:
 
 
 class _Watermarks(Collector):
-    """The metric of broadcast values. They are read when somebody asks for the metrics."""
+    """The metric of broadcast values. They are read when the metrics are requested."""
 
     def __init__(self, watermarks: Callable[[], Mapping[str, int]]) -> None:
         self._watermarks = watermarks

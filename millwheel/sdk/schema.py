@@ -70,7 +70,7 @@ def _stored(value_type: Any, value_format: ValueFormat, path: str) -> Iterator[_
 def _growing(state_type: type[GrowingState]) -> Iterator[_Row]:
     """The fields of a growing state. The elements of a collection are below its field, and so are its keys.
 
-    A key is found by its encoding. So a type of keys is one row, which tells all that changes encodings.
+    A key is found by its encoding. So a type of keys is one row, with everything that changes encodings.
     """
     plan = plan_of(state_type)
     yield "", GROWING_STATE, False
