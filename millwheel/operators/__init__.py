@@ -7,6 +7,7 @@ from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Latest, LatestJoin, TableJoin, positive_keep
+from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.updating import Update
 
@@ -26,6 +27,7 @@ __all__ = [
     "RunningAggregate",
     "TableJoin",
     "TemporalJoin",
+    "Throttle",
     "Timeout",
     "Update",
     "in_order",
