@@ -1,5 +1,6 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.caching import cached
 from millwheel.operators.cogroup import CoGroup, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
@@ -30,6 +31,7 @@ __all__ = [
     "Throttle",
     "Timeout",
     "Update",
+    "cached",
     "in_order",
     "pairs",
     "positive_keep",
