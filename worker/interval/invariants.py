@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import IntervalEffect

@@ -14,12 +14,12 @@ from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.scope import UNSET, Production, TimerSetting
 from millwheel.worker.dedup import IdDelta
+from millwheel.worker.interval.commits.production_ids import deterministic_id
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
-from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.production_ids import deterministic_id
-from millwheel.worker.interval.runner import HookBatch
+from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.interval.timers import held_at
