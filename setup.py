@@ -34,6 +34,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/hooks/runner.py",
     "millwheel/worker/interval/hooks/scheduler.py",
     "millwheel/worker/interval/commits/sealing.py",
+    "millwheel/worker/interval/commits/timer_changes.py",
     "millwheel/worker/interval/setup.py",
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
