@@ -275,9 +275,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            if (commits.weak_queue and commits.settle_weak(out)) or (
-                spilled.parts and checkpoints.spilling.may_take_in
-            ):
+            settled = bool(commits.weak_queue) and commits.settle_weak(out)
+            if settled or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
