@@ -20,8 +20,8 @@ from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
+from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import Report, SenderWatermarks
-from millwheel.worker.owner import LatestWatermarks
 from millwheel.worker.shell.host import RunningInterval
 
 __all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch"]
