@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -37,6 +37,8 @@ class Dedup:
         cached_segments: int = CACHED_SEGMENTS,
     ) -> None:  # fmt: skip
         self._tables = Tables(interval, journal, cached_segments)
+        self.opaque_groups: Collection[str] = self._tables.opaque.keys()
+        """The sending groups that have sent opaque ids. They stay, also without ids."""
         self._segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
@@ -103,6 +105,18 @@ class Dedup:
         self._learn("" if keys is None else sender.group, span, sender.sequencer)
         known.current[sender.name] = sender.sequencer
         return True
+
+    def learn(self, group: str, sequencers: Iterable[tuple[KeyInterval | str, int]]) -> None:
+        """The authority broadcast sequencers of a sending group, by producing keys or by injector process.
+
+        Invariant: they are recorded before ids are forgotten up to the watermark that came with them. Otherwise
+        deliveries that are still in their predecessors' buffers could arrive as fresh.
+        """
+        for span, sequencer in sequencers:
+            if isinstance(span, KeyInterval):
+                self._learn(group, (span.start, span.end), sequencer)
+            else:
+                self._learn("", span, sequencer)
 
     def _learn(self, group: str, span: Span, sequencer: int) -> None:
         if self._tables.sequencers.learn(group, span, sequencer):
@@ -261,19 +275,11 @@ class Dedup:
             if sequence.startswith(own):
                 self.retire(sequence)
 
-    def advance(
-        self, group: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
-    ) -> None:
+    def advance(self, group: str, watermark: int, slack: int) -> None:
         """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
 
-        ``sequencers`` are the sequencers behind the value, by producing keys or by injector process. They are recorded
-        first. Otherwise deliveries that are still in their predecessors' buffers could arrive as fresh.
+        The caller has passed the sequencers behind the value to ``learn``.
         """
-        for span, sequencer in sequencers:
-            if isinstance(span, KeyInterval):
-                self._learn(group, (span.start, span.end), sequencer)
-            else:
-                self._learn("", span, sequencer)
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)

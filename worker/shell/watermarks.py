@@ -135,13 +135,19 @@ def _origin(group: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyI
     return member, sequencer
 
 
+class Receiver(RunningInterval, Protocol):
+    """An interval that runs in this process, and those whose watermarks it receives."""
+
+    senders: frozenset[str]
+
+
 class SenderWatch:
-    """One watch for all senders of the intervals here. Each interval receives every update."""
+    """One watch for all senders of the intervals here. Each interval receives the updates about its own senders."""
 
     def __init__(
         self,
         watch: Callable[[Iterable[str]], AsyncIterator[SenderWatermarks]],
-        hosted: Mapping[str, RunningInterval],
+        hosted: Mapping[str, Receiver],
     ) -> None:
         self._watch = watch
         self._hosted = hosted
@@ -191,6 +197,7 @@ class SenderWatch:
                 self.publish(update)
 
     def publish(self, news: SenderWatermarks) -> None:
-        """Bring broadcast values to all intervals here."""
+        """Bring broadcast values to the intervals here that have one of these senders."""
         for one in self._hosted.values():
-            one.host.post(news)
+            if not one.senders.isdisjoint(news.values):
+                one.host.post(news)

@@ -374,21 +374,6 @@ def test_weak_productions_carry_what_their_sender_has_received() -> None:
     assert send.delivery.sender.received_watermark == 77
 
 
-@pytest.mark.guarantee("G13")
-def test_watermarks_received_during_recovery_collect_ids() -> None:
-    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
-    solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
-    source = solo.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
-    assert (source.watermark, source.horizon) == (5, 5)
-    solo.deliver(("k", "x", 1))
-    solo.commit()
-    base = solo.state.dedup.snapshot().blobs
-    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(base)}
-    late = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts)
-    source = late.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
-    assert (source.watermark, source.horizon) == (9, 9)
-
-
 @pytest.mark.guarantee("G1")
 def test_positions_are_stated_with_what_is_not_acked() -> None:
     solo = Solo(Echo())
