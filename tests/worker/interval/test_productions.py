@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
-from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
 from millwheel.worker.interval.outbox import Outbox
 from millwheel.worker.interval.state import INDEX_BITS
@@ -21,10 +20,9 @@ from millwheel.worker.messages import (
     AppendEntry,
     Resend,
     SendDelivery,
-    SenderWatermarks,
     Tick,
 )
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.solo import Solo
 
 
 class Echo(mw.Computation[tuple[str, str], None]):
