@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -32,6 +32,8 @@ class DuplicateCheck:
         cached_segments: int = CACHED_SEGMENTS,
     ) -> None:  # fmt: skip
         self._tables = Tables(interval, journal, cached_segments)
+        self.opaque_groups: Collection[str] = self._tables.opaque.keys()
+        """The sending groups that have sent opaque ids. They stay, also without ids."""
         self._segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}

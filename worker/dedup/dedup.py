@@ -79,19 +79,23 @@ class Dedup(DuplicateCheck):
             if sequence.startswith(own):
                 self.retire(sequence)
 
-    def advance(
-        self, group: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
-    ) -> None:
-        """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
+    def learn(self, group: str, sequencers: Iterable[tuple[KeyInterval | str, int]]) -> None:
+        """The authority broadcast sequencers of a sending group, by producing keys or by injector process.
 
-        ``sequencers`` are the sequencers behind the value, by producing keys or by injector process. They are recorded
-        first. Otherwise deliveries that are still in their predecessors' buffers could arrive as fresh.
+        Invariant: they are recorded before ids are forgotten up to the watermark that came with them. Otherwise
+        deliveries that are still in their predecessors' buffers could arrive as fresh.
         """
         for span, sequencer in sequencers:
             if isinstance(span, KeyInterval):
                 self._learn(group, (span.start, span.end), sequencer)
             else:
                 self._learn("", span, sequencer)
+
+    def advance(self, group: str, watermark: int, slack: int) -> None:
+        """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
+
+        The caller has passed the sequencers behind the value to ``learn``.
+        """
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)
