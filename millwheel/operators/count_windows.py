@@ -27,6 +27,8 @@ class Open(msgspec.Struct, Generic[A], array_like=True):
     count: int
     latest: int
     accumulator: A
+    until: int = MAX_TIMESTAMP
+    """When it is produced though it is not full."""
 
 
 class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
@@ -64,11 +66,14 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
     def process_record(self, ctx: Context[list[Open[A]]], record: Record[Any]) -> None:
         """Add the record to the window, and produce the window if it is full."""
         state = ctx.state
-        if not state:
-            state.append(Open(0, record.timestamp, self.aggregator.new()))
-            if self.within is not None and self.size > 1:
-                ctx.set_timer(Timestamp(min(record.timestamp + self.within, MAX_TIMESTAMP)))
+        is_new = not state
+        if is_new:
+            until = MAX_TIMESTAMP if self.within is None else min(record.timestamp + self.within, MAX_TIMESTAMP)
+            state.append(Open(0, record.timestamp, self.aggregator.new(), until))
         window = state[0]
+        # Where the watermark has passed the timer and the window is here, the timer was given up or is due.
+        if self.within is not None and self.size > 1 and (is_new or window.until <= ctx.watermark):
+            ctx.set_timer(Timestamp(window.until))
         window.count += 1
         window.latest = max(window.latest, record.timestamp)
         window.accumulator = self.aggregator.add(window.accumulator, record)
