@@ -11,6 +11,7 @@ from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
@@ -43,14 +44,16 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
             of the record that opened it, in microseconds. None: never.
 
     Raises:
-        UsageError: ``size`` or ``within`` is not positive.
+        UsageError: ``size`` or ``within`` is not positive, or ``within`` is probably in another unit.
     """
 
     def __init__(
         self, size: int, aggregator: Aggregator[A, Any], output: str, row: Row, within: Duration | None = None
     ) -> None:
-        if size < 1 or (within is not None and within <= 0):
-            raise UsageError(f"count_window takes a positive number and a positive time, not {size} and {within}")
+        if size < 1:
+            raise UsageError(f"count_window takes a positive number of records, not {size}")
+        if within is not None:
+            check_duration("count_window(within=...)", within)
         self.size = size
         self.aggregator = aggregator
         self.output = output

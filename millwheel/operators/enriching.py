@@ -9,6 +9,7 @@ from millwheel.model.backoff import Backoff
 from millwheel.model.time import Duration, seconds
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
@@ -35,7 +36,7 @@ class Enrich(Computation[Any, None], Generic[T]):
         otherwise: Returns the result for a value whose calls have failed.
 
     Raises:
-        UsageError: ``timeout`` or ``backoff`` is not positive, or ``retries`` is negative.
+        UsageError: ``timeout`` or ``backoff`` is not positive or probably in another unit, or ``retries`` is negative.
     """
 
     def __init__(
@@ -49,11 +50,10 @@ class Enrich(Computation[Any, None], Generic[T]):
         backoff: Duration,
         otherwise: Callable[[T], Any] | None,
     ) -> None:
-        if timeout <= 0 or retries < 0 or backoff <= 0:
-            raise UsageError(
-                f"enrich takes a positive timeout, retries from 0 on and a positive backoff, not {timeout}, {retries} "
-                f"and {backoff}"
-            )
+        check_duration("enrich(timeout=...)", timeout)
+        check_duration("enrich(backoff=...)", backoff)
+        if retries < 0:
+            raise UsageError(f"enrich takes retries from 0 on, not {retries}")
         self.function = function
         self.output = output
         self.result = result

@@ -199,7 +199,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``within`` is not positive.
+            UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
@@ -215,7 +215,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``keep`` is not positive.
+            UsageError: ``keep`` is not positive, or is probably in another unit.
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
@@ -260,7 +260,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``after`` is not positive. Or nothing states the type of a result.
+            UsageError: ``after`` is not positive, or is probably in another unit. Or nothing states the type of a
+                result.
         """
         result = one_result(name, function, to)
         step: Timeout[T] | ClockTimeout[T]

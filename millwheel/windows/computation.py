@@ -11,6 +11,7 @@ from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
@@ -66,8 +67,8 @@ class Aggregate(Computation[Any, Panes[A]]):
         row: What a result is. By default a Result.
 
     Raises:
-        UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative, the aggregator does not state the
-            type of its results, or both streams have the same name.
+        UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative or probably in another unit, the
+            aggregator does not state the type of its results, or both streams have the same name.
     """
 
     def __init__(
@@ -83,8 +84,7 @@ class Aggregate(Computation[Any, Panes[A]]):
     ) -> None:
         if isinstance(windows, SessionWindows):
             raise UsageError("session windows need SessionAggregate: their bounds depend on the records")
-        if allowed_lateness < 0:
-            raise UsageError(f"allowed_lateness must not be negative, not {allowed_lateness} microseconds")
+        check_duration("allowed_lateness", allowed_lateness, least=0)
         self.windows = windows
         self.aggregator = aggregator
         self.output = output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -131,8 +132,9 @@ def test_wrong_options_are_refused() -> None:
     source = mw.Topology("shop").source("items", Item)
     with pytest.raises(mw.UsageError, match="a positive concurrency, not 0"):
         source.enrich("prices", Service(), str, concurrency=0)
-    for timeout, retries, backoff in [(0, 0, 1), (1, -1, 1), (1, 0, 0)]:
-        with pytest.raises(mw.UsageError, match="enrich takes a positive timeout, retries from 0 on"):
+    mistakes = [(0, 0, 1, "timeout=...) must be a positive"), (1, -1, 1, "retries from 0 on, not -1")]
+    for timeout, retries, backoff, message in [*mistakes, (1, 0, 0, "backoff=...) must be a positive")]:
+        with pytest.raises(mw.UsageError, match=re.escape(message)):
             source.enrich(
                 "prices", Service(), str, timeout=mw.Duration(timeout), retries=retries, backoff=mw.Duration(backoff)
             )
