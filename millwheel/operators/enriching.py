@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.backoff import Backoff
@@ -34,6 +34,7 @@ class Enrich(Computation[Any, None], Generic[T]):
         retries: How often a call is repeated.
         backoff: The wait before the first repetition, in microseconds.
         otherwise: Returns the result for a value whose calls have failed.
+        key_of: Returns the user's key of a value, for dead letters. None: there is none.
 
     Raises:
         UsageError: ``timeout`` or ``backoff`` is not positive or probably in another unit, or ``retries`` is negative.
@@ -49,6 +50,7 @@ class Enrich(Computation[Any, None], Generic[T]):
         retries: int,
         backoff: Duration,
         otherwise: Callable[[T], Any] | None,
+        key_of: Callable[[T], bytes] | None,
     ) -> None:
         check_duration("enrich(timeout=...)", timeout)
         check_duration("enrich(backoff=...)", backoff)
@@ -61,6 +63,7 @@ class Enrich(Computation[Any, None], Generic[T]):
         self.retries = retries
         self.backoff = Backoff(backoff, max(backoff, _LONGEST_WAIT))
         self.otherwise = otherwise
+        self.key_of = key_of
 
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
@@ -69,6 +72,9 @@ class Enrich(Computation[Any, None], Generic[T]):
     async def process_record(self, ctx: Context[None], record: Record[Any]) -> None:
         """Produce the result for the record."""
         ctx.produce(self.output, await self._result(record.value))
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[T]]) -> str:
+        return "" if self.key_of is None else self.key_of(values()[0]).decode()
 
     async def _result(self, value: T) -> Any:
         import asyncio  # takes time, which programs without such calls save

@@ -138,3 +138,30 @@ def test_wrong_options_are_refused() -> None:
             source.enrich(
                 "prices", Service(), str, timeout=mw.Duration(timeout), retries=retries, backoff=mw.Duration(backoff)
             )
+
+
+def test_a_dead_letter_has_the_key_of_the_record() -> None:
+    """It had the number of the call's slot, by which no one finds the record."""
+    topology = mw.Topology("shop")
+    source = topology.source("items", Item)
+    doubled = source.map(lambda item: Item(item.shop + 40, item.number), Item)
+    policy = mw.dead_letter(after=1)
+    doubled.key_by("shop").enrich("keyed", Service(failures=9), str, concurrency=3, on_failure=policy)
+    source.enrich("any", Service(failures=9), str, concurrency=3, on_failure=policy)
+    harness = send(topology, [Item(2, 7)])
+    assert {letter.computation: letter.key for letter in harness.values("dead-letters")} == {"keyed": "42", "any": ""}
+    harness.close()
+
+
+def test_a_key_that_is_not_found_again_does_not_hide_the_error() -> None:
+    topology, service = mw.Topology("shop"), Service(failures=9)
+
+    def shop(item: Item) -> int:
+        return item.shop // (not service.calls)
+
+    keyed = topology.source("items", Item).key_by(shop)
+    keyed.enrich("keyed", service, str, concurrency=1, on_failure=mw.dead_letter(after=1))
+    harness = send(topology, [Item(2, 7)])
+    (letter,) = harness.values("dead-letters")
+    assert (letter.key, letter.error) == ("0", "ConnectionError: down")
+    harness.close()
