@@ -11,7 +11,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["Latest", "LatestJoin"]
@@ -23,9 +23,9 @@ _encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").en
 
 
 def _check(keep: Duration | None) -> Duration | None:
-    """``keep``, after a check. UsageError if it is not positive."""
-    if keep is not None and keep <= 0:
-        raise UsageError(f"keep= takes a positive time, not {keep} microseconds")
+    """``keep``, after a check. UsageError if it is not positive, or is probably in another unit."""
+    if keep is not None:
+        check_duration("keep", keep)
     return keep
 
 
@@ -47,7 +47,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         keep: How long the latest record of a key is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
@@ -88,7 +88,7 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
         keep: How long a right value is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(

@@ -82,6 +82,9 @@ class WindowJoin(Computation[Any, dict[tuple[int, int], Sides[L, R]]], Generic[L
         taken = False
         for window in self.windows.windows_of(record.timestamp):
             if window.end <= ctx.watermark:
+                if window in kept:
+                    # Its timer was given up, or is due. Set again, it produces the pairs of the records before.
+                    ctx.set_timer(Timestamp(window.end), window.tag)
                 continue
             taken = True
             sides = kept.get(window)
