@@ -7,7 +7,7 @@ from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
-from millwheel.operators.tables import Latest, LatestJoin, TableJoin, positive_keep
+from millwheel.operators.tables import Latest, LatestJoin, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.updating import Update
@@ -34,5 +34,4 @@ __all__ = [
     "cached",
     "in_order",
     "pairs",
-    "positive_keep",
 ]

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 from millwheel.model.time import Duration
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["cached"]
@@ -49,10 +50,11 @@ def cached(
         size: The most results that are kept. Those go first that were used least recently.
 
     Raises:
-        UsageError: ``keep`` or ``size`` is not positive.
+        UsageError: ``keep`` or ``size`` is not positive, or ``keep`` is probably in another unit.
     """
-    if keep <= 0 or size < 1:
-        raise UsageError(f"cached takes a positive keep and a positive size, not {keep} and {size}")
+    check_duration("keep", keep)
+    if size < 1:
+        raise UsageError(f"cached takes a positive size, not {size}")
     known: dict[K, tuple[float, V]] = {}
     """Until when each result is kept, by the clock of the event loop; the least recently used first."""
 

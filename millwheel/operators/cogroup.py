@@ -70,6 +70,9 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         taken = False
         for window in self.windows.windows_of(record.timestamp):
             if window.end <= ctx.watermark:
+                if window in kept:
+                    # Its timer was given up, or is due. Set again, it produces the results of the records before.
+                    ctx.set_timer(Timestamp(window.end), window.tag)
                 continue
             taken = True
             groups = kept.get(window)

@@ -11,10 +11,10 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["Latest", "LatestJoin", "TableJoin", "positive_keep"]
+__all__ = ["Latest", "LatestJoin", "TableJoin"]
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -23,15 +23,11 @@ R = TypeVar("R")
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
-def positive_keep(keep: Duration) -> Duration:
-    """``keep``, after a check. UsageError if it is not positive."""
-    if keep <= 0:
-        raise UsageError(f"keep= takes a positive time, not {keep} microseconds")
-    return keep
-
-
 def _check(keep: Duration | None) -> Duration | None:
-    return None if keep is None else positive_keep(keep)
+    """``keep``, after a check. UsageError if it is not positive, or is probably in another unit."""
+    if keep is not None:
+        check_duration("keep", keep)
+    return keep
 
 
 def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None, tag: str = "") -> None:
@@ -60,7 +56,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         keep: How long the latest record of a key is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
@@ -99,7 +95,7 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
         keep: How long a right value is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(
@@ -165,7 +161,7 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
         keep: How long the newest record of a side is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(

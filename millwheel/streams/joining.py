@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import IntervalJoin, LatestJoin, TableJoin, TemporalJoin, positive_keep
+from millwheel.operators import IntervalJoin, LatestJoin, TableJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
+from millwheel.sdk.durations import check_duration
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
 from millwheel.streams.result_types import one_result
 from millwheel.streams.stateful import StatefulSteps
@@ -70,10 +71,12 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
-                type of a result.
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
+                another unit. Or nothing states the type of a result.
         """
-        span = _FOREVER if keep is None else positive_keep(keep)
+        if keep is not None:
+            check_duration("keep", keep)
+        span = _FOREVER if keep is None else keep
         return self.join_within(name, other, function, to, before=span, after=span, **options)
 
     @overload
@@ -293,8 +296,8 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
-                type of a result.
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
+                another unit. Or nothing states the type of a result.
         """
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
@@ -390,7 +393,7 @@ class JoinSteps(StatefulSteps[T]):
 
         Raises:
             UsageError: ``other`` is a stream of another topology. Or ``outer`` has another value. Or ``keep`` is not
-                positive. Or nothing states the type of a result.
+                positive, or is probably in another unit. Or nothing states the type of a result.
         """
         keep_left, keep_right = outer_sides(name, outer)
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))

@@ -82,7 +82,7 @@ class KeyedStream(JoinSteps[T]):
             UsageError: An option is out of its range. Or nothing states the type of a result.
         """
         result = awaited_result(name, function, to)
-        declare_calls(self.input, name, function, result, options)
+        declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
 
     def complete(

@@ -14,7 +14,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.result_types import one_result, updated_result
+from millwheel.streams.result_types import one_result, state_of_initial, updated_result
 from millwheel.streams.rows import row_of
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -168,10 +168,12 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: Nothing states the type of a result.
+            UsageError: Nothing states the type of a result, or of the states: ``initial`` is None and ``function`` is
+                not annotated.
         """
         result = updated_result(name, function, to)
-        step = Update(initial, function, name, state or first_type(function) or type(initial), result)
+        kept = state or first_type(function) or state_of_initial(name, function, initial)
+        step = Update(initial, function, name, kept, result)
         return self.step(name, step, result, options)
 
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
@@ -197,7 +199,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``within`` is not positive.
+            UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
@@ -231,7 +233,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``count`` or ``per`` is out of its range. Or ``excess`` is the name of the step.
+            UsageError: ``count`` is out of its range. Or ``per`` is not positive, or is probably in another unit. Or
+                ``excess`` is the name of the step.
         """
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
@@ -247,7 +250,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``keep`` is not positive.
+            UsageError: ``keep`` is not positive, or is probably in another unit.
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
@@ -292,7 +295,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``after`` is not positive. Or nothing states the type of a result.
+            UsageError: ``after`` is not positive, or is probably in another unit. Or nothing states the type of a
+                result.
         """
         result = one_result(name, function, to)
         step: Timeout[T] | ClockTimeout[T]

@@ -266,7 +266,7 @@ class Stream(Generic[T]):
         """
         given = Input(self.topology, self.branches, self.record_type, key(lambda value: crc32(bytes_of(value))))
         result = awaited_result(name, function, to)
-        declare_calls(given, name, function, result, options)
+        declare_calls(given, name, function, result, options, keyed=False)
         return Stream(self.topology, (Branch(name),), result)
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:

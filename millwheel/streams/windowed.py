@@ -118,12 +118,17 @@ class WindowedStream(Generic[T]):
             aggregates: The aggregates by name.
 
         Raises:
-            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class. Or session windows are given with ``allowed_lateness`` or ``early``. Or
-                ``spread`` is given with one of the three, or is not positive.
+            UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
+                the records do not have. Or nothing fills a field of the class. Or session windows are given with
+                ``allowed_lateness`` or ``early``. Or ``spread`` is given with one of the three, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
+            if aggregates:
+                raise UsageError(
+                    f"aggregate({name!r}) gets one aggregator and also {', '.join(aggregates)}: give each aggregate by "
+                    "a name, such as n=agg.count(), and options of the computation as options={'late': mw.Late.DROP}"
+                )
             aggregator = result.bind(given.known_type)
         elif aggregates:
             aggregator = several(aggregates).bind(given.known_type)

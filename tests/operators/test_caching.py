@@ -80,6 +80,7 @@ def test_a_step_takes_the_type_of_the_answers() -> None:
 
 
 def test_wrong_bounds_are_refused() -> None:
-    for keep, size in [(0, 1), (1, 0)]:
-        with pytest.raises(mw.UsageError, match=f"positive size, not {keep} and {size}"):
-            mw.cached(Service().ask, keep=mw.Duration(keep), size=size)
+    with pytest.raises(mw.UsageError, match="keep must be a positive duration"):
+        mw.cached(Service().ask, keep=mw.Duration(0))
+    with pytest.raises(mw.UsageError, match="cached takes a positive size, not 0"):
+        mw.cached(Service().ask, keep=SECOND, size=0)

@@ -155,3 +155,25 @@ def test_a_function_without_an_annotation_needs_the_type(build: Callable[[Shop],
     with pytest.raises(mw.UsageError, match="nothing says the type of the results of step 'out'") as raised:
         build(Shop())
     assert re.search(re.escape(message), str(raised.value))
+
+
+def test_a_first_state_of_none_needs_the_type_of_states() -> None:
+    def number(_: Any, order: Order) -> tuple[Any, list[int]]:
+        return order.id, [order.id]
+
+    def stated(_: int | None, order: Order) -> tuple[int | None, list[int]]:
+        return order.id, [order.id]
+
+    with pytest.raises(mw.UsageError, match=r"type of the states of step 'out'.*parameter of .*<lambda>, .*state="):
+        Shop().orders.update("out", None, lambda _, order: (order.id, [order.id]), int)
+    builds: list[Callable[[Shop], mw.Stream[int]]] = [
+        lambda shop: shop.orders.update("out", None, lambda _, order: (order.id, [order.id]), int, state=int),
+        lambda shop: shop.orders.update("out", None, stated),
+        lambda shop: shop.orders.update("out", None, number),
+    ]
+    for build in builds:
+        shop = Shop()
+        build(shop)
+        harness = TopologyHarness(shop.topology)
+        harness.send("orders", Order(7), timestamp=NOON)
+        assert harness.values("out") == [7]

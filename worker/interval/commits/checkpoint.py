@@ -12,9 +12,9 @@ from collections.abc import Container
 from typing import Any, Final
 
 from millwheel.store.contract import StateRow
-from millwheel.worker.interval.base_parts import write_base
-from millwheel.worker.interval.parents import Needs, ParentNeeds
-from millwheel.worker.interval.spilling import Spilling
+from millwheel.worker.interval.commits.base_parts import write_base
+from millwheel.worker.interval.commits.parents import Needs, ParentNeeds
+from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import FlushStates, IntervalEffect, ReleasePrepared, WriteParts
 

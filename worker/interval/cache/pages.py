@@ -23,9 +23,9 @@ from millwheel.sdk.growing.nodes import Node, decode_node
 from millwheel.sdk.growing.pages import PagesNeededError, page_bytes
 from millwheel.sdk.scope import PAGES_TAG, UNSET, TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem
-from millwheel.worker.interval.cells import DECODED_FACTOR, CellCache, KeyCell
+from millwheel.worker.interval.cache.cells import DECODED_FACTOR, CellCache, KeyCell
+from millwheel.worker.interval.cache.pages_in_use import PagesInUse
 from millwheel.worker.interval.failing_keys import ErrorKind
-from millwheel.worker.interval.pages_in_use import PagesInUse
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import HookFailed

@@ -6,10 +6,10 @@ from collections.abc import Container, Iterator
 
 from millwheel.model.time import TimeDomain
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
-from millwheel.worker.interval.blocked_keys import BlockedKeys
+from millwheel.worker.interval.cache.pages import PageTable
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.pages import PageTable
-from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import IntervalEffect, ReadStates

@@ -19,7 +19,8 @@ from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.scope import PAGES_TAG, UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
-from millwheel.worker.interval.failures import (
+from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.failures import (
     HOOK_ERRORS,
     Decision,
     Failures,
@@ -27,10 +28,9 @@ from millwheel.worker.interval.failures import (
     others_key_problem,
     refuse_result,
 )
-from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.runner import Runner
-from millwheel.worker.interval.running_hooks import RunningHooks, StartedHook
+from millwheel.worker.interval.hooks.firing import Firing
+from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.hooks.running_hooks import RunningHooks, StartedHook
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed

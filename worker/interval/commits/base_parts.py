@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.worker.interval.commits.parts import numbered
+from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, InheritedRow, ProductionRow, encode_part
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.parts import numbered
-from millwheel.worker.interval.spilling import Spilling
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import WriteParts
 

@@ -21,8 +21,8 @@ from typing import NoReturn
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.interval.commits.parts import in_parts
 from millwheel.worker.interval.entry import TimerRow, decode_part
-from millwheel.worker.interval.parts import in_parts
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.spilled_timers import SpilledPart, index_of
 from millwheel.worker.interval.state import IntervalState

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Container
 from typing import Final
 
-from millwheel.worker.interval.cells import CellCache, KeyCell
+from millwheel.worker.interval.cache.cells import CellCache, KeyCell
 
 __all__ = ["evict_cells"]
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from millwheel.store.contract import PartId
-from millwheel.worker.interval.base_parts import INHERITED_PART
+from millwheel.worker.interval.commits.base_parts import INHERITED_PART
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import CopyParts, IntervalEffect

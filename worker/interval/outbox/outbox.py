@@ -19,8 +19,8 @@ from typing import Final
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.outbound import UnackedBatches
 from millwheel.worker.interval.entry import ProductionRow
-from millwheel.worker.interval.flows import INDEX_BITS, Flow, ProductionBatch
-from millwheel.worker.interval.outbox_flows import OutboxFlows
+from millwheel.worker.interval.outbox.flows import INDEX_BITS, Flow, ProductionBatch
+from millwheel.worker.interval.outbox.outbox_flows import OutboxFlows
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "ProductionBatch"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.worker.interval.flows import Flow, ProductionBatch
+from millwheel.worker.interval.outbox.flows import Flow, ProductionBatch
 
 __all__ = ["OutboxFlows"]
 

@@ -22,17 +22,17 @@ from typing import Final
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
 from millwheel.worker.id_segments import IdSegments
-from millwheel.worker.interval.checkpoint import Checkpointer
-from millwheel.worker.interval.divided import DividedEntries
+from millwheel.worker.interval.commits.checkpoint import Checkpointer
+from millwheel.worker.interval.commits.divided import DividedEntries
+from millwheel.worker.interval.commits.sealing import Sealed, Sealer
+from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.entry import encode
-from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.runner import HookBatch, Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.runner import HookBatch, Runner
-from millwheel.worker.interval.sealing import Sealed, Sealer
+from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.interval.weak_commits import WeakCommits
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,

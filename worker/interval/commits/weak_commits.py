@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES
-from millwheel.worker.interval.checkpoint import Checkpointer
+from millwheel.worker.interval.commits.checkpoint import Checkpointer
+from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
-from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.runner import Runner
-from millwheel.worker.interval.sealing import Sealed, Sealer
+from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 

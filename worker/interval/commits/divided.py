@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.interval.commits.parts import PART_BYTES
 from millwheel.worker.interval.entry import encode
-from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import WriteParts
 

@@ -8,21 +8,19 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from millwheel.model.limits import MAX_STATE_BYTES
-from millwheel.model.time import TimeDomain
-from millwheel.sdk.context import Context
 from millwheel.sdk.errors import TooLargeError
 from millwheel.sdk.options import LateAction
-from millwheel.sdk.scope import UNSET, Production, TimerSetting
+from millwheel.sdk.scope import UNSET, Production
 from millwheel.worker.dedup import IdDelta
+from millwheel.worker.interval.commits.production_ids import deterministic_id
+from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
-from millwheel.worker.interval.flows import ProductionBatch
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.production_ids import deterministic_id
-from millwheel.worker.interval.runner import HookBatch
+from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.interval.timers import held_at
 
 __all__ = ["Sealed", "Sealer"]
 
@@ -84,7 +82,7 @@ class Sealer:
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
-        self._timers = state.timers
+        self._timer_changes = TimerChanges(state.timers, state.holds)
         self._cells = state.cells
         self._pages = state.pages
         self._outbox = state.outbox
@@ -165,7 +163,8 @@ class Sealer:
         self._cells.changed(changed, sealed.commit)
         if self._setup.program.growing:
             self._pages.settle(batch.contexts)
-        cleared = self._clear_fired(batch, sealed)
+        changes, first = self._timer_changes, sealed.commit << INDEX_BITS
+        cleared = changes.clear_fired(batch.fired, sealed.hold) if batch.fired else []
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         producing: list[tuple[bytes, list[Production]]] = []
@@ -175,13 +174,14 @@ class Sealer:
             if not context._cell.encoded:
                 self._cells.forget_empty(key)
             if context._timers is not None:
-                self._apply_timers(key, context._timers, sealed, timers, cleared)
+                changes.apply(key, context._timers, first, first | sealed.timers, sealed.hold, timers, cleared)
             if context._productions:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
-                holds.append((key, self._apply_hold(key, context, sealed)))
+                holds.append((key, changes.apply_hold(key, context._hold, sealed.hold)))
+        sealed.timers += len(timers)
         made = len(sealed.entry.productions) if sealed.entry is not None else 0
-        productions = self._productions(producing, sealed.commit << INDEX_BITS | made)
+        productions = self._productions(producing, first | made)
         records = sum(len(indexes) for _, indexes in consumed)
         late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
         if self._setup.program.options.late.action is LateAction.DROP:
@@ -212,59 +212,6 @@ class Sealer:
             shown, keys = self._clocks.watermark_of, receipt.delivery.keys
             return sum(stamps[index] < shown(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
-
-    def _clear_fired(self, batch: HookBatch, sealed: Sealed) -> list[tuple[bytes, bool, str]]:
-        cleared = []
-        for key, fired in batch.fired.items():
-            for _, domain, tag in fired:
-                self._timers.tables[domain].cancel(key, tag, sealed.hold)
-                cleared.append((key, domain is TimeDomain.PROCESSING_TIME, tag))
-        return cleared
-
-    def _apply_timers(
-        self,
-        key: bytes,
-        settings: dict[tuple[TimeDomain, str], TimerSetting | None],
-        sealed: Sealed,
-        timers: list[TimerRow],
-        cleared: list[tuple[bytes, bool, str]],
-    ) -> None:
-        tables, spilled = self._timers.tables, self._timers.spilled
-        for (domain, tag), setting in settings.items():
-            processing = domain is TimeDomain.PROCESSING_TIME
-            if setting is None:
-                known = tables[domain].cancel(key, tag, sealed.hold) is not None
-                if known or (spilled.parts and spilled.void(key, domain, tag, sealed.commit << INDEX_BITS)):
-                    cleared.append((key, processing, tag))
-                continue
-            previous = tables[domain].get(key, tag)
-            hold = setting.hold
-            if held_at(setting, domain) < self._holds.output:
-                # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
-                # record causes is late.
-                hold = setting.cause
-            if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not processing:
-                # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
-                continue
-            origin = sealed.commit << INDEX_BITS | sealed.timers
-            sealed.timers += 1
-            setting = TimerSetting(setting.at, hold, setting.cause, origin)
-
-            tables[domain].set(key, tag, setting, sealed.hold)
-            if not processing:
-                self._timers.note_due(key, setting.at)
-            if previous is None and spilled.parts:
-                spilled.void(key, domain, tag, origin)
-            timers.append((key, processing, tag, setting.at, hold, setting.cause, origin))
-
-    def _apply_hold(self, key: bytes, context: Context[Any], sealed: Sealed) -> int | None:
-        hold: int | None = None
-        if context._hold is not None:
-            hold, cause = context._hold
-            if hold < self._holds.output:
-                hold = cause
-        self._holds.set_of_key(key, hold, sealed.hold)
-        return hold
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
         rows: list[ProductionRow] = []
