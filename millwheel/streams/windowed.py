@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, outer_sides, sides
 from millwheel.streams.result_types import one_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -123,8 +123,7 @@ class WindowedStream(Generic[T]):
         if isinstance(result, Aggregator):
             aggregator = result.bind(given.known_type)
         elif aggregates:
-            aggregator = several(aggregates).bind(given.known_type)
-            row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, given.known_type)
+            aggregator, row = aggregates_by_name(name, result, aggregates, given)
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
