@@ -36,8 +36,9 @@ class Dedup:
         self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,
         cached_segments: int = CACHED_SEGMENTS,
     ) -> None:  # fmt: skip
-        self._tables = Tables(interval, journal, cached_segments)
-        self._segment_ids = segment_ids
+        self.tables = Tables(interval, journal, cached_segments)
+        """All ids. Only this class changes them."""
+        self.segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
 
@@ -60,7 +61,7 @@ class Dedup:
             The state at the snapshot. The caller then replays the deltas committed after it, in order.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        load(dedup._tables, blobs, filters)
+        load(dedup.tables, blobs, filters)
         return dedup
 
     @classmethod
@@ -73,7 +74,7 @@ class Dedup:
         The stored segments stay parts of the parents' journals until the child has collected them.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        inherit(dedup._tables, [parent._tables for parent in parents])
+        inherit(dedup.tables, [parent.tables for parent in parents])
         return dedup
 
     def check(
@@ -83,7 +84,7 @@ class Dedup:
 
         ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
-        if self._tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
+        if self.tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
             return DeliveryVerdict(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
@@ -92,11 +93,11 @@ class Dedup:
         else:
             verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
             verdict._ids = ids.ids
-            verdict._source = self._tables.query(ids.query).check(ids.batch, ids.ids, verdict)
+            verdict._source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
         return verdict
 
     def _accept(self, sender: Sender) -> bool:
-        keys, known = sender.keys, self._tables.sequencers
+        keys, known = sender.keys, self.tables.sequencers
         span: Span = sender.name if keys is None else (keys.start, keys.end)
         if known.highest(sender.group, span) > sender.sequencer:
             return False
@@ -105,7 +106,7 @@ class Dedup:
         return True
 
     def _learn(self, group: str, span: Span, sequencer: int) -> None:
-        if self._tables.sequencers.learn(group, span, sequencer):
+        if self.tables.sequencers.learn(group, span, sequencer):
             self._news.sequencers.append((group, span, sequencer))
             if isinstance(span, str):
                 self._forget_drawn(span, sequencer)
@@ -117,18 +118,18 @@ class Dedup:
         sequence with pending records stays until a later call.
         """
         prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
-        own = [source for source in self._tables.positions.values() if source.origin == origin]
+        own = [source for source in self.tables.positions.values() if source.origin == origin]
         for source in own:
             number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
             if number.isdigit() and int(number) < sequencer and not source.pending.ids:
                 self.retire(source.sequence)
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
-        source = self._tables.positions.get(ids.sequence)
+        source = self.tables.positions.get(ids.sequence)
         if source is None or not source.complete:
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
-            source = self._tables.admit(ids.sequence, sender.name)
+            source = self.tables.admit(ids.sequence, sender.name)
             self._news.admitted.append((ids.sequence, sender.name))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
@@ -141,7 +142,7 @@ class Dedup:
         return verdict
 
     def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
-        source = self._tables.opaque_source(sender.group)
+        source = self.tables.opaque_source(sender.group)
         if sender.watermark is not None and sender.watermark < source.horizon:
             return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
@@ -206,7 +207,7 @@ class Dedup:
 
     def committed(self, delta: IdDelta) -> None:
         """The delta's entry is in the journal: its ids are committed."""
-        tables = self._tables
+        tables = self.tables
         for sequence, positions in delta.positions:
             source = tables.positions.get(sequence)
             if source is None:
@@ -230,7 +231,7 @@ class Dedup:
     def admit(self, sequence: str) -> None:
         """The sequence is alive, so its records are accepted from now on. A linearizable read that began after the
         delivery arrived must have shown that."""
-        self._tables.admit(sequence, "")
+        self.tables.admit(sequence, "")
         self._news.admitted.append((sequence, ""))
 
     def retire(self, sequence: str) -> None:
@@ -238,15 +239,15 @@ class Dedup:
 
         No effect while records of the sequence are pending.
         """
-        source = self._tables.positions.get(sequence)
+        source = self.tables.positions.get(sequence)
         if source is not None and not source.pending.ids:
-            del self._tables.positions[sequence]
+            del self.tables.positions[sequence]
             self._marks.pop(sequence, None)
             self._news.retired.append(sequence)
 
     def journals(self) -> list[str]:
         """The senders' journals for which positions or marks are kept."""
-        return [sequence for sequence, source in self._tables.positions.items() if not source.origin]
+        return [sequence for sequence, source in self.tables.positions.items() if not source.origin]
 
     def retire_injector(self, origin: str) -> None:
         """An operator retired the injector process for good: its deliveries are refused from now on.
@@ -256,7 +257,7 @@ class Dedup:
         """
         self._learn("", origin, TERMINAL_SEQUENCER)
         own = f"{origin.removeprefix(INJECTOR_PREFIX)}/"
-        sequences = [name for name, source in self._tables.positions.items() if source.origin == origin]
+        sequences = [name for name, source in self.tables.positions.items() if source.origin == origin]
         for sequence in sequences:
             if sequence.startswith(own):
                 self.retire(sequence)
@@ -277,7 +278,7 @@ class Dedup:
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)
-        source = self._tables.opaque.get(group) or self._tables.opaque_source(group)
+        source = self.tables.opaque.get(group) or self.tables.opaque_source(group)
         source.watermark = max(source.watermark, watermark)
         if horizon > source.horizon:
             source.horizon = horizon
@@ -292,23 +293,23 @@ class Dedup:
         After a long replay there may be many segments. So no part is large.
         """
         sealed: list[SegmentSealed] = []
-        for source in self._tables.opaque.values():
-            while len(source.exact) >= self._segment_ids:
-                sealed.append(source.seal(self._tables.next_segment(), self._segment_ids))
+        for source in self.tables.opaque.values():
+            while len(source.exact) >= self.segment_ids:
+                sealed.append(source.seal(self.tables.next_segment(), self.segment_ids))
         return sealed
 
     def segment_stored(self, name: str) -> None:
         """Both parts of the segment are in the store: later snapshots rely on them."""
-        for source in self._tables.opaque.values():
+        for source in self.tables.opaque.values():
             source.stored(name)
 
     def snapshot(self) -> DedupSnapshot:
         """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far."""
-        return dump(self._tables)
+        return dump(self.tables)
 
     def replay(self, delta: IdDelta) -> None:
         """At takeover: apply a delta committed after the snapshot."""
-        self._tables.replay(delta)
+        self.tables.replay(delta)
 
     def retire_query(self, query: str) -> None:
         """An operator retired the query: forget its ids and its completed batch.
@@ -316,9 +317,9 @@ class Dedup:
         No effect while records of the query are pending. The fact is in no delta. So after a takeover the call is
         repeated, until a base without the query is committed.
         """
-        known = self._tables.queries.get(query)
+        known = self.tables.queries.get(query)
         if known is not None and not any(batch.pending.ids for batch in known.batches.values()):
-            del self._tables.queries[query]
+            del self.tables.queries[query]
 
 
 def _ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:

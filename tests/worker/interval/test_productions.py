@@ -378,14 +378,14 @@ def test_weak_productions_carry_what_their_sender_has_received() -> None:
 def test_watermarks_received_during_recovery_collect_ids() -> None:
     """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
     solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
-    source = solo.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
+    source = solo.state.dedup.tables.opaque_source(INJECTOR)
     assert (source.watermark, source.horizon) == (5, 5)
     solo.deliver(("k", "x", 1))
     solo.commit()
     base = solo.state.dedup.snapshot().blobs
     parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(base)}
     late = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts)
-    source = late.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
+    source = late.state.dedup.tables.opaque_source(INJECTOR)
     assert (source.watermark, source.horizon) == (9, 9)
 
 
