@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
-from zlib import crc32
 
 from millwheel.model.time import Duration, milliseconds, seconds
 from millwheel.operators import Enrich
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import key
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.derivations import spread_key
 
 __all__ = ["CallOptions", "declare_calls"]
 
@@ -52,12 +51,5 @@ def declare_calls(
         backoff=options.pop("backoff", _BACKOFF),
         otherwise=options.pop("otherwise", None),
     )
-    extractor = given.extractor
-    bound: dict[type, Callable[[Any], bytes]] = {}
-
-    def one_of(value: Any) -> int:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return crc32(extract(value)) % concurrency
-
-    spread = given._replace(extractor=key(one_of))
+    spread = given._replace(extractor=spread_key(given.extractor, given.record_type, concurrency))
     declare_step(name, step, [spread], {}, cast("StepOptions", options))
