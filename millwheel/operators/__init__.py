@@ -1,5 +1,6 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
@@ -11,9 +12,14 @@ from millwheel.operators.updating import Update
 from millwheel.operators.window_join import WindowJoin
 
 __all__ = [
+    "COPIES",
     "LEFT",
     "LIMIT",
     "RIGHT",
+    "ROWS",
+    "BroadcastAsOfJoin",
+    "BroadcastJoin",
+    "BroadcastTable",
     "ClockTimeout",
     "Complete",
     "CountWindow",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar, Unpack
 
 from millwheel.agg.reading import Of
 from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
+from millwheel.operators import COPIES, LIMIT, ROWS, Complete, IntervalJoin, LatestJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.options import Late
+from millwheel.streams.broadcasting import declare_broadcast
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.ordered import OrderedStream
@@ -266,6 +267,39 @@ class KeyedStream(StatefulSteps[T]):
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
         return self._join(name, join, sides(self.input, other.input), types[2], options)
+
+    def join_broadcast(
+        self,
+        name: str,
+        table: KeyedStream[V],
+        function: Callable[[T, Mapping[str, V]], U],
+        to: type[U] | None = None,
+        *,
+        as_of: bool = False,
+        removes: Callable[[V], bool] | None = None,
+        copies: int = COPIES,
+        limit: int = ROWS,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with a complete small table. The records of a key keep their order, and meet one copy of it.
+
+        So a record never meets an older table than an earlier record of its key. The key has no other meaning:
+        :meth:`Stream.join_broadcast` needs none. It has the example, the arguments and the errors.
+        """
+        result = one_result(name, function, to)
+        declare_broadcast(
+            self.input,
+            table,
+            name,
+            function,
+            result,
+            as_of=as_of,
+            removes=removes,
+            copies=copies,
+            limit=limit,
+            options=options,
+        )
+        return Stream(self.stream.topology, (Branch(name),), result)
 
     def _join(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
