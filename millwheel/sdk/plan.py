@@ -175,11 +175,12 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
 
 
 def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> None:
-    types = {name: plan.streams[name].type for name in computation.inputs}
-    read = _only(one for name, raw in types.items() for one in computation.read_types(name, raw))
+    types = {name: computation.read_types(name, plan.streams[name].type) for name in computation.inputs}
+    read = _only(one for each in types.values() for one in each)
+    lately = _only(one for name, each in types.items() if name not in computation.never_late for one in each)
     late = computation.options.late
-    if late.action is LateAction.DIVERT and late.stream in plan.streams and read is not UNKNOWN:
-        _settle(plan.streams[late.stream], read, f"late records of computation {computation.name!r}")
+    if late.action is LateAction.DIVERT and late.stream in plan.streams and lately is not UNKNOWN:
+        _settle(plan.streams[late.stream], lately, f"late records of computation {computation.name!r}")
     for name in computation.forwards if read is not UNKNOWN else ():
         _settle(plan.streams[name], read, f"inputs of computation {computation.name!r}, as they came")
 
