@@ -14,7 +14,7 @@ from millwheel.sdk.arrays import is_numpy, plain_of
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["bytes_of", "spreader"]
+__all__ = ["bytes_of", "hash_of", "spreader"]
 
 
 def _plain(value: Any) -> Any:
@@ -49,3 +49,8 @@ def bytes_of(value: Any) -> bytes:
     if isinstance(value, Message):
         return value.SerializeToString(deterministic=True)
     return value if isinstance(value, bytes) else _encode(value)
+
+
+def hash_of(value: Any) -> int:
+    """A hash of a value that is the same in every process."""
+    return crc32(bytes_of(value))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration, TimeDomain
 from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Throttle, Timeout, Update
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -115,12 +114,7 @@ class StatefulSteps(Generic[T]):
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
                 fills a field of the class.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self.input.known_type)
-        row = row_of(
-            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
-        )
+        aggregator, row = aggregates_by_name(name, into, aggregates, self.input, windowed=False)
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 

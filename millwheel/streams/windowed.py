@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CoGroup, pairs
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.result_types import item_result, one_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -131,8 +131,7 @@ class WindowedStream(Generic[T]):
                 )
             aggregator = result.bind(given.known_type)
         elif aggregates:
-            aggregator = several(aggregates).bind(given.known_type)
-            row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, given.known_type)
+            aggregator, row = aggregates_by_name(name, result, aggregates, given)
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
