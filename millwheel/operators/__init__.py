@@ -11,7 +11,7 @@ from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Latest, LatestJoin, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
-from millwheel.operators.updating import Update
+from millwheel.operators.updating import ExpiringUpdate, Update
 
 __all__ = [
     "COPIES",
@@ -28,6 +28,7 @@ __all__ = [
     "CountWindow",
     "Deduplicate",
     "Enrich",
+    "ExpiringUpdate",
     "IntervalJoin",
     "Latest",
     "LatestJoin",
