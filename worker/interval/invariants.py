@@ -35,7 +35,7 @@ class IntervalInvariants:
         point = journal.truncation_point
         self._rising.check(
             watermark=state.clocks.watermark,
-            output=state.holds.output,
+            output=state.output.value,
             elapsed=state.clocks.elapsed,
             committed=journal.committed,
             truncation_point=point,

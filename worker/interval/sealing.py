@@ -89,6 +89,7 @@ class Sealer:
         self._pages = state.pages
         self._outbox = state.outbox
         self._holds = state.holds
+        self._output = state.output
         self._journal = state.journal
         self._ids = state.ids
         self._failed = failed
@@ -239,7 +240,7 @@ class Sealer:
                 continue
             previous = tables[domain].get(key, tag)
             hold = setting.hold
-            if held_at(setting, domain) < self._holds.output:
+            if held_at(setting, domain) < self._output.value:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late.
                 hold = setting.cause
@@ -261,7 +262,7 @@ class Sealer:
         hold: int | None = None
         if context._hold is not None:
             hold, cause = context._hold
-            if hold < self._holds.output:
+            if hold < self._output.value:
                 hold = cause
         self._holds.set_of_key(key, hold, sealed.hold)
         return hold
