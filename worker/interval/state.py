@@ -12,14 +12,14 @@ from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
-from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.cache.cells import CellCache
+from millwheel.worker.interval.cache.pages import PageTable, undoable
 from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
-from millwheel.worker.interval.flows import INDEX_BITS
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.pages import PageTable, undoable
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
 from millwheel.worker.journal import OwnedJournal
