@@ -42,11 +42,11 @@ class Retainer:
     def due(self) -> int | None:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock.
 
-        None if there is no maximum age, no record, or a cursor that must ACK first. The caller knows that ages matter:
-        the retention is stated, or there is no cursor.
+        None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records and that
+        their ages matter: the retention is stated, or there is no cursor.
         """
         state = self.state
-        if not self._age or state.records.start == state.records.end:
+        if not self._age:
             return None
         oldest = state.records.closed[0] if state.records.closed else state.records.open
         cursors = state.cursors.durable
