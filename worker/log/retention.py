@@ -42,8 +42,8 @@ class Retainer:
     def due(self) -> int | None:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock.
 
-        None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records and that
-        their ages matter: the retention is stated, or there is no cursor.
+        None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records, and
+        that their ages matter: the retention is stated, or there is no cursor.
         """
         state = self.state
         if not self._age:
