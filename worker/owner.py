@@ -193,7 +193,10 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         if not ids.exactly_once:
             return
         for sender, watermark in event.values.items():
-            ids.dedup.advance(sender, watermark, ids.slack.get(sender, 0), event.sequencers.get(sender, ()))
+            if sequencers := event.sequencers.get(sender):
+                ids.dedup.learn(sender, sequencers)
+            if sender in ids.dedup.opaque_groups:
+                ids.advance(sender, watermark)
 
     def _on_catalog_changed(self, event: CatalogChanged) -> None:
         if event.slack is not None:

@@ -30,12 +30,12 @@ class CallOptions(StepOptions, total=False):
 
 
 def declare_calls(
-    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions
+    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions, *, keyed: bool
 ) -> None:
     """Declare the computation that calls ``function`` for each record.
 
     The records of a key get one of ``concurrency`` keys. A key has one hook at a time. So this is how many calls run at
-    the same time in all workers, and the records of a key keep their order.
+    the same time in all workers, and the records of a key keep their order. ``keyed``: whether the key is the user's.
 
     Raises:
         UsageError: ``concurrency`` is not positive, or as by :class:`Enrich`.
@@ -43,6 +43,16 @@ def declare_calls(
     concurrency = options.pop("concurrency", _CONCURRENCY)
     if concurrency < 1:
         raise UsageError(f"enrich takes a positive concurrency, not {concurrency}")
+    extractor = given.extractor
+    bound: dict[type, Callable[[Any], bytes]] = {}
+
+    def key_of(value: Any) -> bytes:
+        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
+        return extract(value)
+
+    def one_of(value: Any) -> int:
+        return crc32(key_of(value)) % concurrency
+
     step: Enrich[Any] = Enrich(
         function,
         name,
@@ -51,13 +61,7 @@ def declare_calls(
         retries=options.pop("retries", 0),
         backoff=options.pop("backoff", _BACKOFF),
         otherwise=options.pop("otherwise", None),
+        key_of=key_of if keyed else None,
     )
-    extractor = given.extractor
-    bound: dict[type, Callable[[Any], bytes]] = {}
-
-    def one_of(value: Any) -> int:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return crc32(extract(value)) % concurrency
-
     spread = given._replace(extractor=key(one_of))
     declare_step(name, step, [spread], {}, cast("StepOptions", options))

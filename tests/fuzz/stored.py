@@ -26,7 +26,7 @@ from millwheel.worker.interval.commits.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
 from tests.fuzz.odd import damaged
-from tests.fuzz.tally import Surface, Unclear
+from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import made_database
 
 __all__ = ["Contents", "StoredValues"]

@@ -168,7 +168,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         value = self.core.published.watermark
         for consumer in self.consumers.values():
             for receiver in consumer.receivers.values():
-                receiver.dedup.advance("injector/s", value, 0, [("injector/s/p", 1)])
+                receiver.dedup.learn("injector/s", [("injector/s/p", 1)])
+                receiver.dedup.advance("injector/s", value, 0)
 
     # The network.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -31,8 +31,11 @@ class DuplicateCheck:
         self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,
         cached_segments: int = CACHED_SEGMENTS,
     ) -> None:  # fmt: skip
-        self._tables = Tables(interval, journal, cached_segments)
-        self._segment_ids = segment_ids
+        self.tables = Tables(interval, journal, cached_segments)
+        """All ids. Only this class and :class:`Dedup` change them."""
+        self.opaque_groups: Collection[str] = self.tables.opaque.keys()
+        """The sending groups that have sent opaque ids. They stay, also without ids."""
+        self.segment_ids = segment_ids
         self._news = IdDelta()
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
 
@@ -43,7 +46,7 @@ class DuplicateCheck:
 
         ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
         """
-        if self._tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
+        if self.tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
             return DeliveryVerdict(CheckOutcome.REFUSED_SEQUENCER, len(keys))
         if isinstance(ids, PositionIds):
             verdict = self._check_positions(ids, keys, sender)
@@ -52,11 +55,11 @@ class DuplicateCheck:
         else:
             verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
             verdict._ids = ids.ids
-            verdict._source = self._tables.query(ids.query).check(ids.batch, ids.ids, verdict)
+            verdict._source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
         return verdict
 
     def _accept(self, sender: Sender) -> bool:
-        keys, known = sender.keys, self._tables.sequencers
+        keys, known = sender.keys, self.tables.sequencers
         span: Span = sender.name if keys is None else (keys.start, keys.end)
         if known.highest(sender.group, span) > sender.sequencer:
             return False
@@ -65,7 +68,7 @@ class DuplicateCheck:
         return True
 
     def _learn(self, group: str, span: Span, sequencer: int) -> None:
-        if self._tables.sequencers.learn(group, span, sequencer):
+        if self.tables.sequencers.learn(group, span, sequencer):
             self._news.sequencers.append((group, span, sequencer))
             if isinstance(span, str):
                 self._forget_drawn(span, sequencer)
@@ -77,18 +80,18 @@ class DuplicateCheck:
         sequence with pending records stays until a later call.
         """
         prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
-        own = [source for source in self._tables.positions.values() if source.origin == origin]
+        own = [source for source in self.tables.positions.values() if source.origin == origin]
         for source in own:
             number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
             if number.isdigit() and int(number) < sequencer and not source.pending.ids:
                 self.retire(source.sequence)
 
     def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
-        source = self._tables.positions.get(ids.sequence)
+        source = self.tables.positions.get(ids.sequence)
         if source is None or not source.complete:
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
-            source = self._tables.admit(ids.sequence, sender.name)
+            source = self.tables.admit(ids.sequence, sender.name)
             self._news.admitted.append((ids.sequence, sender.name))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
@@ -101,7 +104,7 @@ class DuplicateCheck:
         return verdict
 
     def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
-        source = self._tables.opaque_source(sender.group)
+        source = self.tables.opaque_source(sender.group)
         if sender.watermark is not None and sender.watermark < source.horizon:
             return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
@@ -166,7 +169,7 @@ class DuplicateCheck:
 
     def committed(self, delta: IdDelta) -> None:
         """The delta's entry is in the journal: its ids are committed."""
-        tables = self._tables
+        tables = self.tables
         for sequence, positions in delta.positions:
             source = tables.positions.get(sequence)
             if source is None:
@@ -192,9 +195,9 @@ class DuplicateCheck:
 
         No effect while records of the sequence are pending.
         """
-        source = self._tables.positions.get(sequence)
+        source = self.tables.positions.get(sequence)
         if source is not None and not source.pending.ids:
-            del self._tables.positions[sequence]
+            del self.tables.positions[sequence]
             self._marks.pop(sequence, None)
             self._news.retired.append(sequence)
 
@@ -204,9 +207,9 @@ class DuplicateCheck:
         After a long replay there may be many segments. So no part is large.
         """
         sealed: list[SegmentSealed] = []
-        for source in self._tables.opaque.values():
-            while len(source.exact) >= self._segment_ids:
-                sealed.append(source.seal(self._tables.next_segment(), self._segment_ids))
+        for source in self.tables.opaque.values():
+            while len(source.exact) >= self.segment_ids:
+                sealed.append(source.seal(self.tables.next_segment(), self.segment_ids))
         return sealed
 
 

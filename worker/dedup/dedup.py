@@ -40,7 +40,7 @@ class Dedup(DuplicateCheck):
             The state at the snapshot. The caller then replays the deltas committed after it, in order.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        load(dedup._tables, blobs, filters)
+        load(dedup.tables, blobs, filters)
         return dedup
 
     @classmethod
@@ -53,18 +53,18 @@ class Dedup(DuplicateCheck):
         The stored segments stay parts of the parents' journals until the child has collected them.
         """
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
-        inherit(dedup._tables, [parent._tables for parent in parents])
+        inherit(dedup.tables, [parent.tables for parent in parents])
         return dedup
 
     def admit(self, sequence: str) -> None:
         """The sequence is alive, so its records are accepted from now on. A linearizable read that began after the
         delivery arrived must have shown that."""
-        self._tables.admit(sequence, "")
+        self.tables.admit(sequence, "")
         self._news.admitted.append((sequence, ""))
 
     def journals(self) -> list[str]:
         """The senders' journals for which positions or marks are kept."""
-        return [sequence for sequence, source in self._tables.positions.items() if not source.origin]
+        return [sequence for sequence, source in self.tables.positions.items() if not source.origin]
 
     def retire_injector(self, origin: str) -> None:
         """An operator retired the injector process for good: its deliveries are refused from now on.
@@ -74,28 +74,32 @@ class Dedup(DuplicateCheck):
         """
         self._learn("", origin, TERMINAL_SEQUENCER)
         own = f"{origin.removeprefix(INJECTOR_PREFIX)}/"
-        sequences = [name for name, source in self._tables.positions.items() if source.origin == origin]
+        sequences = [name for name, source in self.tables.positions.items() if source.origin == origin]
         for sequence in sequences:
             if sequence.startswith(own):
                 self.retire(sequence)
 
-    def advance(
-        self, group: str, watermark: int, slack: int, sequencers: Iterable[tuple[KeyInterval | str, int]]
-    ) -> None:
-        """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
+    def learn(self, group: str, sequencers: Iterable[tuple[KeyInterval | str, int]]) -> None:
+        """The authority broadcast sequencers of a sending group, by producing keys or by injector process.
 
-        ``sequencers`` are the sequencers behind the value, by producing keys or by injector process. They are recorded
-        first. Otherwise deliveries that are still in their predecessors' buffers could arrive as fresh.
+        Invariant: they are recorded before ids are forgotten up to the watermark that came with them. Otherwise
+        deliveries that are still in their predecessors' buffers could arrive as fresh.
         """
         for span, sequencer in sequencers:
             if isinstance(span, KeyInterval):
                 self._learn(group, (span.start, span.end), sequencer)
             else:
                 self._learn("", span, sequencer)
+
+    def advance(self, group: str, watermark: int, slack: int) -> None:
+        """The authority broadcast a sending group's output watermark: forget its opaque ids below it.
+
+        The caller has passed the sequencers behind the value to ``learn``.
+        """
         horizon = watermark
         if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
             horizon = max(MIN_TIMESTAMP, watermark - slack)
-        source = self._tables.opaque.get(group) or self._tables.opaque_source(group)
+        source = self.tables.opaque.get(group) or self.tables.opaque_source(group)
         source.watermark = max(source.watermark, watermark)
         if horizon > source.horizon:
             source.horizon = horizon
@@ -106,16 +110,16 @@ class Dedup(DuplicateCheck):
 
     def segment_stored(self, name: str) -> None:
         """Both parts of the segment are in the store: later snapshots rely on them."""
-        for source in self._tables.opaque.values():
+        for source in self.tables.opaque.values():
             source.stored(name)
 
     def snapshot(self) -> DedupSnapshot:
         """Everything committed, as base parts. The snapshot covers exactly the deltas committed so far."""
-        return dump(self._tables)
+        return dump(self.tables)
 
     def replay(self, delta: IdDelta) -> None:
         """At takeover: apply a delta committed after the snapshot."""
-        self._tables.replay(delta)
+        self.tables.replay(delta)
 
     def retire_query(self, query: str) -> None:
         """An operator retired the query: forget its ids and its completed batch.
@@ -123,6 +127,6 @@ class Dedup(DuplicateCheck):
         No effect while records of the query are pending. The fact is in no delta. So after a takeover the call is
         repeated, until a base without the query is committed.
         """
-        known = self._tables.queries.get(query)
+        known = self.tables.queries.get(query)
         if known is not None and not any(batch.pending.ids for batch in known.batches.values()):
-            del self._tables.queries[query]
+            del self.tables.queries[query]

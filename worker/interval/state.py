@@ -44,9 +44,10 @@ class IntervalState(IntervalSetup):
         if program.growing:
             program = undoable(program, lambda: self.pages)
         super().__init__(config, program, outputs, meter)
-        self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
+        inputs = InputWatermark(config.senders)
+        self.clocks = IntervalClocks(self.scope, inputs)
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack, program.options.exactly_once)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack, inputs, program.options.exactly_once)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)

@@ -75,9 +75,9 @@ class StateService(StateServiceServicer):
 
     async def GetStates(self, request: wire.GetStatesRequest, context: Any) -> wire.GetStatesResponse:
         """The states of some keys of one computation."""
-        return await answering(context, lambda: self._answer(request))
+        return await answering(context, lambda: self.answer(request))
 
-    async def _answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
+    async def answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
         if not 0 < len(request.keys) <= _MAX_KEYS:
             raise RequestError(
                 FailureCode.INVALID_ARGUMENT, f"a request has 1 to {_MAX_KEYS:,} keys, not {len(request.keys):,}"

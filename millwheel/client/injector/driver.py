@@ -282,8 +282,8 @@ class InjectorDriver:
                 case SendBatch():
                     self._links[effect.address].send(effect)
                 case PublishWatermark(published):
-                    if self.membership.authority is not None:
-                        self.last_report = self.membership.authority.report(self._identity.report(published))
+                    if (reports := self.membership.reports) is not None:
+                        self.last_report = reports.report(self._identity.report(published))
                 case Connect(address):
                     self._links[address] = DeliveryConnection(address, self._identity.request, self)
                 case Disconnect(address):

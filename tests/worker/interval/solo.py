@@ -86,7 +86,7 @@ class Solo(SingleCoreDriver[Any, Any]):
         self.handle(m.Opened(head, dict(self.parts), self.entries, parents))
         self.handle(m.Accepted(accepted))
         if segment_ids is not None:
-            self.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
+            self.state.dedup.segment_ids = segment_ids
 
     def begin(self, effect: Any) -> None:
         """The test performs it; see ``take``."""

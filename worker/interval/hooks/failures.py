@@ -188,7 +188,7 @@ class Failures:
             origin = setting.origin if setting else 0
         letter = DeadLetter(
             self._setup.program.name,
-            key.decode("utf-8", "backslashreplace"),
+            self._shown_key(key, item),
             stream,
             stamp,
             value,
@@ -204,6 +204,21 @@ class Failures:
         except HOOK_ERRORS as refused:
             raise UnkeyedLetterError(refused) from refused
         return Production(binding.stream, encoded, stamp, targets, origin)
+
+    def _shown_key(self, key: bytes, item: Item) -> str:
+        """The key in a dead letter: the user's, also where the step of the library has keys of its own."""
+        program, own = self._setup.program, key.decode("utf-8", "backslashreplace")
+
+        def values() -> list[Any]:
+            if not isinstance(item, RecordItem):
+                return []
+            delivery = item.receipt.delivery
+            return program.diverted[delivery.stream](program.inputs[delivery.stream](delivery.values[item.record]))
+
+        try:
+            return program.computation._key_in_letters(own, values)
+        except HOOK_ERRORS:
+            return own  # the value that cannot be decoded may be why the hook failed
 
 
 def work_text(item: Item) -> str:
