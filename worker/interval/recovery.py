@@ -13,7 +13,6 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
-from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
@@ -135,7 +134,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     """Move the recovered values into the soft state."""
     state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
-    state.holds.raise_output(whole.output)
+    state.output.rise(whole.output)
     state.journal.restore_counts(whole.counts.row)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
@@ -234,7 +233,7 @@ class _Reader:
         A parent's are loaded, because the child's base stores them.
         """
         where = f"journal {self._journal}, base part"
-        spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds(MinTracker(), MinTracker()))
+        spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds())
         for part, blob in parts.items():
             if part.name.startswith(FAR_PART) and not is_spilled([part]):
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))

@@ -13,7 +13,7 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.cache.pages import PageTable, undoable
-from millwheel.worker.interval.clocks import IntervalClocks
+from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
@@ -52,7 +52,8 @@ class IntervalState(IntervalSetup):
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
         self.outbox = Outbox(locate)
-        self.holds = Holds(self.intake.pending, self.outbox.unacked.held)
+        self.holds = Holds()
+        self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)
         self.pages = PageTable(self, self.cells, self.timers.processing_time)
 

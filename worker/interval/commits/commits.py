@@ -76,6 +76,7 @@ class CommitPipeline:
         self._intake = state.intake
         self._outbox = state.outbox
         self._holds = state.holds
+        self._output = state.output
         self._journal = state.journal
         self._ids = state.ids
         self._runner = runner
@@ -209,7 +210,7 @@ class CommitPipeline:
     def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         name, sequencer, keys, incarnation = self._sender
-        sender = Sender(name, sequencer, keys, incarnation, self._holds.output, self._clocks.highest_stated)
+        sender = Sender(name, sequencer, keys, incarnation, self._output.value, self._clocks.highest_stated)
         ids: PositionIds | OpaqueIds
         if outbound.opaque:
             ids = OpaqueIds(outbound.opaque)

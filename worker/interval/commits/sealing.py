@@ -82,7 +82,7 @@ class Sealer:
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
-        self._timer_changes = TimerChanges(state.timers, state.holds)
+        self._timer_changes = TimerChanges(state.timers, state.holds, state.output)
         self._cells = state.cells
         self._pages = state.pages
         self._outbox = state.outbox
