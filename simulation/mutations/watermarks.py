@@ -83,8 +83,9 @@ def released_uncommitted() -> None:
     def make(seal: Any) -> Any:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
-            sealed.hold.release()
-            sealed.hold = self._holds.open()
+            if sealed.hold is not None:
+                sealed.hold.release()
+                sealed.hold = None
             return sealed
 
         return early

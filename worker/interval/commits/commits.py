@@ -75,7 +75,6 @@ class CommitPipeline:
         self._clocks = state.clocks
         self._intake = state.intake
         self._outbox = state.outbox
-        self._holds = state.holds
         self._output = state.output
         self._journal = state.journal
         self._ids = state.ids
@@ -127,9 +126,9 @@ class CommitPipeline:
 
     def _release_hold(self, batch: HookBatch) -> None:
         """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
-        if batch.hold.count:
+        if batch.hold is not None:
             batch.hold.release()
-            batch.hold = self._holds.open()
+            batch.hold = None
 
     def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -176,7 +175,8 @@ class CommitPipeline:
     def _done(self, sealed: Sealed) -> list[IntervalEffect]:
         if sealed.ids is not None:
             self._ids.dedup.committed(sealed.ids)
-        sealed.hold.release()
+        if sealed.hold is not None:
+            sealed.hold.release()
         if sealed.entry is not None:
             self._journal.counts.add(*sealed.entry.counts)
         out = self._acknowledge(sealed)
@@ -273,7 +273,7 @@ class CommitPipeline:
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
-        if self._in_flight is not None:
+        if self._in_flight is not None and self._in_flight.hold is not None:
             yield self._in_flight.hold
         yield from self._waiting.holds()
 

@@ -22,7 +22,7 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.worker.interval.commits.checkpoint import Checkpointer
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
-from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
@@ -151,7 +151,7 @@ class WeakCommits:
         sealed.unacked = set()
         acked, holds = self._take_acked()
         for hold in holds:
-            sealed.hold.take(hold)
+            sealed.hold = joined(sealed.hold, hold)
         sealed.entry = replace(
             entry,
             states=list(dict(entry.states).items()),
@@ -183,7 +183,8 @@ class WeakCommits:
     def holds(self) -> Iterator[Hold]:
         """The holds of the queued commits, and of ACKs that no commit has taken."""
         for sealed, _ in self.queue:
-            yield sealed.hold
+            if sealed.hold is not None:
+                yield sealed.hold
         for _, hold in self.acked:
             yield hold
 
