@@ -110,7 +110,7 @@ rewriting(
     "G7",
     "a due timer that waits with its blocked key holds the watermark at its time",
     Firing.postpone,
-    "blocked.hold.cover(timer[0])",
+    "blocked.hold = self._holds.covering(blocked.hold, timer[0])",
     "pass",
     seeds=0,
     test="tests/worker/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",
