@@ -3,15 +3,8 @@
 Invariant: at most one append is in flight, and appends follow the order of commit numbers. Strong productions are sent,
 and senders are ACKed, only after the append of their commit is acknowledged (G1, G9).
 
-Invariant: in a computation with weak productions, productions caused by records are sent before their append. The
-append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that same append
-(G10).
-
-Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
-state while it still receives watermarks. Only a successful append proves ownership.
-
-Weak commits wait in a queue (``weak_commits.py``). The soft state is captured only while nothing is queued or in
-flight.
+Weak productions of records are sent before the append. Their commits wait for it in a queue (``weak_commits.py``). The
+soft state is captured only while nothing is queued or in flight.
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
 """Weak commits that wait for the ACKs of their productions (section 6.1.3; G10).
 
-They wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
+Invariant: in a computation with weak productions, productions caused by records are sent before their append. The
+append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that append.
+
+Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
+state while it still receives watermarks. Only a successful append proves ownership.
+
+Weak commits wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
 is *open* while another is ahead of it: batches join it and their productions are sent at once. When the commit becomes
 the first, it waits for its ACKs and the next commit is open.
 
 Queued commits contain only productions caused by records. The record's id identifies these, also after a takeover. The
-commit that sets a timer identifies the timer's productions, so that commit must be in the journal first. The soft state
-is captured only while nothing is queued or in flight.
+commit that sets a timer identifies the timer's productions, so that commit must be in the journal first.
 """
 
 from __future__ import annotations

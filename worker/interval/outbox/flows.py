@@ -1,8 +1,7 @@
 """Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-An *outbound batch* (``ProductionBatch``) has productions for one journal, as columns. All outbound batches that an
-interval sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must
-have accepted before it. A receiver refuses a sending that is out of order.
+All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
+number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
 
 After a refusal the flow halts. ``outbox_flows.py`` decides how it continues.
 """
