@@ -6,6 +6,7 @@ key intervals, and in :mod:`millwheel.authority.injected` for the processes of a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Final, Generic
 
 from millwheel.authority.journal import AuthorityEntry, KeysRow, ProcessRow
@@ -20,7 +21,7 @@ _ROW_BYTES: Final = 32
 """The approximate size of a row in bytes, without its keys or name."""
 
 
-class Group(Generic[M]):
+class Group(ABC, Generic[M]):
     """The shares of one group by member, and their minimum.
 
     ``value`` is decided but not necessarily journaled. ``percentiles`` are decided percentile watermarks, by percentile
@@ -123,9 +124,9 @@ class Group(Generic[M]):
         if not share.idle:
             self._working.remove(share.watermark)
 
+    @abstractmethod
     def _is_superseded(self, report: WatermarkReport) -> bool:
         """Whether a refused report has a successor. Otherwise its owner was never accepted."""
-        raise NotImplementedError
 
     def _at_rest(self) -> int:
         """The minimum if no member takes part below plus infinity."""

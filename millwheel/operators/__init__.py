@@ -1,5 +1,6 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
 from millwheel.operators.cogroup import CoGroup, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
@@ -12,9 +13,14 @@ from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.updating import Update
 
 __all__ = [
+    "COPIES",
     "LEFT",
     "LIMIT",
     "RIGHT",
+    "ROWS",
+    "BroadcastAsOfJoin",
+    "BroadcastJoin",
+    "BroadcastTable",
     "ClockTimeout",
     "CoGroup",
     "Complete",

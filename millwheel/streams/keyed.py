@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar, Unpack
 
 from millwheel.agg.reading import Of
-from millwheel.operators import LIMIT, Complete
+from millwheel.operators import COPIES, LIMIT, ROWS, Complete
 from millwheel.sdk.options import Late
+from millwheel.streams.broadcasting import declare_broadcast
 from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.ordered import OrderedStream
-from millwheel.streams.result_types import awaited_result, item_result
+from millwheel.streams.result_types import awaited_result, item_result, one_result
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -22,6 +23,7 @@ __all__ = ["KeyedStream"]
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 
 
 class KeyedStream(JoinSteps[T]):
@@ -111,3 +113,36 @@ class KeyedStream(JoinSteps[T]):
         options.setdefault("late", Late.DROP)
         result = item_result(name, function, to)
         return self.step(name, Complete(function, name, self.input.known_type, result), result, options)
+
+    def join_broadcast(
+        self,
+        name: str,
+        table: KeyedStream[V],
+        function: Callable[[T, Mapping[str, V]], U],
+        to: type[U] | None = None,
+        *,
+        as_of: bool = False,
+        removes: Callable[[V], bool] | None = None,
+        copies: int = COPIES,
+        limit: int = ROWS,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with a complete small table. The records of a key keep their order, and meet one copy of it.
+
+        So a record never meets an older table than an earlier record of its key. The key has no other meaning:
+        :meth:`Stream.join_broadcast` needs none. It has the example, the arguments and the errors.
+        """
+        result = one_result(name, function, to)
+        declare_broadcast(
+            self.input,
+            table,
+            name,
+            function,
+            result,
+            as_of=as_of,
+            removes=removes,
+            copies=copies,
+            limit=limit,
+            options=options,
+        )
+        return Stream(self.stream.topology, (Branch(name),), result)

@@ -1,0 +1,278 @@
+"""Regressions: the duplicate check as an interval goes through it, over long waits and at a takeover (6.1.1)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import seconds
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup import BatchIds, DeliveryIds, DeliveryVerdict, OpaqueIds, PositionIds, Sender
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    CatalogChanged,
+    CheckSequence,
+    DeleteParts,
+    Delivery,
+    FlushStates,
+    PartsMissing,
+    PartsWritten,
+    ReadSegments,
+    SendDelivery,
+    SenderWatermarks,
+    SequenceChecked,
+    StatesFlushed,
+    WriteParts,
+)
+from simulation.held_ids import pending_ids, seen_ids
+from tests.worker.interval.solo import INJECTOR, Solo
+
+ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
+FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
+OWN = Sender("injector/in/p", 1, None, INJECTOR)
+
+
+class Seen(mw.Computation[tuple[str, str], list[str]]):
+    """Remembers what it saw, and says it; "bad" fails."""
+
+    def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        if what == "bad":
+            raise ValueError(what)
+        ctx.state.append(what)
+        ctx.produce("out", what)
+
+
+def id_of(number: int) -> bytes:
+    return number.to_bytes(8, "big") * 2
+
+
+def deliver(solo: Solo, ids: DeliveryIds, whats: Iterable[str], stamp: int, sender: Sender = OWN) -> Delivery:
+    values = [msgspec.msgpack.encode(("k", what)) for what in whats]
+    delivery = Delivery(
+        IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k"] * len(values), values, [stamp] * len(values)
+    )
+    solo.handle(delivery)
+    return delivery
+
+
+def tidy(solo: Solo) -> None:
+    """Perform what goes to the store, but reads; commits included."""
+    while True:
+        busy = solo.commit_all()
+        for flush in solo.take(FlushStates):
+            solo.handle(StatesFlushed(flush.number))
+            busy += 1
+        for write in solo.take(WriteParts):
+            solo.handle(PartsWritten(write.number))
+            busy += 1
+        for send in solo.take(SendDelivery):
+            solo.handle(Acknowledged(send.delivery.token))
+            busy += 1
+        if not busy:
+            return
+
+
+def sealing(**options: Any) -> Solo:
+    """An interval whose id segments hold four ids; one of them is stored."""
+    solo = Solo(Seen(), segment_ids=4, **options)
+    deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
+    tidy(solo)
+    assert len(solo.state.journal.segments) == 1
+    return solo
+
+
+@pytest.mark.guarantee("G1")
+def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
+    """The read found nothing any more, and the interval was given up for good."""
+    solo = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
+    copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
+    (read,) = solo.take(ReadSegments)
+    tidy(solo)
+    solo.handle(SenderWatermarks({INJECTOR: 1_000}, {INJECTOR: [("injector/in/p", 1)]}))
+    for number in range(20, 26):
+        deliver(solo, OpaqueIds([id_of(number)]), "x", 2_000)
+        solo.now += 10
+        tidy(solo)
+    deleted = [part for delete in solo.take(DeleteParts) for part in delete.parts]
+    assert set(read.parts) <= set(deleted), "the test has not got there"
+    solo.waiting.clear()
+    solo.handle(PartsMissing(read.parts, "part", "the value is missing"))
+    tidy(solo)
+    answers = [(one.outcome, list(one.remaining)) for one in solo.take(Acknowledge) if one.delivery is copy]
+    assert answers == [(FULL, [0]), (ACKED, [0])], "the one that needed no look is in, the other is asked for again"
+    stamped = Sender("injector/in/p", 1, None, INJECTOR, 1_000)
+    deliver(solo, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
+    assert pending_ids(solo.state.dedup) == 1, "judged anew"
+
+
+@pytest.mark.guarantee("G1")
+def test_a_needed_segment_that_is_missing_is_a_named_error() -> None:
+    solo = sealing()
+    deliver(solo, OpaqueIds([id_of(2)]), "c", 10)
+    (read,) = solo.take(ReadSegments)
+    with pytest.raises(CorruptValueError, match="part 5"):
+        solo.handle(PartsMissing(read.parts, "part 5", "the value is missing"))
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
+    """Its sender would let go of what no journal has."""
+    solo = Solo(Seen())
+    ids = PositionIds("in/p", 0, [1])
+    deliver(solo, ids, ["a"], 10)
+    solo.handle(SequenceChecked("in/p", True))
+    copy = deliver(solo, ids, ["a"], 10)
+    assert [(one.delivery, one.outcome, list(one.remaining)) for one in solo.take(Acknowledge)] == [(copy, FULL, [0])]
+    solo.commit_all()
+    copy = deliver(solo, ids, ["a"], 10)
+    assert [one.outcome for one in solo.take(Acknowledge) if one.delivery is copy] == [ACKED]
+
+
+@pytest.mark.guarantee("G13")
+def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
+    """A key may fail for days, and its sender repeats the record all that time: each copy was remembered."""
+    solo = Solo(Seen(), on_failure=mw.retry(initial=seconds(20)))
+    ids = PositionIds("in/p", 0, [1])
+    deliver(solo, ids, ["bad"], 10)
+    solo.commit_all()
+    for _ in range(50):
+        deliver(solo, ids, ["bad"], 10)
+    solo.waiting.clear()
+    gc.collect()
+    assert sum(isinstance(one, DeliveryVerdict) for one in gc.get_objects()) < 10
+
+
+@pytest.mark.guarantee("G13")
+def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
+    """It was, for none of its records; senders took that for a sign that there is room again, and did not back off."""
+    solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
+    deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
+    solo.commit_all()
+    solo.waiting.clear()
+    full = deliver(solo, PositionIds("in/p", 0, [3]), ["x"], 20)
+    copy = deliver(solo, PositionIds("in/p", 0, [1]), ["bad"], 10)
+    mixed = deliver(solo, PositionIds("in/p", 0, [1, 3]), ["bad", "x"], 20)
+    answers = [(one.delivery, one.outcome, list(one.remaining)) for one in solo.take(Acknowledge)]
+    assert answers == [(full, FULL, [0]), (copy, FULL, [0]), (mixed, FULL, [0, 1])]
+
+
+@pytest.mark.guarantee("G13")
+def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
+    """While the coordinator is away senders reconnect, and repeat: each copy was kept."""
+    solo = Solo(Seen())
+    sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1")
+    for _ in range(100):
+        deliver(solo, PositionIds("u.1.j1", 0, [1]), ["x"], 10, sender)
+    assert len(solo.take(CheckSequence)) == 1
+    refused = [one for one in solo.take(Acknowledge) if one.outcome == FULL]
+    assert len(refused) >= 30
+    assert "looked up" in refused[0].message
+
+
+@pytest.mark.guarantee("G13")
+def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
+    """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
+    alive: list[int] = []
+
+    def early() -> Iterator[SenderWatermarks]:
+        for number in range(1_000):
+            yield SenderWatermarks({INJECTOR: 5 * number}, {INJECTOR: [("injector/in/p", number)]})
+        alive.append(sum(isinstance(one, SenderWatermarks) for one in gc.get_objects()))
+
+    solo = Solo(Seen(), early=early())
+    assert alive[0] < 10
+    old = Sender("injector/in/p", 998, None, INJECTOR)
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 10_000, old)
+    (answer,) = solo.take(Acknowledge)
+    assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+    assert solo.state.inputs.value == 5 * 999
+
+
+@pytest.mark.guarantee("G13")
+def test_watermarks_received_during_recovery_collect_ids() -> None:
+    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
+    solo = Solo(Seen())
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 1)
+    tidy(solo)
+    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(solo.state.dedup.snapshot().blobs)}
+    assert seen_ids(Solo(Seen(), parts=parts).state.dedup) == 1
+    assert seen_ids(Solo(Seen(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("early", [True, False])
+def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
+    """A late record's id is kept for the slack behind the watermark at its receipt, and an old copy is refused."""
+    solo = Solo(Seen(), early=[SenderWatermarks({INJECTOR: 1_000})] if early else [])
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 300}))
+    if not early:
+        solo.watermark(1_000)
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
+    tidy(solo)
+    solo.watermark(1_250)
+    assert seen_ids(solo.state.dedup) == 1
+    deliver(solo, OpaqueIds([id_of(2)]), "x", 10, Sender("injector/in/p", 1, None, INJECTOR, 600))
+    *_, answer = solo.take(Acknowledge)
+    assert answer.message.startswith("too old")
+    solo.watermark(1_400)
+    assert seen_ids(solo.state.dedup) == 0
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_later_declared_slack_counts_from_then_on() -> None:
+    """What a stream's declaration said when the interval was opened held for good: nothing, if it had none yet."""
+    solo = Solo(Seen())
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 500}))
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
+    tidy(solo)
+    solo.watermark(400)
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
+    assert len(solo.take(Acknowledge)) == 2, "the copy is ACKed at once"
+    solo.handle(CatalogChanged(frozenset({INJECTOR})))
+    assert solo.state.ids.slack == {INJECTOR: 500}
+
+
+@pytest.mark.guarantee("G1", section="6.1.3")
+def test_the_same_id_in_two_batches_makes_two_weak_productions() -> None:
+    """Ids of a batch are unique within it. The production of the later record had the id of the earlier one's, and its
+    receiver took it for a duplicate: lost."""
+    made = []
+    for batch in (1, 2):
+        for _ in range(2):
+            owner = Solo(Seen(), strong=False)
+            deliver(owner, BatchIds("q", batch, [id_of(1)]), "x", 10)
+            (send,) = owner.take(SendDelivery)
+            made.append(send.delivery.ids.ids[0])  # type: ignore[union-attr]
+    assert made[0] == made[1], "a copy of a record causes the same production"
+    assert made[0] != made[2]
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_a_retired_sequence_is_forgotten_also_by_successors() -> None:
+    spark = Sender("injector/in/spark", 1, None, INJECTOR)
+    reported = CatalogChanged(
+        frozenset({INJECTOR}), ended_injectors=frozenset({OWN.name}), ended_queries=frozenset("q")
+    )
+    solo = Solo(Seen())
+    deliver(solo, PositionIds("in/p/0", 0, [1]), ["a"], 5)
+    deliver(solo, BatchIds("q", 3, [id_of(1)]), ["b"], 5, spark)
+    solo.commit_all()
+    taken = Solo(Seen(), entries=solo.entries, early=[reported])
+    solo.handle(reported)
+    for one in (solo, taken):
+        assert seen_ids(one.state.dedup) == 0
+        one.take(Acknowledge)
+        late = deliver(one, PositionIds("in/p/0", 0, [1]), ["a"], 5)
+        (answer,) = one.take(Acknowledge)
+        assert (answer.delivery, answer.outcome) == (late, DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER)

@@ -1,0 +1,383 @@
+"""Regressions: productions on their way, strong and weak, their marks and their ACKs (6.1.1 to 6.1.3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.worker.dedup import OpaqueIds, PositionIds
+from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.state import INDEX_BITS
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    AppendEntry,
+    Resend,
+    SendDelivery,
+    Tick,
+)
+from tests.worker.interval.solo import Solo
+
+
+class Echo(mw.Computation[tuple[str, str], None]):
+    """Produces what it gets: "2 x" twice."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        for _ in range(2 if what.startswith("2") else 1):
+            ctx.produce("out", what)
+
+    def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
+        ctx.produce("out", f"timer {timer.tag}")
+
+
+@pytest.mark.guarantee("G9", section="6.1.2")
+def test_nothing_is_sent_or_acked_before_its_append_is_durable() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1))
+    assert solo.take(SendDelivery) == []
+    assert solo.take(Acknowledge) == []
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert solo.sent() == [("x", 1)]
+
+
+@pytest.mark.guarantee("G9", section="6.1.2")
+def test_every_owner_resends_a_strong_production_byte_for_byte() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1), ("j", "y", 2))
+    solo.commit()
+    (first,) = solo.take(SendDelivery)
+    solo.handle(Resend([first.delivery.token]))
+    (second,) = solo.take(SendDelivery)
+    (third,) = Solo(Echo(), entries=solo.entries).take(SendDelivery)
+    columns = [
+        (s.delivery.ids, s.delivery.keys, s.delivery.values, s.delivery.timestamps) for s in (first, second, third)
+    ]
+    assert columns[0] == columns[1] == columns[2]
+
+
+@pytest.mark.guarantee("G1")
+def test_a_partial_ack_moves_no_mark_past_a_siblings_record() -> None:
+    """Of one commit's batches the first in line was taken to hold the least position, which is not so once a part of
+    it is ACKed. The mark then passed a record that its receiver had never got, and took for a duplicate: lost."""
+    outbox = Outbox(lambda consumer, key: key.decode())
+    rows: list[Any] = [
+        (position, b"k", "s", b"v", 1, (("c", key),), b"") for position, key in enumerate([b"left", b"right", b"left"])
+    ]
+    left, right = outbox.add(rows)
+    outbox.acknowledged(left.token, [1])
+    assert (left.first, right.first) == (2, 1)
+    assert outbox.mark(IncarnationId("c"), 99) == 1
+    outbox.acknowledged(right.token, [])
+    assert outbox.mark(IncarnationId("c"), 99) == 2
+    outbox.acknowledged(left.token, [])
+    assert outbox.mark(IncarnationId("c"), 99) == 99
+
+
+@pytest.mark.guarantee("G15", section="4.1")
+def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
+    """It was divided: in a flow that began again, the younger part could come before the older one."""
+    solo = Solo(Echo())
+    solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
+    solo.commit()
+    (first,) = solo.take(SendDelivery)
+    token = first.delivery.token
+    solo.handle(Acknowledged(token, [1, 2, 3]))
+    solo.handle(Resend([token], {token: [1, 3]}))
+    (second,) = solo.take(SendDelivery)
+    assert second.delivery.timestamps == [1, 2, 3], "all that is not ACKed"
+    assert second.delivery.token != token, "what is said of one sending is not said of another"
+    assert second.delivery.order is not None
+    assert second.delivery.order.after == token, "the receiver has taken the first sending"
+    solo.handle(Resend([token], {token: [1, 3]}))
+    solo.handle(Acknowledged(token))
+    assert solo.take(SendDelivery) == [], "what is said of the first sending comes too late"
+    solo.handle(Acknowledged(second.delivery.token))
+    assert (len(solo.state.outbox), solo.state.outbox.unacked.records, solo.state.outbox.unacked.bytes) == (0, 0, 0)
+
+
+@pytest.mark.guarantee("G15", section="4.1")
+def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
+    """What a receiver says of the first sending, late, is not taken for what it says of the second."""
+    solo = Solo(Echo())
+    for number in range(3):
+        solo.deliver(("k", f"record {number}", number))
+        solo.commit()
+    before = [send.delivery.token for send in solo.take(SendDelivery)]
+    solo.handle(Acknowledged(before[0]))
+    solo.handle(Resend([before[1]], full={before[1]}))
+    (again,) = solo.take(SendDelivery)
+    assert again.delivery.timestamps == [1]
+    assert again.delivery.token not in before
+    assert again.delivery.order is not None
+    assert again.delivery.order.after == before[0]
+    solo.handle(Resend([before[1], before[2]], full={before[1]}))
+    assert solo.take(SendDelivery) == [], "it is about sendings that are over"
+    solo.handle(Acknowledged(again.delivery.token))
+    (last,) = solo.take(SendDelivery)
+    assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_commit_waits_for_a_weak_batch_that_is_sent_again() -> None:
+    solo = weak()
+    solo.deliver(("k", "x", 1), ("k", "y", 2))
+    (first,) = solo.take(SendDelivery)
+    token = first.delivery.token
+    solo.handle(Resend([token], {token: [1]}))
+    (second,) = solo.take(SendDelivery)
+    solo.handle(Acknowledged(token, [1]))
+    assert solo.take(AppendEntry) == []
+    solo.handle(Acknowledged(second.delivery.token))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+
+
+@pytest.mark.guarantee("G1")
+@given(st.lists(st.tuples(st.sampled_from(["ack", "refuse", "move"]), st.integers(0, 99), st.sets(st.integers(0, 9)))))
+def test_a_mark_never_passes_unacked_records_in_any_grouping(
+    steps: list[tuple[str, int, set[int]]],
+) -> None:
+    owner = {"of": "a"}
+    outbox = Outbox(lambda consumer, key: owner["of"] + key.decode())
+    outbox.add([(n, b"p", "s", b"v" * n, n, ((IncarnationId("c"), b"%d" % (n % 2)),), b"") for n in range(12)])
+    left = set(range(12))
+    for what, which, indexes in steps:
+        batches = list(outbox)
+        if not batches:
+            break
+        batch = batches[which % len(batches)]
+        mine = {batch.positions[index] for index in batch.indexes()}
+        chosen = {index for index in indexes if index < len(batch.positions)}
+        if what == "ack":
+            outbox.acknowledged(batch.token, sorted(chosen))
+            left -= mine - {batch.positions[index] for index in chosen}
+        elif what == "refuse":
+            outbox.flows.copies_refused(batch, chosen)
+        else:
+            owner["of"] += "x"
+            outbox.take_ready()
+            outbox.flows.refuse(batch.token, full=False)
+            outbox.flows.go_on()
+            outbox.take_ready()
+        positions = sorted(one.positions[index] for one in outbox for index in one.indexes())
+        assert positions == sorted(left)
+        assert outbox.unacked.records == len(left)
+        blobs = [blob for one in outbox for blob in (*one.values, *one.keys)]
+        assert outbox.unacked.bytes == sum(map(len, blobs)), "all that is held"
+        assert outbox.mark(IncarnationId("c"), 99) == min(left, default=99)
+        assert outbox.unacked.held.min() == min(left, default=MAX_TIMESTAMP)
+    for one in list(outbox):
+        outbox.acknowledged(one.token, ())
+    assert (outbox.unacked.records, outbox.unacked.bytes) == (0, 0)
+
+
+@pytest.mark.guarantee("G13")
+def test_a_stuck_key_does_not_make_receivers_keep_all_later_ids() -> None:
+    """The mark stood at the stuck record, and all that was committed above it had to be kept, one by one."""
+    outbox = Outbox(lambda consumer, key: key.decode())
+    for position in range(200):
+        key = b"stuck" if position == 3 else b"fine"
+        (batch,) = outbox.add([(position << 20, b"k", "s", b"v", 1, ((IncarnationId("c"), key),), b"")])
+        if position != 3:
+            outbox.acknowledged(batch.token, [])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 0) == (3 << 20, [])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 100 << 20) == (200 << 20, [3 << 20])
+    outbox.add([(150 << 20, b"k", "s", b"v", 1, ((IncarnationId("c"), b"fine"),), b"")])
+    assert outbox.statement(IncarnationId("c"), 200 << 20, 100 << 20) == (150 << 20, [3 << 20])
+
+
+def test_a_batch_fits_a_message_also_after_a_takeover() -> None:
+    """All productions that a takeover found for one receiver made one batch, however many they were."""
+    outbox = Outbox(lambda consumer, key: "j")
+    rows: list[Any] = [(n, b"k", "s", b"v" * 700_000, 1, (("c", b"k"),), b"") for n in range(9)]
+    batches = outbox.add(rows)
+    assert max(sum(map(len, one.values)) for one in batches) <= 2 << 20
+    assert [position for one in batches for position in one.positions] == list(range(9))
+    assert outbox.unacked.bytes == 9 * 700_001
+    for one in batches:
+        outbox.acknowledged(one.token, [])
+    assert (outbox.unacked.bytes, outbox.unacked.records) == (0, 0)
+
+
+def weak(**options: Any) -> Solo:
+    return Solo(Echo(), strong=False, straggler_delay=50, **options)
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_productions_are_sent_first_and_acked_later() -> None:
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    (send,) = solo.take(SendDelivery)
+    assert solo.take(AppendEntry) == []
+    assert solo.take(Acknowledge) == []
+    solo.handle(Acknowledged(send.delivery.token))
+    solo.commit()
+    assert len(solo.take(Acknowledge)) == 1
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == [], "it was ACKed: nothing is stored"
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later() -> None:
+    """An ACK that came while the append that stores the straggler was in flight was journaled nowhere: each takeover
+    sent the record again, long after its id had been collected."""
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    (send,) = solo.take(SendDelivery)
+    assert solo.core.next_deadline() == solo.now + 50
+    solo.now += 50
+    solo.handle(Tick())
+    solo.watermark(100)
+    solo.handle(Acknowledged(send.delivery.token))
+    assert solo.output <= 1
+    solo.commit()
+    assert solo.output <= 1, "a takeover would send it again until the ACK is journaled"
+    (again,) = Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery)
+    assert again.delivery.ids == send.delivery.ids
+    assert again.delivery.values == send.delivery.values
+    solo.commit_all()
+    assert solo.output == 100
+    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == []
+
+
+@pytest.mark.guarantee("G8", section="6.1.3")
+def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
+    """What was acted upon by a clock that was ahead, here or at an earlier owner's, stays: until the clock was there
+    again a straggler was not stored, no row was flushed and no hook tried again."""
+    solo = weak()
+    solo.watermark(0)
+    solo.now -= 900_000
+    solo.deliver(("k", "x", 1))
+    solo.now += 10
+    solo.handle(Tick())
+    assert solo.core.next_deadline() == solo.now + 40
+    assert not solo.take(AppendEntry)
+    solo.now += 40
+    solo.handle(Tick())
+    solo.commit()
+    assert solo.state.clocks.wall == 1_000_000, "no processing-time timer goes back"
+
+
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_successor_uses_its_own_clock_after_an_owner_far_ahead() -> None:
+    """The wall time acted upon was inherited: a timer of a second lasted for as long as the clock before was ahead."""
+    for ahead, shown in [(9_000_000, 10_000_000), (3_600_000_000, 1_000_000)]:
+        before = Solo(Echo())
+        before.now += ahead
+        before.deliver(("k", "x", 1))
+        before.commit_all()
+        assert before.state.clocks.wall == 1_000_000 + ahead
+        after = Solo(Echo(), entries=before.entries)
+        assert after.state.clocks.wall == shown
+        assert after.state.scope.now == shown
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_wall_clock_that_had_been_far_ahead_is_followed_back() -> None:
+    """The wall time stood still until the clock was there again: a timer of a second rang an hour later."""
+
+    class Alarm(Echo):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(Timestamp(ctx.now + 1_000_000), "soon", domain=mw.TimeDomain.PROCESSING_TIME)
+
+    solo = Solo(Alarm())
+    solo.now += 3_600_000_000
+    solo.handle(Tick())
+    solo.now -= 3_600_000_000
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    assert solo.state.clocks.wall == solo.now
+    solo.now += 999_999
+    solo.handle(Tick())
+    assert not solo.take(AppendEntry)
+    solo.now += 1
+    solo.handle(Tick())
+    solo.commit_all()
+    assert len(solo.take(SendDelivery)) == 1
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_weak_ids_are_the_same_after_a_crash_in_any_batch() -> None:
+    def ids(solo: Solo) -> list[bytes]:
+        found: list[bytes] = []
+        while sends := solo.take(SendDelivery):
+            for send in sends:
+                assert isinstance(send.delivery.ids, OpaqueIds)
+                found += send.delivery.ids.ids
+                solo.handle(Acknowledged(send.delivery.token))
+            solo.commit_all()
+        return found
+
+    together, apart = weak(), weak()
+    together.deliver(("k", "2 a", 1), ("k", "2 b", 2), ("j", "c", 3))
+    for key, what, stamp in [("k", "2 a", 1), ("k", "2 b", 2), ("j", "c", 3)]:
+        apart.deliver((key, what, stamp))
+    made = ids(together)
+    assert len(set(made)) == 5
+    assert sorted(made) == sorted(ids(apart))
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_timers_production_keeps_its_id_until_it_is_set_again() -> None:
+    class Ticking(Echo):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+            ctx.set_timer(Timestamp(10), "t")
+
+    def fired(solo: Solo) -> Any:
+        solo.watermark(50)
+        solo.commit()
+        (send,) = solo.take(SendDelivery)
+        return send
+
+    solo = Solo(Ticking(), strong=False)
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    second = fired(Solo(Ticking(), strong=False, entries=list(solo.entries)))
+    first = fired(solo)
+    assert first.delivery.ids == second.delivery.ids
+    solo.handle(Acknowledged(first.delivery.token))
+    solo.commit_all()
+    solo.deliver(("k", "x", 60))
+    solo.commit_all()
+    (third,) = solo.take(SendDelivery)
+    assert third.delivery.ids != first.delivery.ids
+
+
+@pytest.mark.guarantee("G10")
+def test_a_takeover_resends_all_also_of_an_append_in_flight() -> None:
+    """While the append of stragglers was in flight they were passed over, as if they had never been sent."""
+    solo = weak()
+    solo.deliver(("k", "x", 1))
+    solo.take(SendDelivery)
+    solo.now += 50
+    solo.handle(Tick())
+    solo.handle(Resend(None))
+    assert solo.sent() == [("x", 1)]
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_weak_productions_carry_what_their_sender_has_received() -> None:
+    """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
+    reached; without being told so they forgot the id of a production that could still be sent again."""
+    solo = weak()
+    solo.deliver(("k", "x", 1), watermark=77)
+    (send,) = solo.take(SendDelivery)
+    assert send.delivery.sender.received_watermark == 77
+
+
+@pytest.mark.guarantee("G1")
+def test_positions_are_stated_with_what_is_not_acked() -> None:
+    solo = Solo(Echo())
+    solo.deliver(("k", "x", 1))
+    solo.commit()
+    (send,) = solo.take(SendDelivery)
+    ids = send.delivery.ids
+    assert isinstance(ids, PositionIds)
+    assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << INDEX_BITS, [1 << INDEX_BITS], [])
