@@ -83,8 +83,9 @@ def released_uncommitted() -> None:
     def make(seal: Any) -> Any:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
-            sealed.hold.release()
-            sealed.hold = self._holds.open()
+            if sealed.hold is not None:
+                sealed.hold.release()
+                sealed.hold = None
             return sealed
 
         return early
@@ -109,7 +110,7 @@ rewriting(
     "G7",
     "a due timer that waits with its blocked key holds the watermark at its time",
     Firing.postpone,
-    "blocked.hold.cover(timer[0])",
+    "blocked.hold = self._holds.covering(blocked.hold, timer[0])",
     "pass",
     seeds=0,
     test="tests/worker/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",

@@ -21,7 +21,7 @@ from itertools import chain
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 
-__all__ = ["Hold", "Holds"]
+__all__ = ["Hold", "Holds", "joined"]
 
 
 class Hold:
@@ -72,6 +72,14 @@ class Hold:
             raise RuntimeError(f"a hold at {self.at} ends twice")
         if self.count:
             holds._drop(self)
+
+
+def joined(hold: Hold | None, other: Hold) -> Hold:
+    """One hold with what both cover. None: there is only the other."""
+    if hold is None:
+        return other
+    hold.take(other)
+    return hold
 
 
 class Holds:
@@ -142,6 +150,13 @@ class Holds:
         hold = Hold(self)
         if at is not None:
             hold.cover(at)
+        return hold
+
+    def covering(self, hold: Hold | None, at: int) -> Hold:
+        """``hold``, or a new one for None, which covers ``at`` too."""
+        if hold is None:
+            hold = Hold(self)
+        hold.cover(at)
         return hold
 
     def _lower(self, hold: Hold, at: int) -> None:
