@@ -9,7 +9,7 @@ from millwheel.model.time import Duration, milliseconds, seconds
 from millwheel.operators import Enrich
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.derivations import spread_key
+from millwheel.streams.derivations import key_reader, spread_key
 
 __all__ = ["CallOptions", "declare_calls"]
 
@@ -29,12 +29,12 @@ class CallOptions(StepOptions, total=False):
 
 
 def declare_calls(
-    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions
+    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions, *, keyed: bool
 ) -> None:
     """Declare the computation that calls ``function`` for each record.
 
     The records of a key get one of ``concurrency`` keys. A key has one hook at a time. So this is how many calls run at
-    the same time in all workers, and the records of a key keep their order.
+    the same time in all workers, and the records of a key keep their order. ``keyed``: whether the key is the user's.
 
     Raises:
         UsageError: ``concurrency`` is not positive, or as by :class:`Enrich`.
@@ -50,6 +50,7 @@ def declare_calls(
         retries=options.pop("retries", 0),
         backoff=options.pop("backoff", _BACKOFF),
         otherwise=options.pop("otherwise", None),
+        key_of=key_reader(given.extractor) if keyed else None,
     )
     spread = given._replace(extractor=spread_key(given.extractor, given.record_type, concurrency))
     declare_step(name, step, [spread], {}, cast("StepOptions", options))

@@ -107,6 +107,25 @@ class Stream(Generic[T]):
         """
         return self._with(Only(kind), kind)
 
+    def peek(self, look: Callable[[T], object]) -> Stream[T]:
+        """The same records. ``look`` is called with each value, to see in a test what passes here. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop, seen = mw.Topology("shop"), []
+            >>> big = shop.source("sales", int).peek(seen.append).filter(lambda cents: cents > 100).named("big")
+            >>> harness = TopologyHarness(shop)
+            >>> for cents in (50, 200):
+            ...     harness.send("sales", cents, timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> seen, harness.values("big")
+            ([50, 200], [200])
+
+        Args:
+            look: Any function of a value; what it returns is ignored. It is called where the step runs: in a worker,
+                and where the next key is read also in an injector. It may be called several times for a record.
+        """
+        return self.filter(lambda value: (look(value), True)[1])
+
     def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the records for whose values ``choose`` is true, and the others."""
         return self.filter(choose), self.filter(lambda value: not choose(value))
@@ -249,7 +268,7 @@ class Stream(Generic[T]):
         """
         given = Input(self.topology, self.branches, self.record_type, key(hash_of))
         result = awaited_result(name, function, to)
-        declare_calls(given, name, function, result, options)
+        declare_calls(given, name, function, result, options, keyed=False)
         return Stream(self.topology, (Branch(name),), result)
 
     def join_broadcast(
