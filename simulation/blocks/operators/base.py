@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def _exchanged(item: Item) -> Item:
     return Item(item.ids, item.b, item.a, item.tainted)
 
 
-class Operator:
+class Operator(ABC):
     """An entry for one operator. The arguments are what ``draw`` has drawn, after JSON.
 
     Invariant: the models know only the rows. They share no code with the product.
@@ -92,13 +93,13 @@ class Operator:
         """Draw the arguments."""
         return []
 
+    @abstractmethod
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         """Add the operator to the flow's topology."""
-        raise NotImplementedError
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        """The results of one key's records, if they are certain."""
-        raise NotImplementedError
+        """The results of one key's records. An operator whose results are not ``certain`` has a ``judge`` instead."""
+        return ()
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         """What is wrong with the results that one key's records had, in the order in which they came."""
