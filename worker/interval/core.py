@@ -172,7 +172,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._checkpoints.recovered(self.state.clocks.elapsed)
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
-        self.state.holds.raise_output(watermark)
+        self.state.output.rise(watermark)
         out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
         for delivery in self._early_deliveries.take():
             out.extend(self._receiver.deliver(delivery))
@@ -308,12 +308,12 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
         timers = self.state.timers
         times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
-        return self.state.holds.lowest(self.state.clocks.watermark, *times)
+        return self.state.output.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
-        return hold, self._subject(hold, max(held, self.state.holds.output))
+        return hold, self._subject(hold, max(held, self.state.output.value))
 
     def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
         return hold_subject(self.state, hold, value)
@@ -322,7 +322,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()
-        output = state.holds.raise_output(output)
+        output = state.output.rise(output)
         detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
         reported = (output, state.clocks.watermark, hold, detail)
         at_once = self._reported_failures == 0 or failures == BLOCKED
