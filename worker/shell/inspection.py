@@ -146,6 +146,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         hooks=hooks_of(core),
     )
     response.hold.kind, response.hold.subject = core.explain_hold()
+    response.awaited_groups.extend(core.awaited_groups())
     if (failures := failures_of(core)) is not None:
         response.failures.CopyFrom(failures)
     response.keys.start = state.config.keys.start

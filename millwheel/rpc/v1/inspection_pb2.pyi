@@ -429,6 +429,7 @@ class GetIntervalStatusResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     DROPPED_TOTAL_FIELD_NUMBER: _builtins.int
+    AWAITED_GROUPS_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     incarnation: _IncarnationId
     sequencer: _builtins.int
@@ -459,6 +460,10 @@ class GetIntervalStatusResponse(_message.Message):
     def failures(self) -> Global___HookFailures: ...
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HookTime]: ...
+    @_builtins.property
+    def awaited_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
+
     def __init__(
         self,
         *,
@@ -484,10 +489,11 @@ class GetIntervalStatusResponse(_message.Message):
         failures: Global___HookFailures | None = ...,
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dropped_total: _builtins.int = ...,
+        awaited_groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "dropped_total", b"dropped_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_groups", b"awaited_groups", "cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "dropped_total", b"dropped_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
