@@ -610,6 +610,7 @@ class IntervalLoad(_message.Message):
     HOOKS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     SLOW_FIELD_NUMBER: _builtins.int
+    SERVING_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
@@ -637,6 +638,8 @@ class IntervalLoad(_message.Message):
     """The part of busy spent in slow calls of hooks, in batches that blocked the event loop for worker.slow_hook_seconds
     or more.
     """
+    serving: _builtins.bool
+    """Whether the owner serves the interval: the journal is its own, and the authority has accepted it."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the most expensive keys, sorted by key, with their share of the interval's records (0 to 1).
@@ -669,10 +672,11 @@ class IntervalLoad(_message.Message):
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dead_letters: _builtins.int = ...,
         slow: _builtins.float = ...,
+        serving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
