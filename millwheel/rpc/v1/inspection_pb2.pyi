@@ -60,6 +60,7 @@ class InspectKeyResponse(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     STATE_ERROR_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    SEALED_COMMIT_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal and the commit number of the state that this response shows."""
     commit: _builtins.int
@@ -77,6 +78,8 @@ class InspectKeyResponse(_message.Message):
     """The reason why the state cannot be read. Empty if it can be read."""
     stopped: _builtins.str
     """The reason why the failure policy has stopped the computation. Empty if it has not."""
+    sealed_commit: _builtins.int
+    """Set if the response shows what this commit leaves, and the commit is not in the journal yet."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerStatus]: ...
     @_builtins.property
@@ -98,10 +101,11 @@ class InspectKeyResponse(_message.Message):
         waits: _builtins.str = ...,
         state_error: _builtins.str = ...,
         stopped: _builtins.str = ...,
+        sealed_commit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "failure", b"failure", "hold_us", b"hold_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "sealed_commit", b"sealed_commit", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_us: _TypeAlias = _typing.Literal["hold_us"]  # noqa: Y015
     _WhichOneofArgType__hold_us: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us"]  # noqa: Y015
