@@ -170,7 +170,7 @@ def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
         for name, size in sizes.items():
             stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
         if sizes:
-            stack.enter_context(patch("millwheel.worker.interval.pages._COLLECTED", 2))
+            stack.enter_context(patch("millwheel.worker.interval.cache.pages._COLLECTED", 2))
         yield
 
 

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.id_segments import AdmissionState
+from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -36,7 +37,7 @@ from millwheel.worker.messages import (
     Started,
 )
 
-__all__ = ["LatestWatermarks", "OwnerConfig", "OwnerCore", "OwnerPhase"]
+__all__ = ["OwnerConfig", "OwnerCore", "OwnerPhase"]
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
@@ -67,32 +68,6 @@ class OwnerConfig(Protocol):
     def sequencer(self) -> int: ...
     @property
     def parents(self) -> tuple[Parent, ...]: ...
-
-
-class LatestWatermarks:
-    """Merges many updates into one. It serves receivers that join later, or that could not process updates before."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, int] = {}
-        self._sequencers: dict[str, dict[KeyInterval | str, int]] = {}
-
-    def add(self, update: SenderWatermarks) -> None:
-        """Merge an update. Neither values nor sequencers go back."""
-        for sender, value in update.values.items():
-            self._values[sender] = max(value, self._values.get(sender, value))
-            known = self._sequencers.setdefault(sender, {})
-            for member, sequencer in update.sequencers.get(sender, ()):
-                known[member] = max(sequencer, known.get(member, sequencer))
-
-    def keep(self, senders: Collection[str]) -> None:
-        """Drop all senders except these."""
-        for sender in self._values.keys() - senders:
-            del self._values[sender], self._sequencers[sender]
-
-    def update(self) -> SenderWatermarks:
-        """The merged update."""
-        sequencers = {sender: list(members.items()) for sender, members in self._sequencers.items()}
-        return SenderWatermarks(dict(self._values), sequencers)
 
 
 class OwnerCore(ABC, Generic[EventT, EffectT]):
@@ -218,7 +193,10 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         if not ids.exactly_once:
             return
         for sender, watermark in event.values.items():
-            ids.dedup.advance(sender, watermark, ids.slack.get(sender, 0), event.sequencers.get(sender, ()))
+            if sequencers := event.sequencers.get(sender):
+                ids.dedup.learn(sender, sequencers)
+            if sender in ids.dedup.opaque_groups:
+                ids.advance(sender, watermark)
 
     def _on_catalog_changed(self, event: CatalogChanged) -> None:
         if event.slack is not None:

@@ -11,7 +11,7 @@ from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
 
@@ -77,12 +77,12 @@ class Deduplicate(Computation[Any, int | None]):
             ever.
 
     Raises:
-        UsageError: ``within`` is not positive.
+        UsageError: ``within`` is not positive, or is probably in another unit.
     """
 
     def __init__(self, output: str, within: Duration | None = None) -> None:
-        if within is not None and within <= 0:
-            raise UsageError(f"deduplicate takes a positive time, not {within} microseconds")
+        if within is not None:
+            check_duration("deduplicate(within)", within)
         self.output = output
         self.within = within
 

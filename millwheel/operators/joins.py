@@ -14,6 +14,7 @@ import msgspec
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 
@@ -52,7 +53,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         keep_right: Whether right records without a partner are produced.
 
     Raises:
-        UsageError: No time is in the interval.
+        UsageError: No time is in the interval, or a bound is probably in another unit.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         keep_left: bool = False,
         keep_right: bool = False,
     ) -> None:
+        check_duration("join_within(before=...)", abs(before), least=0)
+        check_duration("join_within(after=...)", abs(after), least=0)
         if before + after < 0:
             raise UsageError(f"no time is from {before} microseconds before a record to {after} microseconds after it")
         left, right, self.result = types

@@ -10,7 +10,7 @@ import msgspec
 from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["ClockTimeout", "Timeout"]
@@ -24,8 +24,7 @@ class _OnSilence(Generic[T]):
     """What both computations of this module are made from."""
 
     def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
-        if after <= 0:
-            raise UsageError(f"timeout takes a positive time, not {after} microseconds")
+        check_duration("timeout(after)", after)
         self.after = after
         self.function = function
         self.output = output
@@ -54,7 +53,7 @@ class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
         result: The type of the results.
 
     Raises:
-        UsageError: ``after`` is not positive.
+        UsageError: ``after`` is not positive, or is probably in another unit.
     """
 
     def process_record(self, ctx: Context[list[tuple[int, int, T]]], record: Record[Any]) -> None:
@@ -93,7 +92,7 @@ class ClockTimeout(_OnSilence[T], Computation[Any, list[T]]):
         result: The type of the results.
 
     Raises:
-        UsageError: ``after`` is not positive.
+        UsageError: ``after`` is not positive, or is probably in another unit.
     """
 
     def process_record(self, ctx: Context[list[T]], record: Record[Any]) -> None:

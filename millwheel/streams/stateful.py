@@ -7,13 +7,13 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration, TimeDomain
-from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Timeout, Update
+from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Throttle, Timeout, Update
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.result_types import one_result, updated_result
+from millwheel.streams.result_types import one_result, state_of_initial, updated_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -162,10 +162,12 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: Nothing states the type of a result.
+            UsageError: Nothing states the type of a result, or of the states: ``initial`` is None and ``function`` is
+                not annotated.
         """
         result = updated_result(name, function, to)
-        step = Update(initial, function, name, state or first_type(function) or type(initial), result)
+        kept = state or first_type(function) or state_of_initial(name, function, initial)
+        step = Update(initial, function, name, kept, result)
         return self.step(name, step, result, options)
 
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
@@ -191,9 +193,43 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``within`` is not positive.
+            UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def throttle(
+        self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
+    ) -> Stream[T]:
+        """At most ``count`` records of each key in any time of the length ``per``. The others are dropped.
+
+        A record passes if there is room when it arrives. So the choice depends on the order of arrival, and after
+        :meth:`KeyedStream.ordered_by_time` on the timestamps alone. For example, one alert of a machine in an hour::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> plant, noon = mw.Topology("plant"), 1_700_000_000_000_000
+            >>> alerts = plant.source("alerts", str).key_by(lambda machine: machine)
+            >>> calls = alerts.throttle("calls", 1, mw.hours(1), excess="repeated")
+            >>> harness = TopologyHarness(plant)
+            >>> for minute, machine in [(0, "a"), (10, "b"), (59, "a"), (60, "a")]:
+            ...     harness.send("alerts", machine, timestamp=mw.Timestamp(noon + mw.minutes(minute)))
+            >>> harness.values("calls"), harness.values("repeated")
+            (['a', 'b', 'a'], ['a'])
+
+        Nothing is delayed: what must wait would be kept, and a source that is faster for long would fill the state. A
+        source is held back by ``allowed_skew``, and calls of a service by the ``concurrency`` of :meth:`enrich`.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            count: How many records pass, from 1 to 1,000.
+            per: In which time, in microseconds of event time.
+            excess: The stream of the records that do not pass.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``count`` or ``per`` is out of its range. Or ``excess`` is the name of the step.
+        """
+        return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
@@ -207,7 +243,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``keep`` is not positive.
+            UsageError: ``keep`` is not positive, or is probably in another unit.
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
@@ -252,7 +288,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``after`` is not positive. Or nothing states the type of a result.
+            UsageError: ``after`` is not positive, or is probably in another unit. Or nothing states the type of a
+                result.
         """
         result = one_result(name, function, to)
         step: Timeout[T] | ClockTimeout[T]

@@ -5,7 +5,7 @@ The first phase computes partial results by shard. The second phase computes one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
@@ -79,7 +79,14 @@ def partial_aggregate(
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
-    return Aggregate(windows, unfinished, output=output, too_late=too_late)
+    return _PartialAggregate(windows, unfinished, output=output, too_late=too_late)
+
+
+class _PartialAggregate(Aggregate[A]):
+    """The first phase."""
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[Any]]) -> str:
+        return key.partition("|")[2]
 
 
 def _same(value: Any) -> Any:

@@ -6,13 +6,14 @@ from collections import deque
 from typing import Any
 
 from millwheel.worker.admission import ArrivalOrder
-from millwheel.worker.interval import holding_records, outbox
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.flows import Flow
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.hooks import holding_records
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.outbox_flows import OutboxFlows
+from millwheel.worker.interval.outbox import outbox
+from millwheel.worker.interval.outbox.flows import Flow
+from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.outbox.outbox_flows import OutboxFlows
 from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting

@@ -7,7 +7,7 @@ from typing import Any
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import recovery
-from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.state import IntervalState
 from simulation.mutations.base import mutation, replace
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
-from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.holds import Hold, Holds
-from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.hooks.firing import Firing
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -18,16 +18,16 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
-from millwheel.worker.interval.commits import CommitPipeline
+from millwheel.worker.interval.cache.eviction import evict_cells
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.parents import Needs
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
-from millwheel.worker.interval.eviction import evict_cells
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
-from millwheel.worker.interval.parents import Needs
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
 from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
@@ -275,7 +275,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            if commits.settle_weak(out) or (spilled.parts and checkpoints.spilling.may_take_in):
+            settled = bool(commits.weak_queue) and commits.settle_weak(out)
+            if settled or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue

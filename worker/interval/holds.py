@@ -15,7 +15,7 @@ fire for a passing one (G13).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -39,7 +39,7 @@ class Hold:
     timestamps that it covers. A hold that covers nothing costs nothing.
 
     Invariant: a hold ends exactly once, by ``release`` or because another hold took it over. Afterwards every use is an
-    error. A hold that its owner forgets never ends: ``Holds.check`` finds it.
+    error. A hold that its owner forgets never ends: ``check_holds`` (``invariants.py``) finds it.
     """
 
     __slots__ = ("_holds", "at", "count")
@@ -197,32 +197,3 @@ class Holds:
         """Raise the output watermark to ``to``, unless it is higher. Returns it. It never goes back (G7)."""
         self.output = max(to, self.output)
         return self.output
-
-    def check(self, stated: Iterable[int], passing: Iterable[Hold]) -> None:
-        """Check that each hold has an owner, and each owner its hold.
-
-        Args:
-            stated: The stated holds that the timers, the spilled timers and the keys have.
-            passing: The passing holds of all owners.
-
-        Raises:
-            RuntimeError: A hold was lost, or ended too early.
-        """
-        kept, needed = dict(self._stated.items()), _counted(stated)
-        if kept != needed:
-            raise RuntimeError(f"the stated holds are {kept}, and their owners have {needed}")
-        owned = [hold for hold in passing if hold.count]
-        if len(owned) != len(self._open) or set(owned) != self._open.keys():
-            times = sorted(hold.at for hold in self._open), sorted(hold.at for hold in owned)
-            raise RuntimeError("the passing holds are at {}, and those of owners at {}".format(*times))
-        kept, needed = dict(self._passing.items()), _counted(hold.at for hold in self._open)
-        if kept != needed:
-            raise RuntimeError(f"the passing holds are {needed}, and the output watermark stands by {kept}")
-
-
-def _counted(times: Iterable[int]) -> dict[int, int]:
-    """How often each time appears. It is called after each event of a checked interval, and mostly with few times."""
-    counts: dict[int, int] = {}
-    for at in times:
-        counts[at] = counts.get(at, 0) + 1
-    return counts

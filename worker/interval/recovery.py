@@ -18,7 +18,7 @@ from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.interval.base_parts import (
+from millwheel.worker.interval.commits.base_parts import (
     HOLDS_PART,
     INHERITED_PART,
     META_PART,
@@ -26,7 +26,14 @@ from millwheel.worker.interval.base_parts import (
     TIMERS_PART,
     VOIDS_PART,
 )
-from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
+from millwheel.worker.interval.commits.divided import (
+    ENTRY_PART,
+    base_parts,
+    entry_parts,
+    is_entry_part,
+    joined,
+    names_base,
+)
 from millwheel.worker.interval.entry import (
     BaseMeta,
     InheritedRow,

@@ -17,7 +17,7 @@ from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
-from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.hook_times import HookMeter
 from tests.driving import SingleCoreDriver
 

@@ -16,9 +16,9 @@ from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.commits.parts import PART_BYTES
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import (
     Acknowledged,
