@@ -115,14 +115,14 @@ class Worker:
         """The service brings a batch."""
         self.batches.append(len(delivery.keys))
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
-        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].deliver(delivery, refuse))
+        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].receive(delivery, refuse))
 
     async def _commit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(0.001)
             for consumer, receiver in self._owned():
                 if not consumer.hold:
-                    _reply(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
+                    _reply(receiver.commit_some(1_000_000 if self.calm else self.chance.randint(1, 400)))
 
 
 def _reply(answers: list[Answer]) -> None:
@@ -194,7 +194,7 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
 def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
     intervals = [
         catalog_pb2.IntervalRecord(
-            keys=common_pb2.KeyInterval(start=receiver.keys.start, end=receiver.keys.end),
+            keys=common_pb2.KeyInterval(start=receiver.interval.start, end=receiver.interval.end),
             journal=journal,
             sequencer=1 + consumer.tenures.get(journal, 0),
             owner=common_pb2.Endpoint(address=consumer.owners[journal]) if consumer.owners[journal] else None,
@@ -217,8 +217,8 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
     for worker in started:
         await worker.start()
-    consumers["x"] = Consumer.new("x", started[0].address)
-    consumers["y"] = Consumer.new("y", started[-1].address)
+    consumers["x"] = Consumer("x", started[0].address)
+    consumers["y"] = Consumer("y", started[-1].address)
     store = FaultyStore()
     await store.create_journal("authority.0")
     watermarks = Authority(store, await AuthorityShard.open(store, "authority.0", 1))
