@@ -9,17 +9,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
-from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shard import AuthorityShard
 from millwheel.coordination.contract import Coordinator, Put
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.catalog_keys import authority_key, worker_key
-from millwheel.model.incarnation import injector_group
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import (
@@ -29,9 +25,8 @@ from millwheel.rpc.v1 import (
     inspection_pb2_grpc,
     watermark_pb2_grpc,
 )
-from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import StateStore
-from millwheel.store.memory import MemoryStore
+from tests.authority.gated import GatedAuthority, gated_authority
 from tests.serving import serving
 
 
@@ -145,47 +140,12 @@ async def register_authority(coordinator: Coordinator, address: str) -> None:
     await coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
 
 
-class Authority(WatermarkServicer):
-    """A real shard of the authority, which notes what the master asks of it."""
-
-    def __init__(self, shell: AuthorityShard) -> None:
-        super().__init__(shell)
-        self.shell = shell
-        self.sequencers: dict[str, int] = {}
-        """By process: what was accepted."""
-        self.expected: dict[str, list[str]] = {}
-        self.as_of: list[int] = []
-        self.reported: asyncio.Queue[list[str]] = asyncio.Queue()
-        self.removed: asyncio.Queue[str] = asyncio.Queue()
-
-    async def report(self, process: str, watermark: int, stream: str = "zeitgeist/queries") -> None:
-        """As the process does."""
-        report = WatermarkReport(injector_group(stream), process, self.sequencers[process], watermark)
-        assert await self.shell.report([report]) == []
-
-    async def AcceptSequencer(self, request: Any, context: Any) -> Any:
-        self.sequencers[request.process] = request.sequencer
-        return await super().AcceptSequencer(request, context)
-
-    async def ExpectInjectors(self, request: Any, context: Any) -> Any:
-        assert not self.sequencers or request.stream in self.expected, "expected before the first is accepted"
-        self.expected[request.stream] = list(request.processes)
-        self.as_of.append(request.as_of_revision)
-        self.reported.put_nowait(list(request.processes))
-        return await super().ExpectInjectors(request, context)
-
-    async def RemoveGroup(self, request: Any, context: Any) -> Any:
-        self.removed.put_nowait(request.group)
-        return await super().RemoveGroup(request, context)
-
-
 @asynccontextmanager
-async def authority(coordinator: Coordinator, store: StateStore | None = None) -> AsyncIterator[Authority]:
-    """A registered authority behind real gRPC on loopback. ``store``: its own, by default one in memory."""
-    store = store or MemoryStore()
-    await store.create_journal("authority.0")
-    servicer = Authority(await AuthorityShard.open(store, "authority.0", 1))
-    async with serving(partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)) as address:
+async def authority(coordinator: Coordinator) -> AsyncIterator[GatedAuthority]:
+    """A registered authority behind real gRPC on loopback."""
+    async with (
+        gated_authority() as servicer,
+        serving(partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)) as address,
+    ):
         await register_authority(coordinator, address)
         yield servicer
-    await servicer.shell.close()

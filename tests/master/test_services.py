@@ -30,10 +30,11 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
+from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.authority.gated import GatedAuthority
 from tests.coordination.memory import MemoryCoordinator
-from tests.faulty_store import FaultyStore
 from tests.master.replica import authority, owner, register_worker, replica
 from tests.patience import patience
 
@@ -284,6 +285,13 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
         assert (await cluster.submit(request="again")).version == 2
 
 
+async def report(authority: GatedAuthority, process: str, watermark: int) -> None:
+    """As the process does."""
+    group = injector_group("zeitgeist/queries")
+    one = WatermarkReport(group, process, authority.sequencers[process], watermark)
+    assert await authority.shell.report([one]) == []
+
+
 @pytest.mark.guarantee("G4")
 async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluster) -> None:
     await cluster.submit()
@@ -297,12 +305,12 @@ async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluste
         assert opened.authority == known.authority_of(injector_group("zeitgeist/queries"))
         again = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert again.sequencer > opened.sequencer
-        await servicer.report("p", 7)
+        await report(servicer, "p", 7)
         (status,) = await cluster.client.list_injectors("zeitgeist/queries")
         assert (status.process, status.watermark_us, status.finished) == ("p", 7, False)
         assert status.sequencer == again.sequencer
         await cluster.client.open_injector("zeitgeist/queries", "q")
-        await servicer.report("q", MAX_TIMESTAMP)
+        await report(servicer, "q", MAX_TIMESTAMP)
         assert (await refused(cluster.client.open_injector("zeitgeist/queries", "q"))).reason == "INJECTOR_FINISHED"
         assert [one.finished for one in await cluster.client.list_injectors()] == [False, True]
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
@@ -313,11 +321,11 @@ async def test_an_ended_stream_and_a_finished_process_are_distinct(cluster: Clus
         await cluster.submit()
         for process in ("p", "other"):
             await cluster.client.open_injector("zeitgeist/queries", process)
-        await servicer.report("p", MAX_TIMESTAMP)
+        await report(servicer, "p", MAX_TIMESTAMP)
         one = await refused(cluster.client.open_injector("zeitgeist/queries", "p"))
         assert "injector process 'p' of stream 'zeitgeist/queries' has finished" in one.message
         assert one.remedy == "use another process name"
-        await servicer.report("other", MAX_TIMESTAMP)
+        await report(servicer, "other", MAX_TIMESTAMP)
         ended = await refused(cluster.client.open_injector("zeitgeist/queries", "new"))
         assert "stream 'zeitgeist/queries', with every injector process of it, has finished" in ended.message
         assert "another stream" in ended.remedy
@@ -325,21 +333,20 @@ async def test_an_ended_stream_and_a_finished_process_are_distinct(cluster: Clus
 
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) -> None:
-    store = FaultyStore()
-    async with authority(cluster.coordinator, store) as servicer:
+    async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         opened = await cluster.client.open_injector("zeitgeist/queries", "p")
-        await servicer.report("p", 7)
+        await report(servicer, "p", 7)
         error = await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
         assert error.reason == "INJECTOR_NOT_FINISHED"
-        store.gate.clear()
-        await servicer.report("p", MAX_TIMESTAMP)
+        servicer.store.gate.clear()
+        await report(servicer, "p", MAX_TIMESTAMP)
         retiring = asyncio.create_task(cluster.client.retire_injector("zeitgeist/queries", "p"))
         await asyncio.sleep(0.2)
         (status,) = await cluster.client.list_injectors("zeitgeist/queries")
         assert (status.watermark_us, status.retired, retiring.done()) == (MAX_TIMESTAMP, False, False)
         assert servicer.sequencers == {"p": opened.sequencer}, "no other life was accepted"
-        store.gate.set()
+        servicer.store.gate.set()
         await retiring
         assert (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
 
@@ -349,7 +356,7 @@ async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: 
     async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         await cluster.client.open_injector("zeitgeist/queries", "p")
-        await servicer.report("p", MAX_TIMESTAMP)
+        await report(servicer, "p", MAX_TIMESTAMP)
     away = await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
     assert (away.code, away.reason) == (FailureCode.UNAVAILABLE, "AUTHORITY_AWAY")
     assert "authority of stream 'zeitgeist/queries' cannot be reached" in away.message
@@ -363,7 +370,7 @@ async def test_of_many_injector_processes_each_is_listed_as_it_is(cluster: Clust
         await cluster.submit()
         for name in names:
             await cluster.client.open_injector("zeitgeist/queries", name)
-            await servicer.report(name, 7)
+            await report(servicer, name, 7)
         listed = await cluster.client.list_injectors("zeitgeist/queries")
     assert [(one.process, one.watermark_us) for one in listed] == [(name, 7) for name in names]
 
