@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,7 +19,6 @@ from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -100,8 +99,8 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._ids = ids
         self._admission = admission
         self._look = look
-        self._early = LatestWatermarks()
-        """Watermarks that came before the committed ids were known."""
+        self._early: dict[str, dict[KeyInterval | str, int]] = {}
+        """The sequencers of senders that were broadcast before the committed ids were known."""
         self._handlers: dict[type, Handler] = {
             Started: self._on_started,
             Delivery: self._deliveries(serving=False),
@@ -163,7 +162,8 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
-        self._forget_ids(self._early.update())
+        self._forget_ids(self._inputs.senders, {sender: known.items() for sender, known in self._early.items()})
+        self._early.clear()
         self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
         config = self._config
@@ -182,19 +182,24 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_watermarks(self, event: SenderWatermarks) -> None:
         self._inputs.update(event.values)
-        if self.phase is OwnerPhase.OPENING:
-            self._early.add(event)
-        else:
-            self._forget_ids(event)
+        if self.phase is not OwnerPhase.OPENING:
+            self._forget_ids(event.values, event.sequencers)
+            return
+        for sender, sequencers in event.sequencers.items():
+            known = self._early.setdefault(sender, {})
+            for member, sequencer in sequencers:
+                known[member] = max(sequencer, known.get(member, sequencer))
 
-    def _forget_ids(self, event: SenderWatermarks) -> None:
-        """Drop ids that no sender can send again, according to broadcast watermarks."""
+    def _forget_ids(
+        self, values: Mapping[str, int], sequencers: Mapping[str, Iterable[tuple[KeyInterval | str, int]]]
+    ) -> None:
+        """Drop ids that no sender can send again, according to broadcast watermarks and the sequencers behind them."""
         ids = self._ids
         if not ids.exactly_once:
             return
-        for sender, watermark in event.values.items():
-            if sequencers := event.sequencers.get(sender):
-                ids.dedup.learn(sender, sequencers)
+        for sender, members in sequencers.items():
+            ids.dedup.learn(sender, members)
+        for sender, watermark in values.items():
             if sender in ids.dedup.opaque_groups:
                 ids.advance(sender, watermark)
 

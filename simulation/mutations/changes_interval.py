@@ -28,7 +28,7 @@ rewriting(
     "G7",
     "an owner reports no less than was broadcast before",
     IntervalCore._serve,
-    "self.state.holds.raise_output(watermark)",
+    "self.state.output.rise(watermark)",
     "None",
     seeds=0,
     test="tests/worker/interval/test_weak_line.py::test_an_owner_reports_no_less_than_was_broadcast_before_it",

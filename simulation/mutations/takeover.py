@@ -43,7 +43,7 @@ def lost_watermark() -> None:
     """A new owner starts at minus infinity."""
 
     def forget(state: IntervalState) -> None:
-        state.clocks.watermark = state.scope.watermark = state.holds.output = MIN_TIMESTAMP
+        state.clocks.watermark = state.scope.watermark = state.output.value = MIN_TIMESTAMP
 
     _settling(forget)
 

@@ -35,7 +35,7 @@ class IntervalInvariants:
         point = journal.truncation_point
         self._rising.check(
             watermark=state.clocks.watermark,
-            output=state.holds.output,
+            output=state.output.value,
             elapsed=state.clocks.elapsed,
             committed=journal.committed,
             truncation_point=point,
@@ -88,7 +88,7 @@ def check_holds(holds: Holds, stated: Iterable[int], passing: Iterable[Hold]) ->
     Raises:
         RuntimeError: A hold was lost, or ended too early.
     """
-    kept, needed = dict(holds._stated.items()), _counted(stated)
+    kept, needed = dict(holds.stated.items()), _counted(stated)
     if kept != needed:
         raise RuntimeError(f"the stated holds are {kept}, and their owners have {needed}")
     covering = holds._open
@@ -96,7 +96,7 @@ def check_holds(holds: Holds, stated: Iterable[int], passing: Iterable[Hold]) ->
     if len(owned) != len(covering) or set(owned) != covering.keys():
         times = sorted(hold.at for hold in covering), sorted(hold.at for hold in owned)
         raise RuntimeError("the passing holds are at {}, and those of owners at {}".format(*times))
-    kept, needed = dict(holds._passing.items()), _counted(hold.at for hold in covering)
+    kept, needed = dict(holds.passing.items()), _counted(hold.at for hold in covering)
     if kept != needed:
         raise RuntimeError(f"the passing holds are {needed}, and the output watermark stands by {kept}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -20,7 +20,6 @@ from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
-from millwheel.worker.latest_watermarks import LatestWatermarks
 from millwheel.worker.messages import Report, SenderWatermarks
 from millwheel.worker.shell.host import RunningInterval
 
@@ -132,6 +131,7 @@ class AuthorityLink:
                     {
                         name: [_origin(name, member, number) for member, number in value.sequencers]
                         for name, value in update.items()
+                        if value.sequencers
                     },
                 )
 
@@ -140,6 +140,32 @@ def _origin(group: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyI
     if isinstance(member, str) and is_injector(group):
         return f"{INJECTOR_PREFIX}{group.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
     return member, sequencer
+
+
+class LatestWatermarks:
+    """Merges many updates into one. It serves receivers that join later."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._sequencers: dict[str, dict[KeyInterval | str, int]] = {}
+
+    def add(self, update: SenderWatermarks) -> None:
+        """Merge an update. Neither values nor sequencers go back."""
+        for sender, value in update.values.items():
+            self._values[sender] = max(value, self._values.get(sender, value))
+            known = self._sequencers.setdefault(sender, {})
+            for member, sequencer in update.sequencers.get(sender, ()):
+                known[member] = max(sequencer, known.get(member, sequencer))
+
+    def keep(self, senders: Collection[str]) -> None:
+        """Drop all senders except these."""
+        for sender in self._values.keys() - senders:
+            del self._values[sender], self._sequencers[sender]
+
+    def update(self) -> SenderWatermarks:
+        """The merged update."""
+        sequencers = {sender: list(members.items()) for sender, members in self._sequencers.items()}
+        return SenderWatermarks(dict(self._values), sequencers)
 
 
 class Receiver(RunningInterval, Protocol):
@@ -164,7 +190,7 @@ class SenderWatch:
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
-        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
+        """All broadcasts so far, for a host with new senders. Later updates name only new sequencers."""
         return self._latest.update()
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:

@@ -46,7 +46,7 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     near, spilled, kept = spilling.capture()
     clocks, outbox, journal = state.clocks, state.outbox, state.journal
     bounds = clocks.key_bounds.above(clocks.watermark).rows()
-    meta = BaseMeta(FORMAT, clocks.watermark, clocks.wall, state.holds.output, journal.counts.row, bounds)
+    meta = BaseMeta(FORMAT, clocks.watermark, clocks.wall, state.output.value, journal.counts.row, bounds)
     blobs = {META_PART: encode_part(meta)}
     blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)

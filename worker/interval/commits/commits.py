@@ -3,15 +3,8 @@
 Invariant: at most one append is in flight, and appends follow the order of commit numbers. Strong productions are sent,
 and senders are ACKed, only after the append of their commit is acknowledged (G1, G9).
 
-Invariant: in a computation with weak productions, productions caused by records are sent before their append. The
-append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that same append
-(G10).
-
-Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
-state while it still receives watermarks. Only a successful append proves ownership.
-
-Weak commits wait in a queue (``weak_commits.py``). The soft state is captured only while nothing is queued or in
-flight.
+Weak productions of records are sent before the append. Their commits wait for it in a queue (``weak_commits.py``). The
+soft state is captured only while nothing is queued or in flight.
 """
 
 from __future__ import annotations
@@ -75,7 +68,7 @@ class CommitPipeline:
         self._clocks = state.clocks
         self._intake = state.intake
         self._outbox = state.outbox
-        self._holds = state.holds
+        self._output = state.output
         self._journal = state.journal
         self._ids = state.ids
         self._runner = runner
@@ -126,9 +119,9 @@ class CommitPipeline:
 
     def _release_hold(self, batch: HookBatch) -> None:
         """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
-        if batch.hold.count:
+        if batch.hold is not None:
             batch.hold.release()
-            batch.hold = self._holds.open()
+            batch.hold = None
 
     def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -175,7 +168,8 @@ class CommitPipeline:
     def _done(self, sealed: Sealed) -> list[IntervalEffect]:
         if sealed.ids is not None:
             self._ids.dedup.committed(sealed.ids)
-        sealed.hold.release()
+        if sealed.hold is not None:
+            sealed.hold.release()
         if sealed.entry is not None:
             self._journal.counts.add(*sealed.entry.counts)
         out = self._acknowledge(sealed)
@@ -209,7 +203,7 @@ class CommitPipeline:
     def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
         """Build the delivery of an outbound batch, with this sender's current ACK mark."""
         name, sequencer, keys, incarnation = self._sender
-        sender = Sender(name, sequencer, keys, incarnation, self._holds.output, self._clocks.highest_stated)
+        sender = Sender(name, sequencer, keys, incarnation, self._output.value, self._clocks.highest_stated)
         ids: PositionIds | OpaqueIds
         if outbound.opaque:
             ids = OpaqueIds(outbound.opaque)
@@ -272,7 +266,7 @@ class CommitPipeline:
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
-        if self._in_flight is not None:
+        if self._in_flight is not None and self._in_flight.hold is not None:
             yield self._in_flight.hold
         yield from self._waiting.holds()
 

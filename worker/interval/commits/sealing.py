@@ -15,7 +15,7 @@ from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
-from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.outbox.flows import ProductionBatch
@@ -34,7 +34,8 @@ class Sealed:
     """A sealed batch that is not committed yet.
 
     Its effects are already in the soft state. Invariant: until its entry is committed, no effect is visible outside. It
-    is not ACKed, nothing except weak productions is sent, and ``hold`` covers everything whose hold the commit ends.
+    is not ACKed, and nothing except weak productions is sent. ``hold`` covers everything whose hold the commit ends
+    (None: nothing).
     """
 
     __slots__ = (
@@ -51,9 +52,9 @@ class Sealed:
         "unacked",
     )
 
-    def __init__(self, commit: int, stored_first: bool, hold: Hold) -> None:
+    def __init__(self, commit: int, stored_first: bool) -> None:
         self.commit = commit
-        self.hold = hold
+        self.hold: Hold | None = None
         self.stored_first = stored_first
         """Whether productions are sent after the append: strong ones, and those of a commit that fires timers."""
         self.entry: IntervalEntry | None = None
@@ -82,7 +83,7 @@ class Sealer:
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
-        self._timer_changes = TimerChanges(state.timers, state.holds)
+        self._timer_changes = TimerChanges(state.timers, state.holds, state.output)
         self._cells = state.cells
         self._pages = state.pages
         self._outbox = state.outbox
@@ -137,7 +138,7 @@ class Sealer:
         ``stored_first`` False: its productions are weak and are sent before the entry is appended.
         """
         self._journal.sealed += 1
-        sealed = Sealed(self._journal.sealed, stored_first, self._holds.open())
+        sealed = Sealed(self._journal.sealed, stored_first)
         sealed.entry, sealed.outbound = self.apply(sealed, batch, changed)
         if self._setup.program.options.strong:
             sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
@@ -158,13 +159,14 @@ class Sealer:
         Returns its entry without ids, and its outbound batches.
         """
         consumed = [one for one in batch.consumed if one[1]]
-        sealed.hold.take(batch.hold)
+        if batch.hold is not None:
+            sealed.hold = joined(sealed.hold, batch.hold)
         sealed.consumed += consumed
         self._cells.changed(changed, sealed.commit)
         if self._setup.program.growing:
             self._pages.settle(batch.contexts)
         changes, first = self._timer_changes, sealed.commit << INDEX_BITS
-        cleared = changes.clear_fired(batch.fired, sealed.hold) if batch.fired else []
+        cleared = changes.clear_fired(batch.fired, self._ending(sealed)) if batch.fired else []
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
         producing: list[tuple[bytes, list[Production]]] = []
@@ -174,11 +176,12 @@ class Sealer:
             if not context._cell.encoded:
                 self._cells.forget_empty(key)
             if context._timers is not None:
-                changes.apply(key, context._timers, first, first | sealed.timers, sealed.hold, timers, cleared)
+                ending = self._ending(sealed)
+                changes.apply(key, context._timers, first, first | sealed.timers, ending, timers, cleared)
             if context._productions:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
-                holds.append((key, changes.apply_hold(key, context._hold, sealed.hold)))
+                holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
         sealed.timers += len(timers)
         made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
@@ -201,6 +204,12 @@ class Sealer:
             (records, duplicates, late, len(batch.dead), dropped),
         )
         return entry, self._outbox.add(productions, committed=not sealed.stored_first)
+
+    def _ending(self, sealed: Sealed) -> Hold:
+        """The hold for what the commit ends."""
+        if sealed.hold is None:
+            sealed.hold = self._holds.open()
+        return sealed.hold
 
     def _late(self, receipt: DeliveryReceipt, indexes: list[int]) -> int:
         """The number of late records.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from millwheel.model.time import TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem
+from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.entry import TimerRow
 from millwheel.worker.interval.holds import Hold, Holds
 from millwheel.worker.interval.timers import IntervalTimers, held_at
@@ -20,9 +21,10 @@ TimerName = tuple[bytes, bool, str]
 class TimerChanges:
     """Changes timers and stated holds at a seal. In each method ``ending`` is the hold of the commit."""
 
-    def __init__(self, timers: IntervalTimers, holds: Holds) -> None:
+    def __init__(self, timers: IntervalTimers, holds: Holds, output: OutputWatermark) -> None:
         self._timers = timers
         self._holds = holds
+        self._output = output
 
     def clear_fired(self, fired: Mapping[bytes, Iterable[TimerItem]], ending: Hold) -> list[TimerName]:
         """Remove the timers that have fired. Returns their names."""
@@ -64,7 +66,7 @@ class TimerChanges:
                 continue
             previous = tables[domain].get(key, tag)
             hold = setting.hold
-            if held_at(setting, domain) < self._holds.output:
+            if held_at(setting, domain) < self._output.value:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
                 # record causes is late.
                 hold = setting.cause
@@ -85,7 +87,7 @@ class TimerChanges:
         at: int | None = None
         if stated is not None:
             at, cause = stated
-            if at < self._holds.output:
+            if at < self._output.value:
                 at = cause
         self._holds.set_of_key(key, at, ending)
         return at

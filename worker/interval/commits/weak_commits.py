@@ -1,12 +1,17 @@
 """Weak commits that wait for the ACKs of their productions (section 6.1.3; G10).
 
-They wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
+Invariant: in a computation with weak productions, productions caused by records are sent before their append. The
+append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that append.
+
+Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
+state while it still receives watermarks. Only a successful append proves ownership.
+
+Weak commits wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
 is *open* while another is ahead of it: batches join it and their productions are sent at once. When the commit becomes
 the first, it waits for its ACKs and the next commit is open.
 
 Queued commits contain only productions caused by records. The record's id identifies these, also after a takeover. The
-commit that sets a timer identifies the timer's productions, so that commit must be in the journal first. The soft state
-is captured only while nothing is queued or in flight.
+commit that sets a timer identifies the timer's productions, so that commit must be in the journal first.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.worker.interval.commits.checkpoint import Checkpointer
 from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
-from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
@@ -151,7 +156,7 @@ class WeakCommits:
         sealed.unacked = set()
         acked, holds = self._take_acked()
         for hold in holds:
-            sealed.hold.take(hold)
+            sealed.hold = joined(sealed.hold, hold)
         sealed.entry = replace(
             entry,
             states=list(dict(entry.states).items()),
@@ -183,7 +188,8 @@ class WeakCommits:
     def holds(self) -> Iterator[Hold]:
         """The holds of the queued commits, and of ACKs that no commit has taken."""
         for sealed, _ in self.queue:
-            yield sealed.hold
+            if sealed.hold is not None:
+                yield sealed.hold
         for _, hold in self.acked:
             yield hold
 

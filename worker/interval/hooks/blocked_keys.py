@@ -19,7 +19,7 @@ from millwheel.sdk.errors import StateDamagedError
 from millwheel.sdk.growing.pages import PagesNeededError
 from millwheel.sdk.scope import PAGES_TAG, UNSET, Production, StateCell
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Item, RecordItem, TimerItem, Wait
-from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.failures import (
     HOOK_ERRORS,
     Decision,
@@ -296,7 +296,7 @@ class BlockedKeys:
         if isinstance(item, RecordItem):
             item.receipt.blocked.discard(item.record)
         if hold is not None:
-            batch.hold.take(hold)
+            batch.hold = joined(batch.hold, hold)
         if error is None:
             batch.contexts[key] = context
             batch.records += 1

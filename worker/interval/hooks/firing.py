@@ -47,7 +47,7 @@ class Firing:
             due = table.pop_due(upto, self._setup.settings.batch_records - runner.batch.records)
             if due and domain is TimeDomain.EVENT_TIME:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
-                runner.batch.hold.cover(due[0][0])
+                runner.batch.hold = self._holds.covering(runner.batch.hold, due[0][0])
             fired, began = 0, self._setup.meter.clock()
             for at, key, tag in due:
                 timer = at, domain, tag
@@ -93,7 +93,7 @@ class Firing:
                 return False
             table.hand_out(key, tag, at)
             if domain is TimeDomain.EVENT_TIME:
-                runner.batch.hold.cover(at)
+                runner.batch.hold = self._holds.covering(runner.batch.hold, at)
             self._fire_alone(key, (at, domain, tag))
         return True
 
@@ -127,9 +127,7 @@ class Firing:
         blocked = self._blocked.keys[key]
         blocked.due.append(timer)
         if timer[1] is TimeDomain.EVENT_TIME:
-            if blocked.hold is None:
-                blocked.hold = self._holds.open()
-            blocked.hold.cover(timer[0])
+            blocked.hold = self._holds.covering(blocked.hold, timer[0])
 
     def return_postponed(self, key: bytes) -> None:
         """Return the postponed timers of a key that is being unblocked. They are due again."""
@@ -161,7 +159,8 @@ class Firing:
     def take_over(self, key: bytes, timer: TimerItem) -> None:
         """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
         if timer[1] is TimeDomain.EVENT_TIME:
-            self.runner.batch.hold.cover(timer[0])
+            batch = self.runner.batch
+            batch.hold = self._holds.covering(batch.hold, timer[0])
         postponed, hold = self._blocked.keys[key].take_due()
         for at, domain, tag in postponed:
             setting = self._timers.tables[domain].get(key, tag)

@@ -35,13 +35,13 @@ class HookBatch:
 
     ``Sealer.seal`` turns it into a commit. In a computation with weak productions it may join the open commit instead.
 
-    ``hold`` covers the times of the event-time timers that fire in the batch.
+    ``hold`` covers the times of the event-time timers that fire in the batch. None: there are none.
     """
 
     __slots__ = ("consumed", "contexts", "dead", "fired", "hold", "records", "size")
 
-    def __init__(self, hold: Hold) -> None:
-        self.hold = hold
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
         self.contexts: dict[bytes, Context[Any]] = {}
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.fired: dict[bytes, list[TimerItem]] = {}
@@ -85,7 +85,7 @@ class Runner:
         self._blocked = state.blocked
         self._cells = state.cells
         self._holds = state.holds
-        self.batch = HookBatch(self._holds.open())
+        self.batch = HookBatch()
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
@@ -116,7 +116,7 @@ class Runner:
 
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
-        batch, self.batch = self.batch, HookBatch(self._holds.open())
+        batch, self.batch = self.batch, HookBatch()
         self._setup.scope.produced_bytes = 0
         self.number += 1
         return batch

@@ -133,7 +133,8 @@ class KeyScheduler:
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""
-        yield self.runner.batch.hold
+        if (hold := self.runner.batch.hold) is not None:
+            yield hold
         yield from self.blocked_keys.holds()
 
 

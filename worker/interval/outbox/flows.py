@@ -1,11 +1,9 @@
 """Outbound batches, and ordered flows: the order in which they reach one journal (sections 6.1.1, 6.1.2; G15).
 
-An *outbound batch* (``ProductionBatch``) has productions for one journal, as columns. All outbound batches that an
-interval sends to one journal form one *flow*. Each sending has a number, and states the number that the receiver must
-have accepted before it. A receiver refuses a sending that is out of order.
+All outbound batches that an interval sends to one journal form one *flow*. Each sending has a number, and states the
+number that the receiver must have accepted before it. A receiver refuses a sending that is out of order.
 
-After a refusal the flow halts. It continues later from the refused outbound batch if the receiver had no room.
-Otherwise it continues from the oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
+After a refusal the flow halts. ``outbox_flows.py`` decides how it continues.
 """
 
 from __future__ import annotations
@@ -20,9 +18,6 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["INDEX_BITS", "Flow", "ProductionBatch"]
-
-_FIRST_WINDOW_BATCHES: Final = 1
-"""Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
 
 INDEX_BITS: Final = 24
 """A production's position is commit << INDEX_BITS | index.
@@ -125,15 +120,15 @@ class Flow:
     """
 
     __slots__ = (
-        "_asked",
-        "_refused",
-        "_window",
+        "asked",
         "batches",
         "consumer",
         "halted",
         "journal",
         "last",
+        "refused",
         "waiting",
+        "window",
     )
 
     def __init__(self, consumer: IncarnationId, journal: str) -> None:
@@ -146,70 +141,25 @@ class Flow:
         """The number of the last sending, which the next one follows. 0: the next one starts the flow."""
         self.halted = 0
         """The refused number. Nothing is sent until the flow continues. 0: none was refused."""
-        self._refused: tuple[int, bool] | None = None
+        self.refused: tuple[int, bool] | None = None
         """The first refused number, and whether the receiver had no room."""
-        self._window = 0
+        self.window = 0
         """Outbound batches that may be sent before the receiver answers. 0: no limit."""
-        self._asked = 0
+        self.asked = 0
         """The number whose answer opens the window."""
 
     @property
     def blocked(self) -> bool:
         """Whether nothing can be sent now."""
-        return bool(self.halted or self._asked)
-
-    @property
-    def refused(self) -> bool:
-        """Whether the refused sending is known, or no longer matters because it is not under way any more."""
-        return self._refused is not None or not any(one.sent and one.token == self.halted for one in self.batches)
-
-    def refuse(self, batch: ProductionBatch, full: bool) -> None:
-        """Register that the sending was refused or lost. ``full``: the only reason is that the receiver had no room."""
-        if self._refused is None or batch.token < self._refused[0]:
-            self._refused = batch.token, full
+        return bool(self.halted or self.asked)
 
     def answered(self, token: int) -> bool:
         """Register that the receiver accepted that sending. Returns whether more can be sent now."""
-        if token != self._asked or not token:
+        if token != self.asked or not token:
             return False
-        self._asked = 0
-        self._window *= 2
+        self.asked = 0
+        self.window *= 2
         return not self.halted
-
-    def go_on(self) -> bool:
-        """Continue after a refusal whose delay is over. Returns whether the flow must restart from its oldest batch."""
-        refused, self._refused = self._refused, None
-        self.halted = 0
-        if refused is None:
-            return False
-        token, full = refused
-        first = next((one for one in self.batches if one.sent and one.token == token), None)
-        if not full or first is None:
-            return True
-        again = sorted((one for one in self.batches if one.sent and one.token >= token), key=_token)
-        for one in again:
-            one.sent = False
-        self.waiting.extendleft(reversed(again))
-        self.last = first.after
-        self._narrow()
-        return False
-
-    def begin(self) -> None:
-        """Send everything that is not ACKed, from the oldest outbound batch."""
-        due = [one for one in self.batches if one.committed]
-        due.sort(key=_order)
-        again = False
-        for one in due:
-            again = again or one.sent
-            one.sent = False
-        self.waiting = deque(due)
-        self.last, self.halted, self._refused = 0, 0, None
-        self._asked = self._window = 0
-        if again:
-            self._narrow()
-
-    def _narrow(self) -> None:
-        self._asked, self._window = 0, _FIRST_WINDOW_BATCHES
 
     def next_round(self) -> list[tuple[ProductionBatch, bool]]:
         """The outbound batches to send now, in order, each with whether the receiver must confirm it at once."""
@@ -218,14 +168,14 @@ class Flow:
             waiting.popleft()
         if self.blocked or not waiting:
             return []
-        if not self._window or len(waiting) <= self._window:
+        if not self.window or len(waiting) <= self.window:
             # Nothing is left behind these, so the flow has no window from here on.
-            self._window = 0
+            self.window = 0
             taken = [one for one in waiting if one in batches]
             waiting.clear()
             return [(one, False) for one in taken]
         taken = []
-        while waiting and len(taken) < self._window:
+        while waiting and len(taken) < self.window:
             one = waiting.popleft()
             if one in batches:
                 taken.append(one)
@@ -251,13 +201,5 @@ class Flow:
         for (one, asks), (held, others) in zip(chosen, reversed(least), strict=True):
             one.after, one.sent, self.last = self.last, True, one.token
             if asks:
-                self._asked = one.token
+                self.asked = one.token
             yield one, DeliveryOrder(one.token, one.after, held, tuple(sorted(others)), asks)
-
-
-def _order(batch: ProductionBatch) -> tuple[int, int]:
-    return batch.age, batch.first
-
-
-def _token(batch: ProductionBatch) -> int:
-    return batch.token

@@ -5,7 +5,7 @@ consumer and one of the consumer's intervals. The sequence is usually the interv
 by a split or merge keep the parent's sequence, because receivers know them by it.
 
 An outbound batch is kept until each of its records is ACKed. After any failure it is sent again with the same ids and
-the same bytes (G9). The outbound batches for one journal form a *flow*, which keeps them in order (G15).
+the same bytes (G9). Its *flow* keeps its order (``flows.py``; G15).
 """
 
 from __future__ import annotations

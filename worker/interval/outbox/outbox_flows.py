@@ -1,7 +1,12 @@
-"""All flows of one interval, and how they continue after a refusal, a loss, or a move of keys (6.1.1; G15)."""
+"""All flows of one interval, and how they continue after a refusal, a loss, or a move of keys (6.1.1; G15).
+
+A refused flow continues from the refused outbound batch if the receiver had no room. Otherwise it continues from the
+oldest outbound batch that is not ACKed (docs/decisions/0020-order.md).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -12,6 +17,9 @@ __all__ = ["OutboxFlows"]
 
 _MAX_FLOWS: Final = 1_000
 """Number of flows of a consumer above which empty ones are dropped. Otherwise there is one for every past journal."""
+
+_FIRST_WINDOW_BATCHES: Final = 1
+"""Outbound batches that are sent first after a refusal. The number doubles each time the receiver accepts them."""
 
 
 class OutboxFlows:
@@ -117,19 +125,21 @@ class OutboxFlows:
         """
         batch = self._batches.get(token)
         if batch is not None and batch.sent:
-            batch.flow.refuse(batch, full)
-            self._halted[batch.flow] = None
+            flow = batch.flow
+            if flow.refused is None or token < flow.refused[0]:
+                flow.refused = token, full
+            self._halted[flow] = None
 
     def go_on(self) -> None:
         """Restart the flows with a refused sending, towards the current owners of their keys."""
-        for flow in [one for one in self._halted if one.refused]:
+        for flow in [one for one in self._halted if _may_go_on(one)]:
             if flow not in self._halted:
                 continue  # it was regrouped with another
             del self._halted[flow]
             if flow.batches and self._moved(flow):
                 self.look_for_moves(flow.consumer)
                 continue
-            if flow.go_on():
+            if _go_on(flow):
                 self._begin(flow)
             self.eager[flow] = None
 
@@ -143,7 +153,7 @@ class OutboxFlows:
 
     def _begin(self, flow: Flow) -> None:
         """Restart a flow from its oldest outbound batch."""
-        flow.begin()
+        _start(flow)
         self.eager[flow] = None
 
     def copies_refused(self, batch: ProductionBatch, indexes: Iterable[int]) -> None:
@@ -159,3 +169,38 @@ class OutboxFlows:
             batch.sent = False
             flow.waiting.append(batch)
             self.eager[flow] = None
+
+
+def _may_go_on(flow: Flow) -> bool:
+    """Whether the refused sending is known, or no longer matters because it is not under way any more."""
+    return flow.refused is not None or not any(one.sent and one.token == flow.halted for one in flow.batches)
+
+
+def _go_on(flow: Flow) -> bool:
+    """Continue after a refusal whose delay is over. Returns whether the flow must restart from its oldest batch."""
+    refused, flow.refused = flow.refused, None
+    flow.halted = 0
+    if refused is None:
+        return False
+    token, full = refused
+    first = next((one for one in flow.batches if one.sent and one.token == token), None)
+    if not full or first is None:
+        return True
+    again = sorted((one for one in flow.batches if one.sent and one.token >= token), key=lambda one: one.token)
+    for one in again:
+        one.sent = False
+    flow.waiting.extendleft(reversed(again))
+    flow.last = first.after
+    flow.asked, flow.window = 0, _FIRST_WINDOW_BATCHES
+    return False
+
+
+def _start(flow: Flow) -> None:
+    """Send everything that is not ACKed, from the oldest outbound batch."""
+    due = sorted((one for one in flow.batches if one.committed), key=lambda one: (one.age, one.first))
+    again = any(one.sent for one in due)
+    for one in due:
+        one.sent = False
+    flow.waiting = deque(due)
+    flow.last, flow.halted, flow.refused = 0, 0, None
+    flow.asked, flow.window = 0, _FIRST_WINDOW_BATCHES if again else 0
