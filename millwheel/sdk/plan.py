@@ -180,15 +180,14 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
 
 def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> int:
     """Give the streams of a computation's own inputs their types. Returns how many of them had none."""
-    types = {name: plan.streams[name].type for name in computation.inputs}
-    read = _only(one for name, raw in types.items() for one in computation.read_types(name, raw))
-    if not is_known(read):
-        return 0
+    types = {name: computation.read_types(name, plan.streams[name].type) for name in computation.inputs}
+    read = _only(one for each in types.values() for one in each)
+    lately = _only(one for name, each in types.items() if name not in computation.never_late for one in each)
     late, where = computation.options.late, f"computation {computation.name!r}"
-    given = [(name, f"inputs of {where}, as they came") for name in computation.forwards]
+    given = [(name, read, f"inputs of {where}, as they came") for name in computation.forwards]
     if late.action is LateAction.DIVERT and late.stream in plan.streams:
-        given.append((late.stream, f"late records of {where}"))
-    return sum(_settle(plan.streams[name], read, by) for name, by in given)
+        given.append((late.stream, lately, f"late records of {where}"))
+    return sum(_settle(plan.streams[name], type_, by) for name, type_, by in given if is_known(type_))
 
 
 def _only(types: Iterable[Any]) -> Any:

@@ -81,7 +81,7 @@ _taken_out(
 _taken_out(
     "one-initial-state",
     "each key gets a copy of the initial state of its own",
-    Update.process_record,
+    Update.next_state,
     "deepcopy(self.initial)",
     "self.initial",
     "update",
