@@ -24,6 +24,8 @@ import os
 # imported. A child that they prepare while calls go on dies before it runs its program: so did the Java gateway that
 # a Spark driver started beside a MillWheel client.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Its C core writes a line to stderr for each server that shuts down: noise in a user's terminal.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from millwheel import agg, windows
 from millwheel.model.time import (

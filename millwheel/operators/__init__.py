@@ -1,20 +1,28 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
+from millwheel.operators.cogroup import CoGroup, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
-from millwheel.operators.tables import Latest, LatestJoin
+from millwheel.operators.tables import Latest, LatestJoin, TableJoin
+from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.updating import Update
-from millwheel.operators.window_join import WindowJoin
 
 __all__ = [
+    "COPIES",
     "LEFT",
     "LIMIT",
     "RIGHT",
+    "ROWS",
+    "BroadcastAsOfJoin",
+    "BroadcastJoin",
+    "BroadcastTable",
     "ClockTimeout",
+    "CoGroup",
     "Complete",
     "CountWindow",
     "Deduplicate",
@@ -23,9 +31,11 @@ __all__ = [
     "Latest",
     "LatestJoin",
     "RunningAggregate",
+    "TableJoin",
     "TemporalJoin",
+    "Throttle",
     "Timeout",
     "Update",
-    "WindowJoin",
     "in_order",
+    "pairs",
 ]

@@ -20,7 +20,25 @@ T = TypeVar("T")
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
-class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
+class _OnSilence(Generic[T]):
+    """What both computations of this module are made from."""
+
+    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
+        check_duration("timeout(after)", after)
+        self.after = after
+        self.function = function
+        self.output = output
+        self.result = result
+        # The type argument for T. It defines the type of the state.
+        computation: Any = type(self)
+        self.__orig_class__ = computation[item]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+
+class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
     """Produces a result when no record of a key is in ``after`` from its last one on, in event time.
 
     A record at ``after`` from the last one is too late. The state has the stretches of records that may still grow:
@@ -37,19 +55,6 @@ class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
     Raises:
         UsageError: ``after`` is not positive, or is probably in another unit.
     """
-
-    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
-        check_duration("timeout(after)", after)
-        self.after = after
-        self.function = function
-        self.output = output
-        self.result = result
-        # The type argument for T. It defines the type of the state.
-        self.__orig_class__ = Timeout[item]
-
-    def declared_outputs(self) -> Mapping[str, Any]:
-        """See Computation."""
-        return {self.output: self.result}
 
     def process_record(self, ctx: Context[list[tuple[int, int, T]]], record: Record[Any]) -> None:
         """Add the record to its stretch, and connect the stretches between which it is."""
@@ -76,7 +81,7 @@ class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
         ctx.produce(self.output, self.function(ended[2]))
 
 
-class ClockTimeout(Computation[Any, list[T]], Generic[T]):
+class ClockTimeout(_OnSilence[T], Computation[Any, list[T]]):
     """Produces a result when no record of a key has arrived for a time, by the wall clock.
 
     Args:
@@ -89,19 +94,6 @@ class ClockTimeout(Computation[Any, list[T]], Generic[T]):
     Raises:
         UsageError: ``after`` is not positive, or is probably in another unit.
     """
-
-    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
-        check_duration("timeout(after)", after)
-        self.after = after
-        self.function = function
-        self.output = output
-        self.result = result
-        # The type argument for T. It defines the type of the state.
-        self.__orig_class__ = ClockTimeout[item]
-
-    def declared_outputs(self) -> Mapping[str, Any]:
-        """See Computation."""
-        return {self.output: self.result}
 
     def process_record(self, ctx: Context[list[T]], record: Record[Any]) -> None:
         """Wait from now on."""

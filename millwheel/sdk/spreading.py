@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["bytes_of", "spreader"]
+__all__ = ["bytes_of", "hash_of", "spreader"]
 
 _encode = msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
 
@@ -43,3 +43,8 @@ def bytes_of(value: Any) -> bytes:
     if isinstance(value, Message):
         return value.SerializeToString(deterministic=True)
     return value if isinstance(value, bytes) else _encode(value)
+
+
+def hash_of(value: Any) -> int:
+    """A hash of a value that is the same in every process."""
+    return crc32(bytes_of(value))

@@ -49,7 +49,8 @@ class StepOptions(TypedDict, total=False):
 class Input(NamedTuple):
     """One input of a step: a stream's branches, with their type and key.
 
-    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name.
+    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: no record of
+    it is late.
     """
 
     topology: TopologyGraph
@@ -57,6 +58,7 @@ class Input(NamedTuple):
     record_type: Any
     extractor: KeyExtractor
     port: str = ""
+    never_late: bool = False
 
     @property
     def known_type(self) -> Any:
@@ -138,6 +140,8 @@ def declare_step(
         if message := _problem(each):
             declared.problem(message, at=f"input {stream!r}")
             continue
+        if all(given.never_late for given, _ in each):
+            declared.never_late.add(stream)
         readings = tuple(_reading(given, branch) for given, branch in each)
         if not _plain(stream, readings):
             declared.readings[stream] = readings

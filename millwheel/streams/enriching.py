@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
-from zlib import crc32
 
 from millwheel.model.time import Duration, milliseconds, seconds
 from millwheel.operators import Enrich
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import key
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.derivations import key_reader, spread_key
 
 __all__ = ["CallOptions", "declare_calls"]
 
@@ -43,16 +42,6 @@ def declare_calls(
     concurrency = options.pop("concurrency", _CONCURRENCY)
     if concurrency < 1:
         raise UsageError(f"enrich takes a positive concurrency, not {concurrency}")
-    extractor = given.extractor
-    bound: dict[type, Callable[[Any], bytes]] = {}
-
-    def key_of(value: Any) -> bytes:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return extract(value)
-
-    def one_of(value: Any) -> int:
-        return crc32(key_of(value)) % concurrency
-
     step: Enrich[Any] = Enrich(
         function,
         name,
@@ -61,7 +50,7 @@ def declare_calls(
         retries=options.pop("retries", 0),
         backoff=options.pop("backoff", _BACKOFF),
         otherwise=options.pop("otherwise", None),
-        key_of=key_of if keyed else None,
+        key_of=key_reader(given.extractor) if keyed else None,
     )
-    spread = given._replace(extractor=key(one_of))
+    spread = given._replace(extractor=spread_key(given.extractor, given.record_type, concurrency))
     declare_step(name, step, [spread], {}, cast("StepOptions", options))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration, TimeDomain
-from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Timeout, Update
+from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Throttle, Timeout, Update
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -115,12 +114,7 @@ class StatefulSteps(Generic[T]):
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
                 fills a field of the class.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self.input.known_type)
-        row = row_of(
-            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
-        )
+        aggregator, row = aggregates_by_name(name, into, aggregates, self.input, windowed=False)
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 
@@ -202,6 +196,40 @@ class StatefulSteps(Generic[T]):
             UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def throttle(
+        self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
+    ) -> Stream[T]:
+        """At most ``count`` records of each key in any time of the length ``per``. The others are dropped.
+
+        A record passes if there is room when it arrives. So the choice depends on the order of arrival, and after
+        :meth:`KeyedStream.ordered_by_time` on the timestamps alone. For example, one alert of a machine in an hour::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> plant, noon = mw.Topology("plant"), 1_700_000_000_000_000
+            >>> alerts = plant.source("alerts", str).key_by(lambda machine: machine)
+            >>> calls = alerts.throttle("calls", 1, mw.hours(1), excess="repeated")
+            >>> harness = TopologyHarness(plant)
+            >>> for minute, machine in [(0, "a"), (10, "b"), (59, "a"), (60, "a")]:
+            ...     harness.send("alerts", machine, timestamp=mw.Timestamp(noon + mw.minutes(minute)))
+            >>> harness.values("calls"), harness.values("repeated")
+            (['a', 'b', 'a'], ['a'])
+
+        Nothing is delayed: what must wait would be kept, and a source that is faster for long would fill the state. A
+        source is held back by ``allowed_skew``, and calls of a service by the ``concurrency`` of :meth:`enrich`.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            count: How many records pass, from 1 to 1,000.
+            per: In which time, in microseconds of event time.
+            excess: The stream of the records that do not pass.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``count`` or ``per`` is out of its range. Or ``excess`` is the name of the step.
+        """
+        return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.

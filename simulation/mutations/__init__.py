@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from simulation.mutations import (
     authority,
+    broadcast,
     changes_authority,
     changes_clients_1,
     changes_clients_2,
@@ -50,6 +51,7 @@ __all__ = [
     "MUTATIONS",
     "Mutation",
     "authority",
+    "broadcast",
     "changes_authority",
     "changes_clients_1",
     "changes_clients_2",

@@ -147,9 +147,9 @@ async def test_a_refusal_of_an_old_sequencer_spares_the_present_one() -> None:
     refused: list[WatermarkReport] = []
     owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
     owner.report(said(10, 3))
-    owner.reports._process(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+    owner.reports.received(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
     assert refused == []
-    owner.reports._process(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+    owner.reports.received(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
     assert [report.sequencer for report in refused] == [3]
     await owner.close()
 

@@ -195,7 +195,7 @@ async def _soak(found: Cluster, samples: Samples, load: Load, options: argparse.
         ]
         for minute in range(1, int(options.minutes) + 1):
             await asyncio.sleep(60)
-            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag.as_text()}; {dict(reached)}")
+            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag_as_text()}; {dict(reached)}")
         await asyncio.sleep((options.minutes % 1) * 60)
         for task in tasks:
             task.cancel()

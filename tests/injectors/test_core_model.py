@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.driver import SenderIdentity
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.messages import (
     Columns,
@@ -33,7 +34,6 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
-from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.driving import SingleCoreDriver
@@ -168,7 +168,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         value = self.core.published.watermark
         for consumer in self.consumers.values():
             for receiver in consumer.receivers.values():
-                receiver.dedup.advance("injector/s", value, 0, [("injector/s/p", 1)])
+                receiver.dedup.learn("injector/s", [("injector/s/p", 1)])
+                receiver.dedup.advance("injector/s", value, 0)
 
     # The network.
 

@@ -28,6 +28,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
@@ -454,8 +455,10 @@ async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
         await leader.leading()
         second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
         async with ControlClient(second) as client:
-            with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
-                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))  # noqa: SLF001  # the client would try again
+            async with open_channel(second) as channel:  # the client would try again
+                stub = TopologyServiceStub(channel)
+                with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
+                    await stub.ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))
             await client.upload_package(DIGEST, CODE)
             assert client.address == first
             await client.submit(with_code(topology()), "r1")

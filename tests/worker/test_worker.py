@@ -248,6 +248,30 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
     await one.ownership.drop_all()
 
 
+@pytest.mark.guarantee("G8")
+async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
+    one = worker(tmp_path)
+    core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
+    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(senders))
+    one.notices.notify()
+    one.notices.watch.publish(SenderWatermarks({"b.1": 7}))
+    monkeypatch.setattr(one.notices.watch, "known", lambda: SenderWatermarks({"b.1": 7}))
+    senders.add("b.1")
+    one.notices.notify()
+    await until(lambda: len(core.of(CatalogChanged)) == 2)
+    assert core.events[-2].senders == {"a.1", "b.1"}
+    assert core.events[-1] == SenderWatermarks({"b.1": 7})
+    one.notices.notify()
+    one.notices.watch.publish(SenderWatermarks({"b.1": 8}))
+    await until(lambda: core.events[-1] == SenderWatermarks({"b.1": 8}))
+    assert [type(event) for event in core.events].count(SenderWatermarks) == 3
+    await one.notices.watch.close()
+    await one.ownership.drop_all()
+
+
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

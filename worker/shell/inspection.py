@@ -148,7 +148,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         commit=state.committed,
         truncation_point=state.journal.truncation_point,
         input_watermark_us=state.watermark,
-        output_watermark_us=state.holds.output,
+        output_watermark_us=state.output.value,
         queued_records=state.intake.records,
         pending_productions=state.outbox.unacked.records,
         timers=state.timers.count,

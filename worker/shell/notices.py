@@ -49,6 +49,7 @@ class HostNotices:
 
     def started(self, hosted: Hosted) -> None:
         """A host was started: it receives all broadcasts so far."""
+        hosted.senders = self._hosts.builder.senders(hosted.built.inputs)
         hosted.host.post(self.watch.known())
         self.forget_dead_later(hosted)
 
@@ -76,6 +77,10 @@ class HostNotices:
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
+            if not changed.senders <= one.senders:
+                # The watch may have broadcast their values already, because other intervals here have these senders.
+                one.host.post(self.watch.known())
+            one.senders = changed.senders
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()

@@ -71,9 +71,9 @@ class StateService(StateServiceServicer):
 
     async def GetStates(self, request: wire.GetStatesRequest, context: Any) -> wire.GetStatesResponse:
         """The states of some keys of one computation."""
-        return await answering(context, lambda: self._answer(request))
+        return await answering(context, lambda: self.answer(request))
 
-    async def _answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
+    async def answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
         if not 0 < len(request.keys) <= _MAX_KEYS:
             raise RequestError(
                 FailureCode.INVALID_ARGUMENT, f"a request has 1 to {_MAX_KEYS:,} keys, not {len(request.keys):,}"
@@ -120,8 +120,8 @@ class StateService(StateServiceServicer):
 
         The cells have what is sealed, so the answer waits until the commits that changed them are in the journal. Other
         commits do not matter, and one that keeps nothing ends without an append. A key without a cell has exactly the
-        state of its row (:mod:`millwheel.worker.interval.cells`). If a commit changes it meanwhile, either state will
-        do. The read of the head comes last: it shows that no successor had committed anything before it.
+        state of its row (:mod:`millwheel.worker.interval.cache.cells`). If a commit changes it meanwhile, either state
+        will do. The read of the head comes last: it shows that no successor had committed anything before it.
         """
         journal, cells = core.state.journal, core.state.cells.cached()
         cached = {key: cell for key in keys if (cell := cells.get(key)) is not None}

@@ -185,7 +185,8 @@ class OpaqueModel(ReceiverRules):
         self.world.reached["collected"] += before > seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
 
     def _advance(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
-        receiver.dedup.advance(COMPUTATION, broadcast[0], 0, [(ALL_KEYS, broadcast[1])])
+        receiver.dedup.learn(COMPUTATION, [(ALL_KEYS, broadcast[1])])
+        receiver.dedup.advance(COMPUTATION, broadcast[0], 0)
 
     @rule(at=some)
     def receiver_seals(self, at: int) -> None:
