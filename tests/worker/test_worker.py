@@ -29,10 +29,10 @@ from millwheel.worker.messages import (
     AsyncHook,
     CatalogChanged,
     Deposed,
+    GroupWatermarks,
     PrepareRelease,
     ReleasePrepared,
     Report,
-    SenderWatermarks,
     SequenceChecked,
     Tick,
 )
@@ -70,9 +70,9 @@ class Quiet:
     def report(self, report: Report) -> None:
         return
 
-    async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         await asyncio.Event().wait()
-        yield SenderWatermarks({})
+        yield GroupWatermarks({})
 
 
 async def nothing(digest: str) -> bytes:
@@ -255,19 +255,19 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
     one = worker(tmp_path)
     core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
-    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(senders))
+    monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(senders))
     one.notices.notify()
-    one.notices.watch.publish(SenderWatermarks({"b.1": 7}))
-    monkeypatch.setattr(one.notices.watch, "known", lambda: SenderWatermarks({"b.1": 7}))
+    one.notices.watch.publish(GroupWatermarks({"b.1": 7}))
+    monkeypatch.setattr(one.notices.watch, "known", lambda: GroupWatermarks({"b.1": 7}))
     senders.add("b.1")
     one.notices.notify()
     await until(lambda: len(core.of(CatalogChanged)) == 2)
     assert core.events[-2].senders == {"a.1", "b.1"}
-    assert core.events[-1] == SenderWatermarks({"b.1": 7})
+    assert core.events[-1] == GroupWatermarks({"b.1": 7})
     one.notices.notify()
-    one.notices.watch.publish(SenderWatermarks({"b.1": 8}))
-    await until(lambda: core.events[-1] == SenderWatermarks({"b.1": 8}))
-    assert [type(event) for event in core.events].count(SenderWatermarks) == 3
+    one.notices.watch.publish(GroupWatermarks({"b.1": 8}))
+    await until(lambda: core.events[-1] == GroupWatermarks({"b.1": 8}))
+    assert [type(event) for event in core.events].count(GroupWatermarks) == 3
     await one.notices.watch.close()
     await one.ownership.drop_all()
 

@@ -15,7 +15,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
 from millwheel.worker.shell.lineage import dead_journals
 from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import Authority, SenderWatch
+from millwheel.worker.shell.watermarks import Authority, GroupWatch
 
 __all__ = ["HostNotices"]
 
@@ -36,7 +36,7 @@ class HostNotices:
         authority: Authority,
         background: BackgroundTasks,
     ) -> None:
-        self.watch = SenderWatch(authority.watch, hosts.hosted)
+        self.watch = GroupWatch(authority.watch, hosts.hosted)
         self._hosts = hosts
         self._catalog = catalog
         self._coordinator = coordinator
@@ -49,7 +49,7 @@ class HostNotices:
 
     def started(self, hosted: Hosted) -> None:
         """A host was started: it receives all broadcasts so far."""
-        hosted.senders = self._hosts.builder.senders(hosted.built.inputs)
+        hosted.groups = self._hosts.builder.groups(hosted.built.inputs)
         hosted.host.post(self.watch.known())
         self.forget_dead_later(hosted)
 
@@ -70,17 +70,17 @@ class HostNotices:
             inputs = one.built.inputs
             changed = by_inputs.get(inputs)
             if changed is None:
-                senders, slack = builder.senders(inputs), builder.slack(inputs)
+                groups, slack = builder.groups(inputs), builder.slack(inputs)
                 mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-                changed = by_inputs[inputs] = CatalogChanged(senders, slack, retired, mine, queries)
-                followed |= senders
+                changed = by_inputs[inputs] = CatalogChanged(groups, slack, retired, mine, queries)
+                followed |= groups
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
-            if not changed.senders <= one.senders:
-                # The watch may have broadcast their values already, because other intervals here have these senders.
+            if not changed.groups <= one.groups:
+                # The watch may have broadcast their values already, because other intervals here have these groups.
                 one.host.post(self.watch.known())
-            one.senders = changed.senders
+            one.groups = changed.groups
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
