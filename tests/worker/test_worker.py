@@ -262,7 +262,7 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     senders.add("b.1")
     one.notices.notify()
     await until(lambda: len(core.of(CatalogChanged)) == 2)
-    assert core.events[-2].senders == {"a.1", "b.1"}
+    assert core.events[-2].groups == {"a.1", "b.1"}
     assert core.events[-1] == GroupWatermarks({"b.1": 7})
     one.notices.notify()
     one.notices.watch.publish(GroupWatermarks({"b.1": 8}))
