@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from millwheel.client.injector import Injector, InjectorSettings, session
+from deploy.local.child import free_ports
+from millwheel.client.injector import Injector, InjectorSettings, driver
 from millwheel.client.subscription import Subscription, log_link
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.waiting import wait_notices
-from tests.system.server import free_port
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(describe: object, say: object, *, first: float = 0.0) -> object:
         return wait_notices(describe, say, first=0.2)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(session, "wait_notices", at_once)
+    monkeypatch.setattr(driver, "wait_notices", at_once)
     monkeypatch.setattr(log_link, "wait_notices", at_once)
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_clients_without_a_server_report_what_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
-    address = f"localhost:{free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
 
     async def inject() -> None:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):

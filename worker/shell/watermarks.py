@@ -189,9 +189,9 @@ class GroupWatch:
         self._latest = LatestWatermarks()
         self._task: asyncio.Task[None] | None = None
 
-    def known(self) -> GroupWatermarks:
-        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
-        return self._latest.update()
+    def known(self, groups: frozenset[str]) -> GroupWatermarks:
+        """All broadcasts of these groups so far, for a new host of theirs. Later ones name new sequencers only."""
+        return _about(groups, self._latest.update())
 
     def follow(self, groups: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
         """Watch exactly these groups from now on.
@@ -233,4 +233,12 @@ class GroupWatch:
         """Bring broadcast values to the intervals here that have one of these groups."""
         for one in self._hosted.values():
             if not one.groups.isdisjoint(news.values):
-                one.host.post(news)
+                one.host.post(news if len(news.values) == 1 else _about(one.groups, news))
+
+
+def _about(groups: frozenset[str], update: GroupWatermarks) -> GroupWatermarks:
+    """What an update says of these groups."""
+    return GroupWatermarks(
+        {group: value for group, value in update.values.items() if group in groups},
+        {group: members for group, members in update.sequencers.items() if group in groups},
+    )
