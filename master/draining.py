@@ -121,7 +121,7 @@ def _waiting(known: Catalog, record: catalog.TopologyRecord, progress: Progress,
 def _open_inputs(known: Catalog, record: catalog.TopologyRecord) -> Iterator[str]:
     own = {incarnation for _, incarnation in _incarnations(record)}
     for stream in sorted({edge.stream for computation in record.spec.computations for edge in computation.inputs}):
-        for group in known.senders(stream):
+        for group in known.groups_of(stream):
             upstream = known.computation(group)
             if group not in own and upstream and upstream[0].state == catalog.TOPOLOGY_STATE_RUNNING:
                 yield f"stream {stream}, which topology {upstream[0].spec.name} still produces"

@@ -29,9 +29,9 @@ from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
-from millwheel.worker.messages import SenderWatermarks
+from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting
-from millwheel.worker.shell.watermarks import SenderWatch
+from millwheel.worker.shell.watermarks import GroupWatch
 from millwheel.worker.shell.worker import Worker
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -85,11 +85,11 @@ def tuned(world: World) -> Iterator[None]:
             world.workers[process.name] = self
             await super().start()
 
-    class Broadcast(SenderWatch):
+    class Broadcast(GroupWatch):
         """A watch that shows checkers what is broadcast."""
 
-        def publish(self, news: SenderWatermarks) -> None:
-            """See :class:`SenderWatch`."""
+        def publish(self, news: GroupWatermarks) -> None:
+            """See :class:`GroupWatch`."""
             for see in world.broadcasts:
                 see(news.values)
             super().publish(news)
@@ -97,7 +97,7 @@ def tuned(world: World) -> Iterator[None]:
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
-        patch("millwheel.worker.shell.notices.SenderWatch", Broadcast),
+        patch("millwheel.worker.shell.notices.GroupWatch", Broadcast),
         patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
         patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
         patch("millwheel.worker.shell.programs.beside", _at_once),

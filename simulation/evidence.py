@@ -1,7 +1,7 @@
 """Compares the product's conclusions with the content of the journals at the same moment.
 
 An ACK means that a record is committed. An ACK mark means that all records below it are committed. An acceptance means
-that a report is journaled. A watermark means that its senders have reached it. Each is checked when it is sent, not
+that a report is journaled. A watermark means that its groups have reached it. Each is checked when it is sent, not
 when it has had an effect.
 """
 
@@ -202,24 +202,24 @@ class Evidence:
                 self._world.violated(f"{config.journal}, taken over by {config.sequencer}: {difference} (G12)")
 
     def _advanced(self, core: IntervalCore | LogCore) -> None:
-        """An input watermark advances at most to what its senders allow."""
+        """An input watermark advances at most to what its groups allow."""
         self._seen["advance"] += 1
         state = core.state
         if state.watermark > state.inputs.value:
             claim = f"{state.config.journal} goes on to {state.watermark}"
-            self._world.violated(f"{claim}, and its senders allow {state.inputs.value} (G7)")
+            self._world.violated(f"{claim}, and its groups allow {state.inputs.value} (G7)")
 
     def _rose(self, inputs: InputWatermark) -> None:
-        """The senders' bound is at most what the authority has journaled for each of them.
+        """The groups' bound is at most what the authority has journaled for each of them.
 
-        A sender that joins later does not change earlier bounds. It counts from the moment at which it joins.
+        A group that joins later does not change earlier bounds. It counts from the moment at which it joins.
         """
         self._seen["rise"] += 1
-        for sender in inputs.senders:
-            journaled = self._broadcast.get(sender, int(MIN_TIMESTAMP))
+        for group in inputs.groups:
+            journaled = self._broadcast.get(group, int(MIN_TIMESTAMP))
             if inputs.value > journaled:
-                claim = f"a consumer's senders allow {inputs.value}"
-                self._world.violated(f"{claim}, and the journal has {sender} at {journaled} (G7)")
+                claim = f"a consumer's groups allow {inputs.value}"
+                self._world.violated(f"{claim}, and the journal has {group} at {journaled} (G7)")
 
     # Deliveries.
 

@@ -67,7 +67,7 @@ class Joinings:
         if head is None or head.sequencer != config.sequencer:
             return  # a deposed owner shows its watermark to no one
         owner = config.journal, config.sequencer
-        known = self._known.get(owner, frozenset()).union(core.state.inputs.senders)
+        known = self._known.get(owner, frozenset()).union(core.state.inputs.groups)
         self._known[owner] = known
         place = *owner, config.keys, known
         self._passed[place] = max(core.state.watermark, self._passed.get(place, core.state.watermark))

@@ -41,6 +41,7 @@ __all__ = [
     "FenceJournal",
     "FlushStates",
     "GiveUp",
+    "GroupWatermarks",
     "Halted",
     "HookFailed",
     "HookFinished",
@@ -65,7 +66,6 @@ __all__ = [
     "Report",
     "Resend",
     "SendDelivery",
-    "SenderWatermarks",
     "SequenceChecked",
     "Started",
     "StatesFlushed",
@@ -198,8 +198,8 @@ class Halted:
 
 
 @dataclass(slots=True)
-class SenderWatermarks:
-    """Broadcast low watermarks by sending computation, with the sequencers behind them."""
+class GroupWatermarks:
+    """Broadcast low watermarks by group, with the sequencers behind them."""
 
     values: Mapping[str, int]
     sequencers: Mapping[str, Sequence[tuple[KeyInterval | str, int]]] = field(default_factory=dict)
@@ -209,13 +209,13 @@ class SenderWatermarks:
 class CatalogChanged:
     """Changes of the catalog that concern this interval.
 
-    ``senders`` are the present senders. ``slack`` is, for each sending injector, how far its watermark must have passed
-    a record before the opaque id is forgotten, in microseconds of event time. None: unchanged. ``retired`` are journals
-    under which no interval sends any more. ``ended_injectors`` and ``ended_queries`` are all injector processes (by
-    sender name) and queries that an operator has retired.
+    ``groups`` are those whose watermarks the input watermark follows now. ``slack`` is, for each sending injector, how
+    far its watermark must have passed a record before the opaque id is forgotten, in microseconds of event time. None:
+    unchanged. ``retired`` are journals under which no interval sends any more. ``ended_injectors`` and
+    ``ended_queries`` are all injector processes (by sender name) and queries that an operator has retired.
     """
 
-    senders: frozenset[str]
+    groups: frozenset[str]
     slack: Mapping[str, int] | None = None
     retired: frozenset[str] = frozenset()
     ended_injectors: frozenset[str] = frozenset()
@@ -296,7 +296,7 @@ IntervalEvent = (
     | Refused
     | Halted
     | Resend
-    | SenderWatermarks
+    | GroupWatermarks
     | CatalogChanged
     | StatesRead
     | StatesFlushed

@@ -26,12 +26,12 @@ from millwheel.worker.messages import (
     Delivery,
     Deposed,
     FenceJournal,
+    GroupWatermarks,
     Opened,
     OpenFailed,
     OwnerEffect,
     Parent,
     Report,
-    SenderWatermarks,
     SequenceChecked,
     Started,
 )
@@ -88,7 +88,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         """
         Args:
             config: Its identity.
-            inputs: The broadcast watermarks of its senders.
+            inputs: The broadcast watermarks of its groups.
             ids: The ids that it knows.
             admission: Admits its deliveries.
             look: Sets its clock.
@@ -100,11 +100,11 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._admission = admission
         self._look = look
         self._early: dict[str, dict[KeyInterval | str, int]] = {}
-        """The sequencers of senders that were broadcast before the committed ids were known."""
+        """The sequencers of groups that were broadcast before the committed ids were known."""
         self._handlers: dict[type, Handler] = {
             Started: self._on_started,
             Delivery: self._deliveries(serving=False),
-            SenderWatermarks: self._on_watermarks,
+            GroupWatermarks: self._on_watermarks,
             CatalogChanged: self._on_catalog_changed,
             SequenceChecked: admission.lookups.sequence_checked,
             Opened: self._on_opened,
@@ -162,7 +162,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
-        self._forget_ids(self._inputs.senders, {sender: known.items() for sender, known in self._early.items()})
+        self._forget_ids(self._inputs.groups, {group: known.items() for group, known in self._early.items()})
         self._early.clear()
         self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
@@ -178,15 +178,15 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self.phase = OwnerPhase.LOST
         return self._end()
 
-    # Senders.
+    # Groups.
 
-    def _on_watermarks(self, event: SenderWatermarks) -> None:
+    def _on_watermarks(self, event: GroupWatermarks) -> None:
         self._inputs.update(event.values)
         if self.phase is not OwnerPhase.OPENING:
             self._forget_ids(event.values, event.sequencers)
             return
-        for sender, sequencers in event.sequencers.items():
-            known = self._early.setdefault(sender, {})
+        for group, sequencers in event.sequencers.items():
+            known = self._early.setdefault(group, {})
             for member, sequencer in sequencers:
                 known[member] = max(sequencer, known.get(member, sequencer))
 
@@ -197,11 +197,11 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         ids = self._ids
         if not ids.exactly_once:
             return
-        for sender, members in sequencers.items():
-            ids.dedup.learn(sender, members)
-        for sender, watermark in values.items():
-            if sender in ids.dedup.opaque_groups:
-                ids.advance(sender, watermark)
+        for group, members in sequencers.items():
+            ids.dedup.learn(group, members)
+        for group, watermark in values.items():
+            if group in ids.dedup.opaque_groups:
+                ids.advance(group, watermark)
 
     def _on_catalog_changed(self, event: CatalogChanged) -> None:
         if event.slack is not None:
@@ -209,11 +209,11 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._admission.retire(event.retired)
         self._admission.end(event.ended_injectors, event.ended_queries)
         inputs = self._inputs
-        known = inputs.senders.keys()
-        for sender in event.senders.difference(known):
-            inputs.add(sender)
-        for sender in known - event.senders:
-            inputs.remove(sender)
+        known = inputs.groups.keys()
+        for group in event.groups.difference(known):
+            inputs.add(group)
+        for group in known - event.groups:
+            inputs.remove(group)
 
     # Reports.
 
@@ -223,7 +223,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         return Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)
 
     def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
-        """What holds the output watermark at ``value``, for people: the slowest senders, or something of the owner."""
+        """What holds the output watermark at ``value``, for people: the slowest groups, or something of the owner."""
         return (
             ", ".join(self._inputs.holding()[:3])
             if hold == HoldKind.HOLD_KIND_INPUT

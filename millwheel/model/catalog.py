@@ -1,7 +1,7 @@
 """The catalog: a read model of the coordinator's records about topologies, intervals, workers and injectors.
 
 Masters, workers and clients follow the same coordinator keys (:mod:`millwheel.model.catalog_keys`). From these they
-answer the same questions: which computations consume a stream, which worker owns a key, which senders a stream has.
+answer the same questions: which computations consume a stream, which worker owns a key, which groups a stream has.
 
 Invariant: a :class:`Catalog` equals the coordinator's contents at one revision. Callers load a snapshot first, and then
 apply the watch's changes in order.
@@ -370,7 +370,7 @@ class Catalog:
         """
         return tuple(self.index().producers.get(stream, ()))
 
-    def senders(self, stream: str) -> tuple[GroupId, ...]:
+    def groups_of(self, stream: str) -> tuple[GroupId, ...]:
         """The groups whose minimum is the low watermark of ``stream`` (4.5): its producers and its injectors."""
         spec = self.stream(stream)
         injectors = (injector_group(stream),) if spec is not None and spec.injected else ()

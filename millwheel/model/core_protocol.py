@@ -57,7 +57,7 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     >>> program = compile_computation(topology, "upper")
     >>> outputs = {"out": OutputBinding("out", program.outputs["out"], lambda value: (("log.out", b""),))}
     >>> upper = new_incarnation("upper", 1)
-    >>> config = IntervalConfig(upper, "upper.1.j1", ALL_KEYS, sequencer=1, senders=frozenset({"injector/words"}))
+    >>> config = IntervalConfig(upper, "upper.1.j1", ALL_KEYS, sequencer=1, groups=frozenset({"injector/words"}))
     >>> core = IntervalCore(config, program, outputs, locate=lambda consumer, key: consumer)
     >>> store = MemoryStore()
     >>> result_of(store.create_journal("upper.1.j1"))
@@ -83,7 +83,7 @@ class Core(Protocol[EventT_contra, EffectT_co]):
     >>> drive(m.Delivery("upper.1", "upper.1.j1", "words", sender, ids, [b"flu"], values, [50]), now=2_000)
     Acknowledge
     SendDelivery
-    >>> drive(m.SenderWatermarks({"injector/words": 60}), now=3_000)  # the production holds the watermark at 50
+    >>> drive(m.GroupWatermarks({"injector/words": 60}), now=3_000)  # the production holds the watermark at 50
     Report
     >>> drive(m.Acknowledged(token=1), now=4_000)  # now nothing holds it any more
     Report

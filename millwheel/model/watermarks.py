@@ -3,7 +3,7 @@
 :class:`MinTracker` keeps the smallest of many timestamps, which are added and removed. An interval uses it for pending
 records, productions and holds. The authority uses it for the values of a computation's intervals.
 
-:class:`InputWatermark` is the minimum over the broadcast values of a consumer's senders. The consumer computes that
+:class:`InputWatermark` is the minimum over the broadcast values of a consumer's groups. The consumer computes that
 minimum itself, so the authority's values are never ahead of it.
 """
 
@@ -98,18 +98,18 @@ class MinTracker:
 
 
 class InputWatermark:
-    """The minimum over the broadcast watermarks of a set of named senders.
+    """The minimum over the broadcast watermarks of a set of named groups.
 
-    Invariant: the value never decreases (G7). A sender without a broadcast value counts as MIN_TIMESTAMP. A new sender
+    Invariant: the value never decreases (G7). A group without a broadcast value counts as MIN_TIMESTAMP. A new group
     counts from the moment that it is added, and does not lower the value. Its records behind the value are late.
-    Without any sender the value does not change.
+    Without any group the value does not change.
     """
 
-    __slots__ = ("_senders", "_value")
+    __slots__ = ("_groups", "_value")
 
-    def __init__(self, senders: Iterable[str] = (), start: int = MIN_TIMESTAMP) -> None:
+    def __init__(self, groups: Iterable[str] = (), start: int = MIN_TIMESTAMP) -> None:
         """``start``: the value that an earlier owner has acted on. Starting from it, no timer fires twice."""
-        self._senders = dict.fromkeys(senders, int(MIN_TIMESTAMP))
+        self._groups = dict.fromkeys(groups, int(MIN_TIMESTAMP))
         self._value: int = start
         self._raise()
 
@@ -119,26 +119,26 @@ class InputWatermark:
         return self._value
 
     @property
-    def senders(self) -> Mapping[str, int]:
-        """The last known value of each sender."""
-        return dict(self._senders)
+    def groups(self) -> Mapping[str, int]:
+        """The last known value of each group."""
+        return dict(self._groups)
 
-    def value_of(self, sender: str) -> int:
-        """The last known value of a sender, in microseconds. MIN_TIMESTAMP: none is known, or it is no sender."""
-        return self._senders.get(sender, MIN_TIMESTAMP)
+    def value_of(self, group: str) -> int:
+        """The last known value of a group, in microseconds. MIN_TIMESTAMP: none is known, or it is no group."""
+        return self._groups.get(group, MIN_TIMESTAMP)
 
-    def add(self, sender: str, watermark: int = MIN_TIMESTAMP) -> bool:
-        """Add ``sender`` to the minimum. If it is present already, its value can only grow.
+    def add(self, group: str, watermark: int = MIN_TIMESTAMP) -> bool:
+        """Add ``group`` to the minimum. If it is present already, its value can only grow.
 
         Returns:
             Whether the input watermark rose.
         """
-        self._senders[sender] = max(watermark, self._senders.get(sender, MIN_TIMESTAMP))
+        self._groups[group] = max(watermark, self._groups.get(group, MIN_TIMESTAMP))
         return self._raise()
 
-    def remove(self, sender: str) -> bool:
-        """Remove ``sender`` from the minimum; no effect if it is absent. Returns whether the value rose."""
-        if self._senders.pop(sender, None) is None:
+    def remove(self, group: str) -> bool:
+        """Remove ``group`` from the minimum; no effect if it is absent. Returns whether the value rose."""
+        if self._groups.pop(group, None) is None:
             return False
         return self._raise()
 
@@ -148,20 +148,20 @@ class InputWatermark:
         Returns:
             Whether the input watermark rose.
         """
-        senders = self._senders
-        for sender, watermark in watermarks.items():
-            known = senders.get(sender)
+        groups = self._groups
+        for group, watermark in watermarks.items():
+            known = groups.get(group)
             if known is not None and watermark > known:
-                senders[sender] = watermark
+                groups[group] = watermark
         return self._raise()
 
     def holding(self) -> list[str]:
-        """The senders with the smallest value, sorted. The input watermark waits for them (G8)."""
-        smallest = min(self._senders.values(), default=MAX_TIMESTAMP)
-        return sorted(sender for sender, watermark in self._senders.items() if watermark == smallest)
+        """The groups with the smallest value, sorted. The input watermark waits for them (G8)."""
+        smallest = min(self._groups.values(), default=MAX_TIMESTAMP)
+        return sorted(group for group, watermark in self._groups.items() if watermark == smallest)
 
     def _raise(self) -> bool:
-        smallest = min(self._senders.values(), default=MIN_TIMESTAMP)
+        smallest = min(self._groups.values(), default=MIN_TIMESTAMP)
         if smallest <= self._value:
             return False
         self._value = smallest

@@ -27,12 +27,12 @@ from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
     Delivery,
+    GroupWatermarks,
     Halted,
     HookFailed,
     Report,
     Resend,
     SendDelivery,
-    SenderWatermarks,
 )
 
 __all__ = ["Produced", "VirtualCluster"]
@@ -217,7 +217,7 @@ class VirtualCluster:
             frozenset(stream for stream, extractor in inputs.items() if extractor.feedback),
         )
         self.driver.start(IntervalCore(config, program, outputs, self.locate))
-        self.driver.post(config.journal, SenderWatermarks(dict(self.watermarks)))
+        self.driver.post(config.journal, GroupWatermarks(dict(self.watermarks)))
 
     def _config(
         self,
@@ -232,7 +232,7 @@ class VirtualCluster:
             journal=_journal(incarnation, keys),
             keys=keys,
             sequencer=next(self._numbers),
-            senders=frozenset(sender for stream in followed for sender in self._senders(stream)),
+            groups=frozenset(group for stream in followed for group in self._groups_of(stream)),
             slack={
                 injector_group(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
             },
@@ -240,8 +240,8 @@ class VirtualCluster:
             settings=self._settings,
         )
 
-    def _senders(self, stream: str) -> Iterable[GroupId]:
-        """The senders whose minimum is the input watermark of a stream."""
+    def _groups_of(self, stream: str) -> Iterable[GroupId]:
+        """The groups whose minimum is the input watermark of a stream."""
         yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
         yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
         if stream in self.declared:
@@ -294,7 +294,7 @@ class VirtualCluster:
     def _broadcast(self, group: GroupId, watermark: int) -> None:
         if watermark > self.watermarks.get(group, MIN_TIMESTAMP):
             self.watermarks[group] = watermark
-            self.driver.post_to_all(SenderWatermarks({group: watermark}))
+            self.driver.post_to_all(GroupWatermarks({group: watermark}))
 
     def _collect(self, delivery: Delivery) -> None:
         codec = self.codecs[delivery.stream]

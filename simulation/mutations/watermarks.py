@@ -142,12 +142,12 @@ rewriting(
 )
 
 
-@mutation("G7", "the input watermark is the minimum over all senders")
+@mutation("G7", "the input watermark is the minimum over all groups")
 def fastest_sender() -> None:
-    """A consumer follows its furthest sender."""
+    """A consumer follows its furthest group."""
 
     def furthest(self: InputWatermark) -> bool:
-        largest = max(self._senders.values(), default=self._value)
+        largest = max(self._groups.values(), default=self._value)
         raised, self._value = largest > self._value, max(largest, self._value)
         return raised
 

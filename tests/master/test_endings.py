@@ -243,7 +243,7 @@ def test_cancel_drops_a_streams_log_and_injectors_with_readers() -> None:
     known = world.catalog()
     assert set(known.logs) == {"reader/other", "reader/dead-letters"}
     assert known.injectors == {}
-    assert known.senders("zeitgeist/queries") == (), "what reads it goes on, and gets nothing"
+    assert known.groups_of("zeitgeist/queries") == (), "what reads it goes on, and gets nothing"
     master.call(CancelTopology("reader"))
     known = world.catalog()
     assert (known.logs, known.tables, known.injectors) == ({}, {}, {})

@@ -413,7 +413,7 @@ def test_an_added_source_is_a_stream_that_injectors_feed() -> None:
         spec.computations[1].inputs.add(stream="zeitgeist/models", key=specs.KeySpec(fields=["query"]))
 
     master.call(UpdateTopology(changed(add)))
-    assert "injector/zeitgeist/models" in world.catalog().senders("zeitgeist/models")
+    assert "injector/zeitgeist/models" in world.catalog().groups_of("zeitgeist/models")
 
 
 @pytest.mark.paper(section="7.1")

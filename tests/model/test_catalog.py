@@ -117,10 +117,10 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors() -> None:
     record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
-    assert known.senders("in") == ("b.2", injector_group("in"))
-    assert known.senders("late") == ("a.1",)
-    assert known.senders("t/dead-letters") == ("a.1", "b.2")
-    assert known.senders("unused") == ()
+    assert known.groups_of("in") == ("b.2", injector_group("in"))
+    assert known.groups_of("late") == ("a.1",)
+    assert known.groups_of("t/dead-letters") == ("a.1", "b.2")
+    assert known.groups_of("unused") == ()
     assert set(known.streams()) == {"in", "out", "late", "t/dead-letters"}
     assert known.computation("b.2") == (record, spec.computations[1])
 
@@ -134,7 +134,7 @@ def test_dead_letters_are_sent_by_those_whose_policy_writes_them() -> None:
     record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
     known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
-    assert known.senders("t/dead-letters") == ("a.1",)
+    assert known.groups_of("t/dead-letters") == ("a.1",)
 
 
 SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)

@@ -79,7 +79,7 @@ def test_unknown_sender_holds_the_input_at_minus_infinity() -> None:
     assert watermark.holding() == ["b"]
     assert watermark.update({"b": 7})
     assert watermark.value == 7
-    assert watermark.senders == {"a": 10, "b": 7}
+    assert watermark.groups == {"a": 10, "b": 7}
 
 
 @pytest.mark.guarantee("G7")
@@ -108,7 +108,7 @@ def test_a_new_sender_counts_from_then_on_and_lowers_nothing() -> None:
     assert watermark.update({"b": 150})
     assert watermark.value == 150
     assert not watermark.add("b", 10)
-    assert watermark.senders["b"] == 150
+    assert watermark.groups["b"] == 150
 
 
 @pytest.mark.guarantee("G8")

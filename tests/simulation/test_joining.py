@@ -47,7 +47,7 @@ class Run:
         self.newest = max(self.newest, sequencer)
         core: Any = IntervalCore.__new__(IntervalCore)
         config = SimpleNamespace(incarnation="behind.8", journal=JOURNAL, sequencer=sequencer, keys=keys)
-        core.state = SimpleNamespace(config=config, watermark=watermark, inputs=SimpleNamespace(senders=senders))
+        core.state = SimpleNamespace(config=config, watermark=watermark, inputs=SimpleNamespace(groups=senders))
         self._advanced(core)
 
     def excuses(self, timestamp: int, key: str = "a", *, by: str = "middle#2/0", late: bool = True) -> bool:

@@ -14,10 +14,10 @@ from millwheel.model.catalog_keys import LEADERSHIP, SEQUENCER, worker_key
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.worker.messages import SenderWatermarks
+from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.shell.follower import follow
 from millwheel.worker.shell.host import CoreHost, RunQueue
-from millwheel.worker.shell.watermarks import SenderWatch
+from millwheel.worker.shell.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
@@ -27,8 +27,8 @@ from tests.worker.doubles import ScriptedCore, World
 class Here:
     """An interval that runs here."""
 
-    def __init__(self, core: ScriptedCore, *senders: str) -> None:
-        self.senders = frozenset(senders)
+    def __init__(self, core: ScriptedCore, *groups: str) -> None:
+        self.groups = frozenset(groups)
         queue = RunQueue(asyncio.get_running_loop())
         self.host = CoreHost("c.1.j1", core, FaultyStore(), World(), queue)
 
@@ -84,23 +84,23 @@ async def test_masters_elections_do_not_concern_a_worker() -> None:
 async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
     """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
     left, right = ALL_KEYS.split(b"m")
-    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
+    updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 
-    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(senders: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         while True:
             yield await updates.get()
 
     sent = [
-        SenderWatermarks({"weak.1": 5, "gone.1": 3}, {"weak.1": [(left, 1), (right, 2)], "gone.1": [(ALL_KEYS, 1)]}),
-        SenderWatermarks({"weak.1": 9}, {"weak.1": [(left, 4)]}),
-        SenderWatermarks({"weak.1": 9}),
+        GroupWatermarks({"weak.1": 5, "gone.1": 3}, {"weak.1": [(left, 1), (right, 2)], "gone.1": [(ALL_KEYS, 1)]}),
+        GroupWatermarks({"weak.1": 9}, {"weak.1": [(left, 4)]}),
+        GroupWatermarks({"weak.1": 9}),
     ]
-    following = SenderWatch(watch, {"c.1.j1": Here(core, "weak.1")})
+    following = GroupWatch(watch, {"c.1.j1": Here(core, "weak.1")})
     following.follow(frozenset({"weak.1", "gone.1"}))
     for update in sent:
         updates.put_nowait(update)
-    await until(lambda: len(core.of(SenderWatermarks)) == len(sent))
+    await until(lambda: len(core.of(GroupWatermarks)) == len(sent))
     following.follow(frozenset({"weak.1"}))
     known = following.known(frozenset({"weak.1"}))
     assert known.values == {"weak.1": 9}
@@ -109,20 +109,20 @@ async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
 
 
 async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
-    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
+    updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     first, second = ScriptedCore(), ScriptedCore()
 
-    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(senders: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         while True:
             yield await updates.get()
 
-    following = SenderWatch(watch, {"c.1.j1": Here(first, "a.1", "b.1"), "c.2.j1": Here(second, "b.1")})
+    following = GroupWatch(watch, {"c.1.j1": Here(first, "a.1", "b.1"), "c.2.j1": Here(second, "b.1")})
     following.follow(frozenset({"a.1", "b.1"}))
-    both = SenderWatermarks({"a.1": 7, "b.1": 8}, {"a.1": [(ALL_KEYS, 1)], "b.1": [(ALL_KEYS, 2)]})
-    sent = [SenderWatermarks({"a.1": 5}), SenderWatermarks({"b.1": 6}), both]
+    both = GroupWatermarks({"a.1": 7, "b.1": 8}, {"a.1": [(ALL_KEYS, 1)], "b.1": [(ALL_KEYS, 2)]})
+    sent = [GroupWatermarks({"a.1": 5}), GroupWatermarks({"b.1": 6}), both]
     for update in sent:
         updates.put_nowait(update)
-    mine = SenderWatermarks({"b.1": 8}, {"b.1": [(ALL_KEYS, 2)]})
+    mine = GroupWatermarks({"b.1": 8}, {"b.1": [(ALL_KEYS, 2)]})
     await until(lambda: len(second.events) == 2)
     assert first.events == sent
     assert second.events == [sent[1], mine]
@@ -133,20 +133,20 @@ async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
     """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
-    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
+    updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 
-    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(senders: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         while True:
             yield await updates.get()
 
-    following = SenderWatch(watch, {"c.1.j1": Here(core, "count.1")})
+    following = GroupWatch(watch, {"c.1.j1": Here(core, "count.1")})
     senders = frozenset({"injector/s", "count.1"})
     first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
     following.follow(senders, first)
     values = {"injector/s": MAX_TIMESTAMP, "count.1": 7}
-    updates.put_nowait(SenderWatermarks(values, {"injector/s": [("p", 3)], "count.1": [(ALL_KEYS, 4)]}))
-    await until(lambda: core.of(SenderWatermarks))
+    updates.put_nowait(GroupWatermarks(values, {"injector/s": [("p", 3)], "count.1": [(ALL_KEYS, 4)]}))
+    await until(lambda: core.of(GroupWatermarks))
     following.follow(senders, dict(first))
     assert following.known(senders).values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
     following.follow(senders, second)

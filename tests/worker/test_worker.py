@@ -30,10 +30,10 @@ from millwheel.worker.messages import (
     AsyncHook,
     CatalogChanged,
     Deposed,
+    GroupWatermarks,
     PrepareRelease,
     ReleasePrepared,
     Report,
-    SenderWatermarks,
     SequenceChecked,
     Tick,
 )
@@ -71,9 +71,9 @@ class Quiet:
     def report(self, report: Report) -> None:
         return
 
-    async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         await asyncio.Event().wait()
-        yield SenderWatermarks({})
+        yield GroupWatermarks({})
 
 
 async def nothing(digest: str) -> bytes:
@@ -256,19 +256,19 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
     one = worker(tmp_path)
     core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
-    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(senders))
+    monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(senders))
     one.notices.notify()
-    one.notices.watch.publish(SenderWatermarks({"b.1": 7}))
-    monkeypatch.setattr(one.notices.watch, "known", lambda _: SenderWatermarks({"b.1": 7}))
+    one.notices.watch.publish(GroupWatermarks({"b.1": 7}))
+    monkeypatch.setattr(one.notices.watch, "known", lambda _: GroupWatermarks({"b.1": 7}))
     senders.add("b.1")
     one.notices.notify()
     await until(lambda: len(core.of(CatalogChanged)) == 2)
-    assert core.events[-2].senders == {"a.1", "b.1"}
-    assert core.events[-1] == SenderWatermarks({"b.1": 7})
+    assert core.events[-2].groups == {"a.1", "b.1"}
+    assert core.events[-1] == GroupWatermarks({"b.1": 7})
     one.notices.notify()
-    one.notices.watch.publish(SenderWatermarks({"b.1": 8}))
-    await until(lambda: core.events[-1] == SenderWatermarks({"b.1": 8}))
-    assert [type(event) for event in core.events].count(SenderWatermarks) == 3
+    one.notices.watch.publish(GroupWatermarks({"b.1": 8}))
+    await until(lambda: core.events[-1] == GroupWatermarks({"b.1": 8}))
+    assert [type(event) for event in core.events].count(GroupWatermarks) == 3
     await one.notices.watch.close()
     await one.ownership.drop_all()
 
@@ -280,27 +280,27 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     """Cancelled and submitted again in one jump of the catalog: the new intervals began at the former end."""
 
     class Ended(Quiet):
-        async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
-            yield SenderWatermarks({"injector/s": MAX_TIMESTAMP})
+        async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
+            yield GroupWatermarks({"injector/s": MAX_TIMESTAMP})
             await asyncio.Event().wait()
 
     one = worker(tmp_path, Ended())
     lives = {"injector/s": (("t", 5),)}
-    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(lives))
+    monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(lives))
     monkeypatch.setattr(one.catalog, "injector_lives", lambda: dict(lives))
     former = hosted(one, "c.1.j1", 4)
     one.notices.notify()
-    await until(lambda: former.of(SenderWatermarks) and former.events[-1].values)
+    await until(lambda: former.of(GroupWatermarks) and former.events[-1].values)
     late = hosted(one, "c.1.j2", 5)
     one.notices.notify()
-    await until(lambda: late.of(SenderWatermarks))
+    await until(lambda: late.of(GroupWatermarks))
     assert late.events[-1].values == {"injector/s": MAX_TIMESTAMP}
     lives["injector/s"] = (("t", 9),)
     monkeypatch.setattr(one.notices.watch, "_watch", Quiet().watch)
     new = hosted(one, "c.2.j1", 6)
     one.notices.notify()
-    await until(lambda: new.of(SenderWatermarks))
-    assert new.of(SenderWatermarks) == [SenderWatermarks({})]
+    await until(lambda: new.of(GroupWatermarks))
+    assert new.of(GroupWatermarks) == [GroupWatermarks({})]
     await one.notices.watch.close()
     await one.ownership.drop_all()
 

@@ -35,6 +35,7 @@ from millwheel.worker.messages import (
     Acknowledged,
     Appended,
     GiveUp,
+    GroupWatermarks,
     Halted,
     HookFinished,
     HooksSlow,
@@ -47,7 +48,6 @@ from millwheel.worker.messages import (
     PrepareRelease,
     Refused,
     Resend,
-    SenderWatermarks,
     StatesFlushed,
     StatesRead,
     Tick,
@@ -205,7 +205,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self._rests()
         return out
 
-    def _on_watermarks(self, event: SenderWatermarks) -> None:
+    def _on_watermarks(self, event: GroupWatermarks) -> None:
         super()._on_watermarks(event)
         if self.phase is OwnerPhase.SERVING:
             self.state.clocks.advance(self.state.intake.pending.min())

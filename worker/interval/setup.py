@@ -63,14 +63,14 @@ class IntervalSettings:
 class IntervalConfig:
     """The identity of an interval.
 
-    ``senders`` are the computations and injectors that the input watermark follows.
+    ``groups`` are the computations and injectors that the input watermark follows.
     """
 
     incarnation: IncarnationId
     journal: str
     keys: KeyInterval
     sequencer: int
-    senders: frozenset[str]
+    groups: frozenset[str]
     slack: Mapping[str, int] = field(default_factory=dict)
     """For each sending injector: how far behind its watermark the ids of late records are kept (6.1.1)."""
     feedback: frozenset[str] = frozenset()

@@ -45,7 +45,7 @@ class IntervalState(IntervalSetup):
         if program.growing:
             program = undoable(program, lambda: self.pages)
         super().__init__(config, program, outputs, meter)
-        inputs = InputWatermark(config.senders)
+        inputs = InputWatermark(config.groups)
         self.clocks = IntervalClocks(self.scope, inputs)
         self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = AdmissionState(config.keys, self.journal, config.slack, inputs, program.options.exactly_once)
@@ -77,7 +77,7 @@ class IntervalState(IntervalSetup):
 
     @property
     def inputs(self) -> InputWatermark:
-        """The broadcast watermarks of the senders."""
+        """The broadcast watermarks of the groups."""
         return self.clocks.inputs
 
     @property

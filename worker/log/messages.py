@@ -17,6 +17,7 @@ from millwheel.worker.messages import (
     CatalogChanged,
     Delivery,
     Deposed,
+    GroupWatermarks,
     Opened,
     OpenFailed,
     OwnerEffect,
@@ -24,7 +25,6 @@ from millwheel.worker.messages import (
     PartsRead,
     PartsWritten,
     PrepareRelease,
-    SenderWatermarks,
     SequenceChecked,
     Started,
     StatesFlushed,
@@ -128,7 +128,7 @@ LogEvent = (
     | Accepted
     | Appended
     | Deposed
-    | SenderWatermarks
+    | GroupWatermarks
     | CatalogChanged
     | StatesRead
     | StatesFlushed

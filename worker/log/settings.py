@@ -72,13 +72,13 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The log's identity. Its watermark depends on all ``senders``."""
+    """The log's identity. Its watermark depends on all ``groups``."""
 
     stream: str
     incarnation: IncarnationId
     journal: str
     sequencer: int
-    senders: frozenset[str]
+    groups: frozenset[str]
     slack: Mapping[str, int] = field(default_factory=dict)
     """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
     retention: LogRetention = DEFAULT_RETENTION

@@ -43,7 +43,7 @@ class LogState:
     def __init__(self, config: LogConfig) -> None:
         self.config = config
         self.settings = config.settings
-        self.inputs = InputWatermark(config.senders)
+        self.inputs = InputWatermark(config.groups)
         self.intake = LogIntake()
         self.records = Records()
         self.cursors = Cursors()

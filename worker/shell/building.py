@@ -72,9 +72,9 @@ class Builder:
             return None
         return self._computation(owned, *found)
 
-    def senders(self, inputs: Iterable[str]) -> frozenset[str]:
-        """All senders of these streams: the input watermark is the minimum of their watermarks (4.5)."""
-        return frozenset(sender for stream in inputs for sender in self._catalog.senders(stream))
+    def groups(self, inputs: Iterable[str]) -> frozenset[str]:
+        """All groups of these streams: the input watermark is the minimum of their watermarks (4.5)."""
+        return frozenset(group for stream in inputs for group in self._catalog.groups_of(stream))
 
     def _computation(
         self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, spec: topology.ComputationSpec
@@ -99,7 +99,7 @@ class Builder:
             interval.journal,
             interval_from_proto(interval.keys),
             interval.sequencer,
-            self.senders(inputs),
+            self.groups(inputs),
             self.slack(inputs),
             feedback,
             self._settings,
@@ -123,7 +123,7 @@ class Builder:
             owned.incarnation,
             owned.interval.journal,
             owned.interval.sequencer,
-            self.senders(inputs),
+            self.groups(inputs),
             self.slack(inputs),
             _retention(record.retention),
         )

@@ -39,7 +39,7 @@ class Hosted:
     owned: OwnedInterval
     built: Built
     channel: LocalChannel
-    senders: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
     """Those whose broadcast watermarks it receives."""
 
     @property

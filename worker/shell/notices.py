@@ -15,7 +15,7 @@ from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
 from millwheel.worker.shell.lineage import dead_journals
 from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import Authority, SenderWatch
+from millwheel.worker.shell.watermarks import Authority, GroupWatch
 
 __all__ = ["HostNotices"]
 
@@ -36,7 +36,7 @@ class HostNotices:
         authority: Authority,
         background: BackgroundTasks,
     ) -> None:
-        self.watch = SenderWatch(authority.watch, hosts.hosted)
+        self.watch = GroupWatch(authority.watch, hosts.hosted)
         self._hosts = hosts
         self._catalog = catalog
         self._coordinator = coordinator
@@ -63,11 +63,11 @@ class HostNotices:
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
         by_inputs: dict[tuple[str, ...], CatalogChanged] = {}
         for inputs in {one.built.inputs: None for one in hosted}:
-            senders, slack = builder.senders(inputs), builder.slack(inputs)
+            groups, slack = builder.groups(inputs), builder.slack(inputs)
             mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-            by_inputs[inputs] = CatalogChanged(senders, slack, retired, mine, queries)
-        followed = frozenset().union(*(changed.senders for changed in by_inputs.values()))
-        # Invariant: what was broadcast of a sender's former life is dropped before hosts receive what is known (G7).
+            by_inputs[inputs] = CatalogChanged(groups, slack, retired, mine, queries)
+        followed = frozenset().union(*(changed.groups for changed in by_inputs.values()))
+        # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
         self.watch.follow(followed, self._catalog.injector_lives())
         posted, self._posted = self._posted, {}
         for one in hosted:
@@ -75,10 +75,10 @@ class HostNotices:
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
-            if not changed.senders <= one.senders:
-                # The watch may have broadcast values of new senders already: to other intervals here.
-                one.host.post(self.watch.known(changed.senders))
-            one.senders = changed.senders
+            if not changed.groups <= one.groups:
+                # The watch may have broadcast values of new groups already: to other intervals here.
+                one.host.post(self.watch.known(changed.groups))
+            one.groups = changed.groups
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()

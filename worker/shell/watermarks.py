@@ -1,4 +1,4 @@
-"""A worker's low watermarks: its reports to the authority, and the broadcast values of all senders (section 7.2)."""
+"""A worker's low watermarks: its reports to the authority, and the broadcast values of all groups (section 7.2)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
-from millwheel.worker.messages import Report, SenderWatermarks
+from millwheel.worker.messages import GroupWatermarks, Report
 from millwheel.worker.shell.host import RunningInterval
 
-__all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch"]
+__all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "GroupWatch", "OnRefused"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -54,7 +54,7 @@ class Authority(Protocol):
     def report(self, report: Report) -> None:
         """Report an interval's watermark. Only the newest report of an interval counts."""
 
-    def watch(self, groups: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    def watch(self, groups: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         """Broadcast values with new sequencers: first all of them, then changes."""
 
     async def close(self) -> None:
@@ -122,11 +122,11 @@ class AuthorityLink:
             )
         )
 
-    async def watch(self, groups: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+    async def watch(self, groups: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
         """Broadcast values. Injector processes have the same names as in their deliveries."""
         async with aclosing(self._client.watch(groups)) as updates:
             async for update in updates:
-                yield SenderWatermarks(
+                yield GroupWatermarks(
                     {name: value.watermark for name, value in update.items()},
                     {
                         name: [_origin(name, member, number) for member, number in value.sequencers]
@@ -149,65 +149,65 @@ class LatestWatermarks:
         self._values: dict[str, int] = {}
         self._sequencers: dict[str, dict[KeyInterval | str, int]] = {}
 
-    def add(self, update: SenderWatermarks) -> None:
+    def add(self, update: GroupWatermarks) -> None:
         """Merge an update. Neither values nor sequencers go back."""
-        for sender, value in update.values.items():
-            self._values[sender] = max(value, self._values.get(sender, value))
-            known = self._sequencers.setdefault(sender, {})
-            for member, sequencer in update.sequencers.get(sender, ()):
+        for group, value in update.values.items():
+            self._values[group] = max(value, self._values.get(group, value))
+            known = self._sequencers.setdefault(group, {})
+            for member, sequencer in update.sequencers.get(group, ()):
                 known[member] = max(sequencer, known.get(member, sequencer))
 
-    def keep(self, senders: Collection[str]) -> None:
-        """Drop all senders except these."""
-        for sender in self._values.keys() - senders:
-            del self._values[sender], self._sequencers[sender]
+    def keep(self, groups: Collection[str]) -> None:
+        """Drop all groups except these."""
+        for group in self._values.keys() - groups:
+            del self._values[group], self._sequencers[group]
 
-    def update(self) -> SenderWatermarks:
+    def update(self) -> GroupWatermarks:
         """The merged update."""
-        sequencers = {sender: list(members.items()) for sender, members in self._sequencers.items()}
-        return SenderWatermarks(dict(self._values), sequencers)
+        sequencers = {group: list(members.items()) for group, members in self._sequencers.items()}
+        return GroupWatermarks(dict(self._values), sequencers)
 
 
 class Receiver(RunningInterval, Protocol):
     """An interval that runs in this process, and those whose watermarks it receives."""
 
-    senders: frozenset[str]
+    groups: frozenset[str]
 
 
-class SenderWatch:
-    """One watch for all senders of the intervals here. Each interval receives the updates about its own senders."""
+class GroupWatch:
+    """One watch for all groups of the intervals here. Each interval receives the updates about its own groups."""
 
     def __init__(
         self,
-        watch: Callable[[Iterable[str]], AsyncIterator[SenderWatermarks]],
+        watch: Callable[[Iterable[str]], AsyncIterator[GroupWatermarks]],
         hosted: Mapping[str, Receiver],
     ) -> None:
         self._watch = watch
         self._hosted = hosted
-        self._senders: frozenset[str] = frozenset()
+        self._groups: frozenset[str] = frozenset()
         self._lives: dict[str, object] = {}
         self._latest = LatestWatermarks()
         self._task: asyncio.Task[None] | None = None
 
-    def known(self, senders: frozenset[str]) -> SenderWatermarks:
-        """All broadcasts of these senders so far, for a new host of theirs. Later ones name new sequencers only."""
-        return _about(senders, self._latest.update())
+    def known(self, groups: frozenset[str]) -> GroupWatermarks:
+        """All broadcasts of these groups so far, for a new host of theirs. Later ones name new sequencers only."""
+        return _about(groups, self._latest.update())
 
-    def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
-        """Watch exactly these senders from now on.
+    def follow(self, groups: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Watch exactly these groups from now on.
 
-        ``lives``: for a sender whose name may be used again, a value that identifies its life. Broadcasts of one life
+        ``lives``: for a group whose name may be used again, a value that identifies its life. Broadcasts of one life
         do not apply to the next one (G7). This holds even if this process has not seen the time between them.
         """
-        before, self._lives = self._lives, {sender: lives[sender] for sender in senders & lives.keys()}
-        same = {sender for sender in senders if before.get(sender) == self._lives.get(sender)}
-        if senders == self._senders and same == senders:
+        before, self._lives = self._lives, {group: lives[group] for group in groups & lives.keys()}
+        same = {group for group in groups if before.get(group) == self._lives.get(group)}
+        if groups == self._groups and same == groups:
             return
-        self._senders = senders
+        self._groups = groups
         self._latest.keep(same)
         if self._task is not None:
             self._task.cancel()
-        self._task = asyncio.get_running_loop().create_task(self._run(senders)) if senders else None
+        self._task = asyncio.get_running_loop().create_task(self._run(groups)) if groups else None
 
     async def close(self) -> None:
         """Stop watching."""
@@ -215,30 +215,30 @@ class SenderWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, senders: frozenset[str]) -> None:
+    async def _run(self, groups: frozenset[str]) -> None:
         while True:
             try:
-                await self._follow(senders)
+                await self._follow(groups)
             except Exception:
                 log.exception("low watermarks cannot be followed; trying again")
             await asyncio.sleep(_BACKOFF.delay(1, random.random()))
 
-    async def _follow(self, senders: frozenset[str]) -> None:
-        async with aclosing(self._watch(sorted(senders))) as updates:  # type: ignore[type-var]
+    async def _follow(self, groups: frozenset[str]) -> None:
+        async with aclosing(self._watch(sorted(groups))) as updates:  # type: ignore[type-var]
             async for update in updates:
                 self._latest.add(update)
                 self.publish(update)
 
-    def publish(self, news: SenderWatermarks) -> None:
-        """Bring broadcast values to the intervals here that have one of these senders."""
+    def publish(self, news: GroupWatermarks) -> None:
+        """Bring broadcast values to the intervals here that have one of these groups."""
         for one in self._hosted.values():
-            if not one.senders.isdisjoint(news.values):
-                one.host.post(news if len(news.values) == 1 else _about(one.senders, news))
+            if not one.groups.isdisjoint(news.values):
+                one.host.post(news if len(news.values) == 1 else _about(one.groups, news))
 
 
-def _about(senders: frozenset[str], update: SenderWatermarks) -> SenderWatermarks:
-    """What an update says of these senders."""
-    return SenderWatermarks(
-        {sender: value for sender, value in update.values.items() if sender in senders},
-        {sender: members for sender, members in update.sequencers.items() if sender in senders},
+def _about(groups: frozenset[str], update: GroupWatermarks) -> GroupWatermarks:
+    """What an update says of these groups."""
+    return GroupWatermarks(
+        {group: value for group, value in update.values.items() if group in groups},
+        {group: members for group, members in update.sequencers.items() if group in groups},
     )

@@ -28,7 +28,7 @@ class _HoldKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HoldKind.Val
     DESCRIPTOR: _descriptor.EnumDescriptor
     HOLD_KIND_UNSPECIFIED: _HoldKind.ValueType  # 0
     HOLD_KIND_INPUT: _HoldKind.ValueType  # 1
-    """The input watermark: a sender upstream holds it."""
+    """The input watermark: a group upstream holds it."""
     HOLD_KIND_RECORD: _HoldKind.ValueType  # 2
     """A received record that is not committed."""
     HOLD_KIND_PRODUCTION: _HoldKind.ValueType  # 3
@@ -47,7 +47,7 @@ class HoldKind(_HoldKind, metaclass=_HoldKindEnumTypeWrapper):
 
 HOLD_KIND_UNSPECIFIED: HoldKind.ValueType  # 0
 HOLD_KIND_INPUT: HoldKind.ValueType  # 1
-"""The input watermark: a sender upstream holds it."""
+"""The input watermark: a group upstream holds it."""
 HOLD_KIND_RECORD: HoldKind.ValueType  # 2
 """A received record that is not committed."""
 HOLD_KIND_PRODUCTION: HoldKind.ValueType  # 3

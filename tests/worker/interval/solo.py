@@ -113,7 +113,7 @@ class Solo(SingleCoreDriver[Any, Any]):
 
     def watermark(self, to: int) -> None:
         """The injector's watermark is broadcast."""
-        self.handle(m.SenderWatermarks({INJECTOR: to}))
+        self.handle(m.GroupWatermarks({INJECTOR: to}))
 
     def commit(self) -> None:
         """The append in flight is acknowledged, and before it the parts of its entry."""

@@ -25,11 +25,11 @@ from millwheel.worker.messages import (
     DeleteParts,
     Delivery,
     FlushStates,
+    GroupWatermarks,
     PartsMissing,
     PartsWritten,
     ReadSegments,
     SendDelivery,
-    SenderWatermarks,
     SequenceChecked,
     StatesFlushed,
     WriteParts,
@@ -99,7 +99,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
     (read,) = solo.take(ReadSegments)
     tidy(solo)
-    solo.handle(SenderWatermarks({INJECTOR: 1_000}, {INJECTOR: [("injector/in/p", 1)]}))
+    solo.handle(GroupWatermarks({INJECTOR: 1_000}, {INJECTOR: [("injector/in/p", 1)]}))
     for number in range(20, 26):
         deliver(solo, OpaqueIds([id_of(number)]), "x", 2_000)
         solo.now += 10
@@ -185,10 +185,10 @@ def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
     """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
     alive: list[int] = []
 
-    def early() -> Iterator[SenderWatermarks]:
+    def early() -> Iterator[GroupWatermarks]:
         for number in range(1_000):
-            yield SenderWatermarks({INJECTOR: 5 * number}, {INJECTOR: [("injector/in/p", number)]})
-        alive.append(sum(isinstance(one, SenderWatermarks) for one in gc.get_objects()))
+            yield GroupWatermarks({INJECTOR: 5 * number}, {INJECTOR: [("injector/in/p", number)]})
+        alive.append(sum(isinstance(one, GroupWatermarks) for one in gc.get_objects()))
 
     solo = Solo(Seen(), early=early())
     assert alive[0] < 10
@@ -207,14 +207,14 @@ def test_watermarks_received_during_recovery_collect_ids() -> None:
     tidy(solo)
     parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(solo.state.dedup.snapshot().blobs)}
     assert seen_ids(Solo(Seen(), parts=parts).state.dedup) == 1
-    assert seen_ids(Solo(Seen(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
+    assert seen_ids(Solo(Seen(), early=[GroupWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("early", [True, False])
 def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
     """A late record's id is kept for the slack behind the watermark at its receipt, and an old copy is refused."""
-    solo = Solo(Seen(), early=[SenderWatermarks({INJECTOR: 1_000})] if early else [])
+    solo = Solo(Seen(), early=[GroupWatermarks({INJECTOR: 1_000})] if early else [])
     solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 300}))
     if not early:
         solo.watermark(1_000)

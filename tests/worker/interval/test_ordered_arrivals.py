@@ -19,7 +19,7 @@ from millwheel.worker.messages import (
     CheckSequence,
     Delivery,
     DeliveryOrder,
-    SenderWatermarks,
+    GroupWatermarks,
     SequenceChecked,
     Tick,
 )
@@ -134,7 +134,7 @@ def test_a_record_that_holds_follows_its_keys_earlier_ones() -> None:
 @pytest.mark.guarantee("G15", section="4.3")
 @pytest.mark.parametrize("held", [False, True])
 def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
-    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
+    log = LogDriver(SMALL, groups=frozenset({"u.1"}))
 
     def send(number: int, after: int, pending: int, *stamps: int) -> None:
         ids = PositionIds("u.1.j1", 0, [number * 100 + index for index in range(len(stamps))])
@@ -143,7 +143,7 @@ def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
         keys = [b""] * len(stamps)
         log.handle(Delivery(LOG, JOURNAL, STREAM, sender, ids, keys, values, list(stamps), number, None, order))
 
-    log.handle(SenderWatermarks({"u.1": 400}))
+    log.handle(GroupWatermarks({"u.1": 400}))
     send(1, 0, 500, 500)
     send(2, 1, 500, 500)
     log.run()
@@ -238,8 +238,8 @@ def test_a_turn_ends_though_its_records_neighbours_wait_for_room() -> None:
 
 @pytest.mark.guarantee("G13", section="4.3")
 def test_holding_senders_enter_a_full_log_one_by_one() -> None:
-    log = LogDriver(SMALL, senders=frozenset({"u.1"}))
-    log.handle(SenderWatermarks({"u.1": 400}))
+    log = LogDriver(SMALL, groups=frozenset({"u.1"}))
+    log.handle(GroupWatermarks({"u.1": 400}))
 
     def send(origin: str, number: int, after: int, size: int = 10) -> None:
         sender = Sender(origin, 3, KeyInterval(origin.encode(), (origin + "z").encode()), "u.1")

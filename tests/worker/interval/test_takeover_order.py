@@ -15,8 +15,8 @@ from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
     Delivery,
+    GroupWatermarks,
     Opened,
-    SenderWatermarks,
     Started,
     Tick,
 )
@@ -39,7 +39,7 @@ def test_an_owner_does_nothing_before_the_authority_knows_it() -> None:
     sender = Sender("injector/in/p", 1, None, INJECTOR)
     ids = PositionIds("in/p", 0, [7])
     delivery = Delivery(IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"key"], values, [20])
-    for event in (delivery, SenderWatermarks({INJECTOR: 50}), Tick()):
+    for event in (delivery, GroupWatermarks({INJECTOR: 50}), Tick()):
         assert core.step(event, before.now) == []
     assert core.next_deadline() is None
     assert core.step(Accepted(MIN_TIMESTAMP), before.now) != []

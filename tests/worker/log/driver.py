@@ -67,7 +67,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self,
         settings: LogSettings | None = None,
         retention: LogRetention | None = None,
-        senders: frozenset[str] = frozenset({"injector/windows"}),
+        groups: frozenset[str] = frozenset({"injector/windows"}),
         segment_ids: int | None = None,
     ) -> None:
         """``segment_ids``: of so few ids the first owner makes a segment."""
@@ -76,7 +76,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         result_of(self.store.create_journal(JOURNAL))
         self.settings = settings or LogSettings()
         self.retention = retention or LogRetention()
-        self.senders = senders
+        self.groups = groups
         self.sequencer = 0
         self.answers: list[m.Acknowledge] = []
         self.replies: list[log.CursorsAnswer] = []
@@ -94,7 +94,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         """Start a new owner's core, until it serves."""
         self.sequencer += 1
         self.waiting = []
-        names = STREAM, LOG, JOURNAL, self.sequencer, self.senders
+        names = STREAM, LOG, JOURNAL, self.sequencer, self.groups
         self.core = LogCore(LogConfig(*names, retention=self.retention, settings=self.settings))
         start = self.post(m.Started())
         for event in self.early:

@@ -33,8 +33,8 @@ from millwheel.worker.messages import (
     Deposed,
     FenceJournal,
     FlushStates,
+    GroupWatermarks,
     Opened,
-    SenderWatermarks,
     Started,
 )
 from millwheel.worker.owner import OwnerPhase
@@ -222,7 +222,7 @@ def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
     fill(driver, 0, 3)
     opened = perform_at_store(driver.store, FenceJournal(JOURNAL, 2))
     assert isinstance(opened, Opened)
-    core = LogCore(LogConfig(STREAM, LOG, JOURNAL, 2, driver.senders))
+    core = LogCore(LogConfig(STREAM, LOG, JOURNAL, 2, driver.groups))
     core.step(Started(), driver.now)
     with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
         core.step(Opened(opened.head, opened.parts, opened.entries[:-1]), driver.now)
@@ -306,14 +306,14 @@ def test_the_truncation_point_waits_for_dropped_rows() -> None:
 
 @pytest.mark.guarantee("G7", section="4.5")
 def test_the_watermark_follows_senders_and_uncommitted_holds() -> None:
-    driver = LogDriver(senders=frozenset({"a", "b"}))
+    driver = LogDriver(groups=frozenset({"a", "b"}))
     tail = driver.subscribe()
-    driver.handle(SenderWatermarks({"a": 50}))
-    driver.handle(SenderWatermarks({"b": 30}))
+    driver.handle(GroupWatermarks({"a": 50}))
+    driver.handle(GroupWatermarks({"b": 30}))
     driver.tell()
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (30, 30)
     driver.deliver([b"x"], [40])
-    driver.handle(SenderWatermarks({"b": 60}))
+    driver.handle(GroupWatermarks({"b": 60}))
     assert (tail.published[-1].watermark, driver.reports[-1].output) == (30, 40)
     driver.run()
     driver.tell()
@@ -328,8 +328,8 @@ def test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read() -> None:
     for number in range(6):
         driver.deliver([b"%d" % number], [number * 10])
         driver.run()
-        driver.handle(SenderWatermarks({"injector/windows": number * 10 + 5}))
-    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+        driver.handle(GroupWatermarks({"injector/windows": number * 10 + 5}))
+    driver.handle(GroupWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
     driver.core.state.settings = LogSettings(publish_records=2)
     for _ in range(4):
@@ -344,7 +344,7 @@ def test_a_queued_record_bounds_the_watermark_of_its_commit() -> None:
     slow = driver.subscribe(credit=0)
     driver.deliver([b"a"], [10])
     driver.deliver([b"b"], [40])
-    driver.handle(SenderWatermarks({"injector/windows": 60}))
+    driver.handle(GroupWatermarks({"injector/windows": 60}))
     driver.run()
     driver.tell()
     driver.handle(Fetch(slow, 2))
@@ -354,7 +354,7 @@ def test_a_queued_record_bounds_the_watermark_of_its_commit() -> None:
 def test_a_finished_stream_is_reported_only_when_nothing_is_left() -> None:
     driver = LogDriver()
     slow = driver.subscribe(credit=0)
-    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    driver.handle(GroupWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.core.state.settings = LogSettings(publish_records=1)
     driver.deliver([b"late", b"later"], [1, 2])
     driver.run()
@@ -366,10 +366,10 @@ def test_a_finished_stream_is_reported_only_when_nothing_is_left() -> None:
 @pytest.mark.guarantee("G7", section="6.2")
 def test_watermarks_do_not_go_back_over_a_takeover() -> None:
     driver = LogDriver()
-    driver.handle(SenderWatermarks({"injector/windows": 70}))
+    driver.handle(GroupWatermarks({"injector/windows": 70}))
     driver.deliver([b"a"], [90])
     driver.run()
-    driver.handle(SenderWatermarks({"injector/windows": 80}))
+    driver.handle(GroupWatermarks({"injector/windows": 80}))
     driver.crash(applied=True)
     tail = driver.subscribe()
     driver.tell()
@@ -388,7 +388,7 @@ def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
     driver.crash(applied=True)
     tail = driver.subscribe("cursor")
     driver.run()
-    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    driver.handle(GroupWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
     assert tail.published[-1].watermark == MAX_TIMESTAMP
     driver.handle(AckOffset(tail, 1))
@@ -406,7 +406,7 @@ def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
     driver.deliver([b"a"], [10])
     driver.run()
     result_of(driver.store.fence(JOURNAL, driver.sequencer + 1))
-    driver.handle(SenderWatermarks({"injector/windows": MAX_TIMESTAMP}))
+    driver.handle(GroupWatermarks({"injector/windows": MAX_TIMESTAMP}))
     driver.tell()
     assert driver.core.phase is OwnerPhase.LOST
     assert all(one.watermark < 10 for one in tail.published)
@@ -414,11 +414,11 @@ def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_removed_senders_hold_nothing_and_new_ones_count() -> None:
-    driver = LogDriver(senders=frozenset({"a", "b"}))
-    driver.handle(SenderWatermarks({"a": 50}))
+    driver = LogDriver(groups=frozenset({"a", "b"}))
+    driver.handle(GroupWatermarks({"a": 50}))
     driver.handle(CatalogChanged(frozenset({"a"})))
     assert driver.reports[-1].output == 50
     driver.handle(CatalogChanged(frozenset({"a", "c"})))
-    driver.handle(SenderWatermarks({"a": 90}))
+    driver.handle(GroupWatermarks({"a": 90}))
     assert driver.reports[-1].output == 50
     assert driver.core.state.inputs.holding() == ["c"]

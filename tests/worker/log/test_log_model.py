@@ -18,7 +18,7 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.worker.dedup import BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.worker.log import AckOffset, DeleteCursor, Fetch, LogRetention, LogSettings, Start
-from millwheel.worker.messages import AppendEntry, Delivery, FlushStates, ReadStates, SenderWatermarks, WriteParts
+from millwheel.worker.messages import AppendEntry, Delivery, FlushStates, GroupWatermarks, ReadStates, WriteParts
 from tests.worker.log.driver import ACKED, LogDriver, Reader
 
 SETTINGS = LogSettings(
@@ -154,7 +154,7 @@ class LogMachine(RuleBasedStateMachine):
         one = self.producers[name]
         one.frontier += by
         one.reported = max(one.reported, one.watermark)
-        self.driver.handle(SenderWatermarks({one.computation: one.reported}))
+        self.driver.handle(GroupWatermarks({one.computation: one.reported}))
 
     @rule()
     def next_batch(self) -> None:
@@ -303,7 +303,7 @@ class LogMachine(RuleBasedStateMachine):
                 for number in sorted(one.unacked):
                     self.send(one, [number])
                 one.reported = max(one.reported, one.watermark)
-                self.driver.handle(SenderWatermarks({one.computation: one.reported}))
+                self.driver.handle(GroupWatermarks({one.computation: one.reported}))
             self.driver.run()
             self.listen()
         assert all(not one.unacked for one in self.producers.values()), "a record is never taken"

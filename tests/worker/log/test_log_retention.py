@@ -9,7 +9,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import OpaqueIds, Sender
 from millwheel.worker.log import AckOffset, LogRetention, LogSettings, Start
-from millwheel.worker.messages import PartsMissing, ReadSegments, SenderWatermarks
+from millwheel.worker.messages import GroupWatermarks, PartsMissing, ReadSegments
 from tests.worker.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill
 
 
@@ -165,7 +165,7 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
         stamp = round_number * 100
         send(driver, round_number * 100, 12, stamp)
         members = {"injector/windows": [("injector/windows/p", 1)]}
-        driver.handle(SenderWatermarks({"injector/windows": stamp + 50}, members))
+        driver.handle(GroupWatermarks({"injector/windows": stamp + 50}, members))
         counts.append((parts(driver.store), len(driver.core.state.journal.segments)))
     assert max(count for count, _ in counts[4:]) <= max(count for count, _ in counts[:4])
     assert max(segments for _, segments in counts) <= 8
@@ -178,7 +178,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
     (read,) = [job for job in driver.waiting if isinstance(job, ReadSegments)]
     driver.waiting.remove(read)
-    driver.handle(SenderWatermarks({"injector/windows": 500}))
+    driver.handle(GroupWatermarks({"injector/windows": 500}))
     send(driver, 10, 20, 600)
     driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
     answers = [(one.outcome, list(one.remaining)) for one in driver.answers if one.delivery is copy]
@@ -190,7 +190,7 @@ def test_sequencers_received_during_recovery_are_not_forgotten() -> None:
     """What was received before the takeover's scan was put into a duplicate check that the scan then replaced."""
     driver = LogDriver(IDS)
     send(driver, 0, 20, 100)
-    driver.early = [SenderWatermarks({"injector/windows": 90}, {"injector/windows": [("injector/windows/p", 7)]})]
+    driver.early = [GroupWatermarks({"injector/windows": 90}, {"injector/windows": [("injector/windows/p", 7)]})]
     driver.open()
     driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 6))
     assert driver.answers[-1].outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER

@@ -33,7 +33,7 @@ from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub, add_
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
-from millwheel.worker.messages import AcceptSequencer, Delivery, SenderWatermarks
+from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
 from millwheel.worker.shell.host import CoreHost, RunQueue, steady_now
 from millwheel.worker.shell.log_service import LogService
 from tests.patience import patience, until
@@ -188,7 +188,7 @@ class Cluster(RoutingServiceServicer):
     def watermark(self, value: int) -> None:
         """The authority broadcasts the injectors' watermark."""
         assert self.host is not None
-        self.host.post(SenderWatermarks({"injector/windows": value}))
+        self.host.post(GroupWatermarks({"injector/windows": value}))
 
 
 @asynccontextmanager

@@ -21,8 +21,8 @@ from millwheel.worker.log import (
 from millwheel.worker.messages import (
     Delivery,
     FlushStates,
+    GroupWatermarks,
     ReadStates,
-    SenderWatermarks,
     StatesRead,
 )
 from tests.worker.log.driver import FULL, SMALL, LogDriver, Reader, fill, numbered
@@ -127,7 +127,7 @@ def test_a_subscriber_is_notified_of_an_ack_once_it_is_journaled() -> None:
     reader = driver.subscribe("c")
     fill(driver, 0, 4)
     driver.handle(AckOffset(reader, 3))
-    driver.handle(SenderWatermarks({"up": 5}))
+    driver.handle(GroupWatermarks({"up": 5}))
     assert max(one.acked for one in reader.published) == 0, "it is received, and nothing more"
     driver.pass_time(50_000)
     driver.run()
@@ -346,7 +346,7 @@ def test_over_the_cap_intake_is_refused_with_the_slowest_named() -> None:
     driver = LogDriver(SMALL)
     fast, slow = driver.subscribe("fast"), driver.subscribe("slow")
     driver.run()
-    driver.handle(SenderWatermarks({"injector/windows": 10}))
+    driver.handle(GroupWatermarks({"injector/windows": 10}))
     sent = 0
     while driver.core.state.records.kept < SMALL.cap_bytes:
         fill(driver, sent, 1)
@@ -375,7 +375,7 @@ def test_a_quarter_beyond_the_cap_nothing_is_taken() -> None:
     driver = LogDriver(SMALL)
     driver.subscribe("slow")
     driver.run()
-    driver.handle(SenderWatermarks({"injector/windows": 10}))
+    driver.handle(GroupWatermarks({"injector/windows": 10}))
     taken = 0
     for number in range(100):
         taken += driver.acked(_delivered(driver, b"%d" % number + b"." * 90, 5))
@@ -392,7 +392,7 @@ def _delivered(driver: LogDriver, value: bytes, timestamp: int) -> Delivery:
 @pytest.mark.guarantee("G13")
 def test_intake_is_bounded_while_the_journal_is_slow() -> None:
     driver = LogDriver(SMALL)
-    driver.handle(SenderWatermarks({"injector/windows": 10}))
+    driver.handle(GroupWatermarks({"injector/windows": 10}))
     for number in range(200):
         driver.deliver([b"." * 90], [20 + number])
     assert driver.core.state.intake.bytes <= SMALL.queue_bytes + 2 * 106
