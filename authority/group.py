@@ -126,7 +126,7 @@ class Group(ABC, Generic[M]):
 
     @abstractmethod
     def _is_superseded(self, report: WatermarkReport) -> bool:
-        """Whether a refused report has a successor. Otherwise its owner was never accepted."""
+        """Whether the owner of a refused report has a successor. Otherwise the owner was never accepted."""
 
     def _at_rest(self) -> int:
         """The minimum if no member takes part below plus infinity."""
