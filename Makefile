@@ -151,7 +151,7 @@ bench-interval: components ## Move, split and merge an interval with 1 GB of sta
 .PHONY: dist
 dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
 	@tools/dist.sh
-	@$(RUN) python -m tests.release
+	@$(RUN) pytest -m release tests/release
 
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt

@@ -18,6 +18,7 @@ _MODULES: Final = [
     "millwheel/model/watermarks.py",
     "millwheel/sdk/context.py",
     "millwheel/sdk/scope.py",
+    "millwheel/worker/commit_counts.py",
     "millwheel/worker/interval/blocked_key_table.py",
     "millwheel/worker/interval/cache/cells.py",
     "millwheel/worker/interval/clocks.py",

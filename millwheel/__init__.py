@@ -45,6 +45,7 @@ from millwheel.model.time import (
     seconds,
     to_datetime,
 )
+from millwheel.operators import cached
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -108,6 +109,7 @@ __all__ = [
     "ValueDecodeError",
     "ValueEncodeError",
     "agg",
+    "cached",
     "dead_letter",
     "divert",
     "everything",

@@ -10,13 +10,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeVar, overload
 
-import msgspec
-
 from millwheel.agg.aggregator import Aggregator
 from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record
 
 __all__ = ["best", "collect", "distinct", "first", "last", "max", "max_by", "min", "min_by", "top"]
@@ -126,9 +125,6 @@ def top(count: int, by: Of, *, smallest: bool = False, where: Where = None) -> A
     return _ranked(count, lambda record: get(record.value), reader, smallest, where)
 
 
-_encode = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
-
-
 def _ranked(
     count: int, rank: Callable[[Record[Any]], Any], kind: Any, smallest: bool, where: Where
 ) -> Aggregator[Any, Any]:
@@ -140,7 +136,7 @@ def _ranked(
             return bool(one[0] < other[0]) is smallest
         if one[1] != other[1]:
             return one[1] < other[1]
-        return bool(_encode(one[2]) < _encode(other[2]))
+        return bool(rank_bytes(one[2]) < rank_bytes(other[2]))
 
     def insert(best: list[Any], new: tuple[Any, int, Any]) -> list[Any]:
         if len(best) == count and not order(new, best[-1]):

@@ -1,6 +1,7 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
 from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
+from millwheel.operators.caching import cached
 from millwheel.operators.cogroup import CoGroup, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
@@ -10,7 +11,7 @@ from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Latest, LatestJoin, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
-from millwheel.operators.updating import Update
+from millwheel.operators.updating import ExpiringUpdate, Update
 
 __all__ = [
     "COPIES",
@@ -27,6 +28,7 @@ __all__ = [
     "CountWindow",
     "Deduplicate",
     "Enrich",
+    "ExpiringUpdate",
     "IntervalJoin",
     "Latest",
     "LatestJoin",
@@ -36,6 +38,7 @@ __all__ = [
     "Throttle",
     "Timeout",
     "Update",
+    "cached",
     "in_order",
     "pairs",
 ]

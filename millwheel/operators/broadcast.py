@@ -14,7 +14,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -159,6 +160,48 @@ class BroadcastJoin(Computation[Any, dict[str, V]], Generic[V]):
             _set(ctx.state, record.value.key, record.value.value)
 
 
+class _Rows(Mapping[str, V], Generic[V]):
+    """The table of a copy for one firing. A row is decoded when it is first read, and all are when one iterates."""
+
+    def __init__(self, stored: MapState[str, V]) -> None:
+        self._stored = stored
+        self._read: dict[str, V] = {}
+        self._complete = False
+
+    def change(self, key: str, value: V | None) -> None:
+        """Set or remove a row."""
+        _set(self._stored, key, value)
+        _set(self._read, key, value)
+
+    def _all(self) -> dict[str, V]:
+        if not self._complete:
+            self._read, self._complete = dict(self._stored), True
+        return self._read
+
+    def __getitem__(self, key: str) -> V:
+        if key not in self._read and not self._complete:
+            self._read[key] = self._stored[key]
+        return self._read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def keys(self) -> KeysView[str]:
+        """See Mapping."""
+        return self._all().keys()
+
+    def values(self) -> ValuesView[V]:
+        """See Mapping."""
+        return self._all().values()
+
+    def items(self) -> ItemsView[str, V]:
+        """See Mapping."""
+        return self._all().items()
+
+
 class BroadcastAsOfJoin(Computation[Any, S], Generic[S]):
     """Joins each left record with the table as of its timestamp, when the low watermark has passed it.
 
@@ -198,14 +241,13 @@ class BroadcastAsOfJoin(Computation[Any, S], Generic[S]):
         """Change the table, and produce the results of the left records, in the order of their times."""
         copy = ctx.state
         until = self._end_of_firing(copy.records, ctx.watermark)
-        changes, done, table = copy.changes.pop_until(until), 0, dict(copy.table)
+        table, changes = _Rows(copy.table), deque(copy.changes.pop_until(until))
         for at, value in copy.records.pop_until(until):
-            while done < len(changes) and changes[done][0] <= at:
-                _set(table, *changes[done][1])
-                done += 1
-            ctx.produce(self.output, self.function(value, MappingProxyType(table)), timestamp=at)
-        for _, (key, value) in changes:
-            _set(copy.table, key, value)
+            while changes and changes[0][0] <= at:
+                table.change(*changes.popleft()[1])
+            ctx.produce(self.output, self.function(value, table), timestamp=at)
+        for _, change in changes:
+            table.change(*change)
         first = _first(copy)
         if first is not None:
             self._wake(ctx, first)

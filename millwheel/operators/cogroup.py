@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar
-
-import msgspec
+from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.computation import result_time
@@ -18,8 +17,6 @@ from millwheel.windows.computation import result_time
 __all__ = ["CoGroup", "pairs"]
 
 G = TypeVar("G")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
@@ -87,7 +84,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         """Produce the results of a window."""
         window = Window.from_tag(timer.tag)
         groups: Any = ctx.state.pop(window)
-        for result in self.function(*(sorted(group, key=_encode) for group in groups)):
+        for result in self.function(*(sorted(group, key=rank_bytes) for group in groups)):
             ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

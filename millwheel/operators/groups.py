@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
-
 from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
 
@@ -19,8 +18,6 @@ __all__ = ["Complete", "Deduplicate", "RunningAggregate"]
 
 T = TypeVar("T")
 A = TypeVar("A")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
@@ -62,7 +59,7 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in self.function(sorted(ctx.state.pop(at), key=_encode)):
+        for result in self.function(sorted(ctx.state.pop(at), key=rank_bytes)):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
         if not ctx.state:
             del ctx.state
@@ -127,12 +124,12 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
         """Add the record, and produce the value if it has changed."""
         aggregator, state = self.aggregator, ctx.state
         # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
-        before = _encode(aggregator.result(state[0])) if state else b""
+        before = rank_bytes(aggregator.result(state[0])) if state else b""
         if not state:
             state.append(aggregator.new())
         state[0] = aggregator.add(state[0], record)
         value = aggregator.result(state[0])
-        if _encode(value) != before:
+        if rank_bytes(value) != before:
             ctx.produce(self.output, self.row.make(ctx.key, _NO_TIME, _NO_TIME, value, 0))
 
 

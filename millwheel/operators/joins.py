@@ -16,6 +16,7 @@ from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["LEFT", "RIGHT", "IntervalJoin", "TemporalJoin"]
@@ -216,13 +217,10 @@ class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):
         del versions.right[: max(0, bisect_right(versions.right, earliest, key=_time) - 1)]
 
 
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
-
-
 def _time(kept: tuple[Any, ...]) -> int:
     time: int = kept[0]
     return time
 
 
 def _by_time_and_bytes(kept: tuple[int, Any]) -> tuple[int, bytes]:
-    return kept[0], _encode(kept[1])
+    return kept[0], rank_bytes(kept[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["Latest", "LatestJoin", "TableJoin"]
@@ -19,8 +20,6 @@ __all__ = ["Latest", "LatestJoin", "TableJoin"]
 T = TypeVar("T")
 L = TypeVar("L")
 R = TypeVar("R")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 def _check(keep: Duration | None) -> Duration | None:
@@ -41,7 +40,7 @@ def _replaces(latest: list[tuple[int, T]], at: int, value: T) -> bool:
     if not latest:
         return True
     time, other = latest[0]
-    return at > time or (at == time and _encode(value) > _encode(other))
+    return at > time or (at == time and rank_bytes(value) > rank_bytes(other))
 
 
 class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
@@ -161,7 +160,7 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
         keep: How long the newest record of a side is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from typing import Any, Final
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 
@@ -32,12 +33,14 @@ class Throttle(Computation[Any, list[int]]):
         excess: The stream of the others. None: they are dropped.
 
     Raises:
-        UsageError: ``count`` is not from 1 to 1,000, or ``per`` is not positive. Or both streams have the same name.
+        UsageError: ``count`` is not from 1 to 1,000. Or ``per`` is not positive, or is probably in another unit. Or
+            both streams have the same name.
     """
 
     def __init__(self, count: int, per: Duration, output: str, excess: str | None = None) -> None:
-        if not 1 <= count <= MOST or per <= 0:
-            raise UsageError(f"throttle takes a count from 1 to {MOST:,} and a positive time, not {count} and {per}")
+        if not 1 <= count <= MOST:
+            raise UsageError(f"throttle takes a count from 1 to {MOST:,}, not {count}")
+        check_duration("throttle(per)", per)
         if excess == output:
             raise UsageError(f"throttle({output!r}, excess={excess!r}) has one name for two streams")
         self.count = count

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
-
-import msgspec
+from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["ClockTimeout", "Timeout"]
 
 T = TypeVar("T")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 class _OnSilence(Generic[T]):
@@ -69,7 +66,7 @@ class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
         last: int = at
         value = record.value
         for _, time, other in joined:
-            if time > last or (time == last and _encode(other) > _encode(value)):
+            if time > last or (time == last and rank_bytes(other) > rank_bytes(value)):
                 last, value = time, other
         stretches.append((first, last, value))
         ctx.set_timer(Timestamp(min(last + after, MAX_TIMESTAMP)), str(first))

@@ -27,9 +27,10 @@ _ONE_TIMER: Final = "has one timer for all records of a key that wait, so a dead
 
 
 class JoinSteps(StatefulSteps[T]):
-    """The joins of :class:`KeyedStream`.
+    """The joins of :class:`KeyedStream`. It has many methods because each overload counts as one.
 
-    The overloads differ in ``outer``: where a record may be without a partner, the function takes None.
+    It has many methods because of overloads, which differ in ``outer``: where a record may be without a partner, the
+    function takes None.
     """
 
     def join(
@@ -70,8 +71,8 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
-                type of a result.
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
+                another unit. Or nothing states the type of a result.
         """
         if keep is not None:
             check_duration("keep", keep)
@@ -295,8 +296,8 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
-                type of a result.
+            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
+                another unit. Or nothing states the type of a result.
         """
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
         join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
@@ -392,7 +393,7 @@ class JoinSteps(StatefulSteps[T]):
 
         Raises:
             UsageError: ``other`` is a stream of another topology. Or ``outer`` has another value. Or ``keep`` is not
-                positive. Or nothing states the type of a result.
+                positive, or is probably in another unit. Or nothing states the type of a result.
         """
         keep_left, keep_right = outer_sides(name, outer)
         types = (self.input.known_type, other.input.known_type, one_result(name, function, to))

@@ -7,7 +7,16 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration, TimeDomain
-from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Throttle, Timeout, Update
+from millwheel.operators import (
+    ClockTimeout,
+    Deduplicate,
+    ExpiringUpdate,
+    Latest,
+    RunningAggregate,
+    Throttle,
+    Timeout,
+    Update,
+)
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
@@ -126,6 +135,8 @@ class StatefulSteps(Generic[T]):
         to: type[U] | None = None,
         *,
         state: Any = None,
+        keep: Duration | None = None,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """A state for each key: ``function`` gets it with each record, and returns the next one with the results.
@@ -159,16 +170,21 @@ class StatefulSteps(Generic[T]):
                 ``tuple[State, list[int]]``.
             state: The type of the states. By default what the first parameter of ``function`` is annotated with, else
                 the class of ``initial``.
+            keep: How long a key is known after its newest record, in microseconds. By default for ever.
+            domain: Whether ``keep`` is an event time, after the record's timestamp, or a processing time, after its
+                arrival.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: Nothing states the type of a result, or of the states: ``initial`` is None and ``function`` is
-                not annotated.
+                not annotated. Or ``keep`` is not positive, or is probably in another unit.
         """
         result = updated_result(name, function, to)
         kept = state or first_type(function) or state_of_initial(name, function, initial)
-        step = Update(initial, function, name, kept, result)
-        return self.step(name, step, result, options)
+        update = Update(initial, function, name, kept, result)
+        if keep is None:
+            return self.step(name, update, result, options)
+        return self.step(name, ExpiringUpdate(update, kept, keep, domain), result, options)
 
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
@@ -227,7 +243,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``count`` or ``per`` is out of its range. Or ``excess`` is the name of the step.
+            UsageError: ``count`` is out of its range. Or ``per`` is not positive, or is probably in another unit. Or
+                ``excess`` is the name of the step.
         """
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 

@@ -117,7 +117,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             elif window.end > ctx.watermark:
                 taken = True
                 pane = panes[window.bounds] = Pane(-1, self._add(self._new(), record))
-                ctx.set_timer(Timestamp(window.end), window.tag)
+                self._wake_at_end(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)
             elif self._is_kept(ctx, window):
@@ -156,7 +156,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         """
         if window.end <= ctx.watermark:
             if pane.revision < 0 or not self.allowed_lateness:
-                ctx.set_timer(Timestamp(window.end), window.tag)
+                self._wake_at_end(ctx, window)
             else:
                 self._produce(ctx, window, pane)
                 ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
@@ -168,6 +168,12 @@ class Aggregate(Computation[Any, Panes[A]]):
             pane.early_at = pane.early_at or ctx.now + self.early.period
             at = Timestamp(pane.early_at)
             ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=result_time(window))
+
+    def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
+        ctx.set_timer(Timestamp(window.end), window.tag)
+
+    def _time_of(self, window: Window) -> Timestamp:
+        return result_time(window)
 
     def _purge_at(self, window: Window) -> Timestamp:
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
@@ -195,7 +201,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         pane.revision += 1
         value = self.aggregator.result(pane.accumulator)
         result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
-        ctx.produce(self.output, result, timestamp=result_time(window))
+        ctx.produce(self.output, result, timestamp=self._time_of(window))
 
 
 def result_time(window: Window) -> Timestamp:

@@ -62,7 +62,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.core = InjectorCore("s", "p", limits=LIMITS)
         self.now = 0
         self.revision = 1
-        self.consumers = {"x": Consumer.new("x", "a"), "y": Consumer.new("y", "b")}
+        self.consumers = {"x": Consumer("x", "a"), "y": Consumer("y", "b")}
         self.known_consumers = set(self.consumers)
         self.gone: list[Consumer] = []
         self.network: list[SendBatch] = []
@@ -181,7 +181,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             return
         delivery = self.identity.delivery(send)
         delivery.channel = send.address
-        for _, outcome, indexes in consumer.receivers[send.journal].deliver(delivery, refuse):
+        for _, outcome, indexes in consumer.receivers[send.journal].receive(delivery, refuse):
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
     @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 1, 2, 9]), again=st.booleans())
@@ -217,7 +217,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
         receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
-        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit(most):
+        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit_some(most):
             if (address := delivery.channel) in self.up:
                 answer = DeliveryAnswered((delivery.token,), outcome, indexes, "")
                 self.answers.append((address, self.up[address], answer))
@@ -259,7 +259,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
     def split(self, pick: int, at: bytes, owner: str) -> None:
         places = [(one, journal) for one in self.consumers.values() for journal in one.receivers]
         consumer, journal = places[pick % len(places)]
-        consumer.split(journal, at, owner)
+        consumer.halve(journal, at, owner)
 
     @rule()
     def routed(self) -> None:
@@ -272,7 +272,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         if "z" in self.consumers:
             self.gone.append(self.consumers.pop("z"))
         elif not any(one.name == "z" for one in self.gone):
-            self.consumers["z"] = Consumer.new("z", owner)
+            self.consumers["z"] = Consumer("z", owner)
         self.routed()
 
     # What must hold.

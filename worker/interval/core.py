@@ -30,7 +30,7 @@ from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
+from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject, waits_for_input
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -313,7 +313,16 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
-        return hold, self._subject(hold, max(held, self.state.output.value))
+        value = max(held, self.state.output.value)
+        if hold == HoldKind.HOLD_KIND_INPUT:
+            return hold, self._subject(hold, value)
+        return hold, hold_subject(self.state, hold, value, asked=True)
+
+    def awaited_groups(self) -> list[str]:
+        """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
+        held, hold = self._held()
+        waits = waits_for_input(self.state, hold, max(held, self.state.output.value))
+        return self._inputs.holding()[:3] if waits else []
 
     def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
         return hold_subject(self.state, hold, value)

@@ -190,7 +190,7 @@ class SenderWatch:
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
-        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
+        """All broadcasts so far, for a host with new senders. Later updates name only new sequencers."""
         return self._latest.update()
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
