@@ -13,7 +13,7 @@ from millwheel import windows
 from simulation.blocks.operators.base import Flow, Operator, Row, made, operator, paired
 from simulation.blocks.records import Item
 
-__all__: list[str] = []
+__all__ = ["JoinAsOf", "JoinLatest"]
 
 _OUTER = ("", "left", "right", "both")
 
@@ -67,7 +67,7 @@ class _JoinWithin(Operator):
 
 
 @operator("join as of")
-class _JoinAsOf(Operator):
+class JoinAsOf(Operator):
     repeats = True
 
     def draw(self, chance: Random) -> list[Any]:
@@ -86,7 +86,7 @@ class _JoinAsOf(Operator):
 
 
 @operator("join latest")
-class _JoinLatest(Operator):
+class JoinLatest(Operator):
     """Some order of the key's records gives the results: a right record that another one has replaced is gone."""
 
     certain = False
