@@ -48,7 +48,6 @@ class Run:
         for stream in self.streams:
             self.topology.source(stream, Item)
         self.diverts = OPERATORS[name].has_options
-        self.diverts_right = OPERATORS[name].diverts_right
         options = {"late": "late"} if self.diverts else {}
         OPERATORS[name].build(Flow(self.topology, "op", self.streams, "a", options), arguments)
         self.harness = TopologyHarness(self.topology, split_at=["1", "b"])
@@ -62,7 +61,7 @@ class Run:
         at, number = BEGIN + offset * TENTH, len(self.rows) + len(self.late) + 1
         stream = self.streams[-1] if right else self.streams[0]
         left = stream == "s0" if len(self.streams) == 2 else number % 2 == 0
-        if offset < self.watermark and self.diverts and (left or self.diverts_right):
+        if offset < self.watermark and self.diverts:
             self.late.append(number)
         else:
             self.rows.append(Row(at, (number,), key, "", left))

@@ -86,8 +86,6 @@ class Operator(ABC):
     """Whether results wait for a time of the wall clock."""
     has_options = True
     """Whether the step can divert late records."""
-    diverts_right = True
-    """Whether it also diverts late records of the right side."""
     has_letters = False
     """Whether the step gives records up as dead letters."""
 

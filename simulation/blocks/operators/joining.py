@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from random import Random
 from typing import Any
@@ -115,24 +115,6 @@ class JoinLatest(Operator):
         runs = [other for other, _ in groupby(other for _, other in pairs)]
         if len(runs) != len(set(runs)) or None in runs[1:]:
             yield f"right records came back: {runs}"
-
-
-@operator("join broadcast")
-class _JoinBroadcast(_JoinLatest):
-    """All records of a key meet one copy of the table, which has the rows of all keys."""
-
-    diverts_right = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [True]
-
-    def build(self, flow: Flow, arguments: list[Any]) -> None:
-        left, right = flow.sides()
-        left.join_broadcast(flow.name, right, _with_own_row, Item, copies=2, **flow.options)
-
-
-def _with_own_row(item: Item, table: Mapping[str, Item]) -> Item:
-    return paired(item, table.get(item.a))
 
 
 @operator("cogroup")
