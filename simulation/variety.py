@@ -106,6 +106,15 @@ def _copies_circle(plan: Plan) -> bool:
     return any(node["feedback"] for node in plan.nodes) and not all(node["exactly_once"] for node in plan.nodes)
 
 
+def _copied(plan: Plan) -> set[str]:
+    """The streams that may carry copies, because a computation before them is not exactly-once."""
+    streams = set[str]()
+    for node in plan.nodes:  # in the order of the streams
+        if not node["exactly_once"] or streams & set(node["inputs"]):
+            streams.update(node["outputs"])
+    return streams
+
+
 def _balanced(plan: Plan, chance: Random) -> None:
     """Masters move, split and merge intervals to balance their load."""
     if _copies_circle(plan):
@@ -122,13 +131,14 @@ def _retired(plan: Plan, chance: Random) -> None:
 def _stops(plan: Plan, chance: Random) -> None:
     """A computation stops when records fail repeatedly, until an operator resumes it at another worker.
 
-    This needs a computation for which copies do not count. When one record of a delivery fails, each new owner runs the
-    earlier records of the delivery again.
+    This needs a computation for which copies do not count, and which gets none: while it is stopped, ever more come.
+    When one record of a delivery fails, each new owner runs the earlier records of the delivery again.
     """
     if _copies_circle(plan):
         return
+    copied = _copied(plan)
     nodes = [node for node in plan.nodes if node["kind"] in ("count", "slow", "flaky") and "letters" not in node]
-    nodes = [node for node in nodes if node["exactly_once"]]
+    nodes = [node for node in nodes if node["exactly_once"] and not copied & set(node["inputs"])]
     nodes = [node for node in nodes if node["name"] != plan.renewed]
     if nodes:
         chance.choice(nodes).update(kind="flaky", stops=chance.choice((1, 2)))
