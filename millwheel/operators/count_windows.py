@@ -51,6 +51,7 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
             raise UsageError(f"count_window takes a positive number and a positive time, not {size} and {within}")
         self.size = size
         self.aggregator = aggregator
+        self._add = aggregator.add
         self.output = output
         self.row = row
         self.within = within
@@ -70,8 +71,9 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
                 ctx.set_timer(Timestamp(min(record.timestamp + self.within, MAX_TIMESTAMP)))
         window = state[0]
         window.count += 1
-        window.latest = max(window.latest, record.timestamp)
-        window.accumulator = self.aggregator.add(window.accumulator, record)
+        if record.timestamp > window.latest:
+            window.latest = record.timestamp
+        window.accumulator = self._add(window.accumulator, record)
         if window.count == self.size:
             if self.within is not None:
                 ctx.cancel_timer()

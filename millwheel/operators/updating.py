@@ -49,6 +49,11 @@ class Update(Computation[Any, list[S]], Generic[S]):
         """Update the state, and produce the results."""
         kept = ctx.state
         state, results = self.function(kept[0] if kept else deepcopy(self.initial), record.value)
-        kept[:] = [] if state is None else [state]
+        if state is None:
+            kept.clear()
+        elif kept:
+            kept[0] = state
+        else:
+            kept.append(state)
         for result in results:
             ctx.produce(self.output, result)

@@ -78,10 +78,10 @@ class WindowJoin(Computation[Any, dict[tuple[int, int], Sides[L, R]]], Generic[L
 
     def process_record(self, ctx: Context[dict[tuple[int, int], Sides[L, R]]], record: Record[Any]) -> None:
         """Keep the record in its windows that have not ended."""
-        kept = ctx.state
+        kept, late = ctx.state, record.late
         taken = False
         for window in self.windows.windows_of(record.timestamp):
-            if window.end <= ctx.watermark:
+            if late and window.end <= ctx.watermark:
                 continue
             taken = True
             sides = kept.get(window)

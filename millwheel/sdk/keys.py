@@ -32,6 +32,7 @@ __all__ = [
     "everything",
     "join_key",
     "key",
+    "key_text",
     "mapping_extractor",
     "may_be_without_key",
     "split_key",
@@ -68,16 +69,20 @@ class KeyExtractor:
             field is no str or int. It raises TooLargeError for a key of more than 4,096 bytes.
         """
         describe = _KeyDescription(stream, consumer, type_name(record_type), str(self))
+        return _one_part(self._reader(record_type), describe)
+
+    def _reader(self, record_type: Any) -> Callable[[Any], Any]:
+        """A function from a value to the text or the number that is its key."""
         if self.function is not None:
-            return _one_part(self.function, describe)
+            return self.function
         getters = [_getter(record_type, path) for path in self.fields]
         if len(getters) == 1:
-            return _one_part(getters[0], describe)
+            return getters[0]
         if all(isinstance(get, attrgetter) for get in getters):
             read: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)  # all parts in one call
         else:
             read = _read_all(getters)
-        return _one_part(lambda value: join_key(*read(value)), describe)
+        return lambda value: join_key(*read(value))
 
     def problems(self, record_type: Any) -> list[str]:
         """The mistakes of this extractor for values of ``record_type``, as far as the type shows them."""
@@ -112,6 +117,17 @@ class KeyExtractor:
         if self.function is not None:
             return f"key({getattr(self.function, '__qualname__', repr(self.function))})"
         return f"key({', '.join(repr(path) for path in self.fields)})"
+
+
+def key_text(extractor: KeyExtractor, record_type: Any) -> Callable[[Any], str]:
+    """A function from a value to its key, for extractors that make a key of this one. It raises any exception."""
+    read = extractor._reader(record_type)
+
+    def text(value: Any) -> str:
+        part = read(value)
+        return part if part.__class__ is str else _text(part)
+
+    return text
 
 
 def may_be_without_key(extractor: KeyExtractor, record_type: Any) -> bool:
@@ -199,6 +215,8 @@ def split_key(compound: str) -> tuple[str, ...]:
     Raises:
         UsageError: ``join_key`` never returns such a text.
     """
+    if "\\" not in compound:  # the common case: nothing is escaped
+        return tuple(compound.split("|"))
     parts = [""]
     escaped = False
     for character in compound:

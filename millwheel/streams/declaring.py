@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 from millwheel.model.time import Duration
 from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, declare_computation
+from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, as_it_is, declare_computation
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor, may_be_without_key
+from millwheel.sdk.keys import KeyExtractor, key_text, may_be_without_key
 from millwheel.sdk.options import (
     STRAGGLER_DELAY,
     ComputationOptions,
@@ -145,7 +145,7 @@ def declare_step(
 
 
 def _reading(given: Input, branch: Branch) -> Reading:
-    convert = to_one(branch.steps) if branch.steps else _same
+    convert = to_one(branch.steps) if branch.steps else as_it_is
     return Reading(given.port or branch.stream, given.record_type, convert)
 
 
@@ -175,13 +175,9 @@ def _signature(branch: Branch, extractor: KeyExtractor) -> Any:
     return extractor, () if keeps_value(branch.steps) else branch.steps
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _plain(stream: str, readings: Sequence[Reading]) -> bool:
     """Whether the hook gets the stream's records as they are."""
-    return len(readings) == 1 and readings[0].called == stream and readings[0].convert is _same
+    return len(readings) == 1 and readings[0].called == stream and readings[0].convert is as_it_is
 
 
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
@@ -189,18 +185,18 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     if _keyed_as_they_are(read):
         return read[0][0].extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
-    pipelines = [(to_one(branch.steps), one.extractor) for one, branch in keyed]
+    # With each, the functions that read its key, by the class of the value.
+    pipelines: list[tuple[Callable[[Any], Any], KeyExtractor, dict[type, Callable[[Any], str]]]] = [
+        (to_one(branch.steps), one.extractor, {}) for one, branch in keyed
+    ]
     spread = spreader(topology, stream, _SHARDS)
-    bound: dict[tuple[int, type], Callable[[Any], bytes]] = {}
 
     def key_after_steps(value: Any) -> str | int:
-        for number, (convert, extractor) in enumerate(pipelines):
+        for convert, extractor, bound in pipelines:
             made = convert(value)
             if made is not DROPPED:
-                extract = bound.get((number, type(made)))
-                if extract is None:
-                    extract = bound[number, type(made)] = extractor.bind(type(made))
-                return extract(made).decode()
+                key_of = bound.get(type(made)) or bound.setdefault(type(made), key_text(extractor, type(made)))
+                return key_of(made)
         return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])

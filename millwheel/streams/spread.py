@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from millwheel.agg import Aggregator
-from millwheel.sdk.keys import key
+from millwheel.sdk.keys import key, key_text
 from millwheel.sdk.spreading import bytes_of
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.steps import Branch
@@ -30,11 +30,11 @@ def declare_phases(
 ) -> MergePartials[Any]:
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``."""
     extractor, partials = given.extractor, f"{name}-partials"
-    bound: dict[type, Callable[[Any], bytes]] = {}
+    bound: dict[type, Callable[[Any], str]] = {}
 
     def shard_of(value: Any) -> str:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return f"{crc32(bytes_of(value)) % shards}|{extract(value).decode()}"
+        key_of = bound.get(type(value)) or bound.setdefault(type(value), key_text(extractor, type(value)))
+        return f"{crc32(bytes_of(value)) % shards}|{key_of(value)}"
 
     first = partial_aggregate(windows, aggregator, partials, too_late)
     declare_step(f"{name}-partial", first, [given._replace(extractor=key(shard_of))], {}, options)

@@ -105,18 +105,18 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""
-        panes, early = ctx.state, self.early
+        panes, early, add = ctx.state, self.early, self._add
         taken = False
         for window in self._windows_of(record.timestamp):
             pane = panes.get(window)
             if pane is not None:
                 taken = True
-                pane.accumulator = self._add(pane.accumulator, record)
+                pane.accumulator = add(pane.accumulator, record)
                 if pane.revision >= 0 or early is not None:
                     self._revise(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
-                pane = panes[window.bounds] = Pane(-1, self._add(self._new(), record))
+                pane = panes[window.bounds] = Pane(-1, add(self._new(), record))
                 ctx.set_timer(Timestamp(window.end), window.tag)
                 if early is not None:
                     self._revise(ctx, window, pane)
@@ -128,25 +128,28 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
-        window = Window.from_tag(timer.tag.removeprefix(_PURGE))
-        if timer.tag.startswith(_PURGE):
-            ctx.state.pop(window, None)
-        elif timer.domain is TimeDomain.PROCESSING_TIME:
-            pane = ctx.state[window]
-            pane.awaits_early = False
-            self._produce(ctx, window, pane)
+        tag, panes = timer.tag, ctx.state
+        if tag.startswith(_PURGE):
+            panes.pop(Window.from_tag(tag.removeprefix(_PURGE)), None)
         else:
-            pane = ctx.state[window]
-            if pane.awaits_early:
-                pane.awaits_early = False
-                ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
-            self._produce(ctx, window, pane)
-            if self.allowed_lateness:
-                ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
-            else:
-                del ctx.state[window]
-        if not ctx.state:
+            window = Window.from_tag(tag)
+            self._fire(ctx, timer, window, panes[window])
+        if not panes:
             del ctx.state
+
+    def _fire(self, ctx: Context[Panes[A]], timer: Timer, window: Window, pane: Pane[A]) -> None:
+        """Produce the result of a window, early or at its end."""
+        awaited, pane.awaits_early = pane.awaits_early, False
+        if timer.domain is TimeDomain.PROCESSING_TIME:
+            self._produce(ctx, window, pane)
+            return
+        if awaited:
+            ctx.cancel_timer(timer.tag, domain=TimeDomain.PROCESSING_TIME)
+        self._produce(ctx, window, pane)
+        if self.allowed_lateness:
+            ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
+        else:
+            del ctx.state[window]
 
     def _revise(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         """Handle a change of a window that has had a result, or that has early ones."""
