@@ -75,11 +75,13 @@ MINUTES ?= 30
 soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)
 	@$(RUN) python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
 
-# How many hostile cases in all, drawn from SEED.
+# How many hostile cases in all, drawn from SEED; the only one to run. ARGS="-k packages": on one surface.
 CASES ?= 100000
+CASE ?=
 .PHONY: fuzz
 fuzz: install ## Hostile input at every surface: calls, settings, packages, stored values (CASES=100000 SEED=1)
-	@$(RUN) python -m tests.fuzz --cases $(CASES) --seed $(SEED) $(ARGS)
+	@MILLWHEEL_FUZZ_CASES=$(CASES) MILLWHEEL_FUZZ_CASE=$(CASE) MILLWHEEL_SEED=$(SEED) \
+		$(RUN) pytest tests/fuzz -s $(if $(CASE),-o log_cli=true --log-cli-level=INFO,-p no:logging) $(ARGS)
 
 # The whole cluster in virtual time, from SEEDS seeds, of which SEED is the first.
 SEEDS ?= 300
@@ -149,7 +151,7 @@ bench-interval: components ## Move, split and merge an interval with 1 GB of sta
 .PHONY: dist
 dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
 	@tools/dist.sh
-	@$(RUN) python -m tests.release
+	@$(RUN) pytest -m release tests/release
 
 .PHONY: constraints
 constraints: install ## Pin the versions that work now in tools/constraints.txt

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from millwheel.authority.group import journal_row, row_size
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.journal import REMOVED_PART, KeysRow, Part, ProcessRow, encode
-from millwheel.authority.pending import journal_row, row_size
 from millwheel.authority.registry import Registry
 from millwheel.authority.shares import AnyShare
 from millwheel.model.time import MIN_TIMESTAMP

@@ -37,7 +37,7 @@ class AuthorityCalls:
         """Apply a call. A percentile is requested of a known group only.
 
         Returns:
-            The group whose value may now rise. None if there is none.
+            The group whose members have changed. None if there is none.
 
         Raises:
             AcceptRefusedError: The sequencer is out of date.
@@ -45,7 +45,7 @@ class AuthorityCalls:
         """
         match call:
             case SequencerOffered():
-                self._accept_sequencer(call)
+                return self._accept_sequencer(call)
             case InjectorsExpected():
                 return self._expect_injectors(call)
             case RemovalRequested():
@@ -56,22 +56,23 @@ class AuthorityCalls:
                 assert_never(call)
         return None
 
-    def _accept_sequencer(self, event: SequencerOffered) -> None:
+    def _accept_sequencer(self, event: SequencerOffered) -> AnyGroup:
         token, group, member, sequencer = event.token, event.group, event.member, event.sequencer
         if self._registry.is_over(group, sequencer):
             raise AcceptRefusedError(f"sequencer {sequencer}: {group} was removed since it was drawn")
         if isinstance(member, str):
-            accepted = self._registry.injector(group).accept(member, sequencer, event.report_number)
-            self._pending.accepted(token, group, accepted)
-        else:
-            self._pending.accepted(token, group, self._registry.keyed(group).accept(member, sequencer))
-        # Replacing shares never raises the minimum, because a share starts from the values that it replaces.
+            injector = self._registry.injector(group)
+            self._pending.add(token, group, injector.accept(member, sequencer, event.report_number))
+            return injector
+        keyed = self._registry.keyed(group)
+        self._pending.add(token, group, keyed.accept(member, sequencer))
+        return keyed
 
     def _expect_injectors(self, event: InjectorsExpected) -> InjectorGroup:
         name, names = injector_group(event.stream), sorted(set(event.processes))
         injector = self._registry.injector(name)
-        dropped = injector.expect(names, event.as_of)
-        self._pending.change(event.token, Expect(name, names, event.as_of), name, dropped)
+        injector.expect(names, event.as_of)
+        self._pending.add(event.token, name, Expect(name, names, event.as_of))
         return injector
 
     def _remove(self, event: RemovalRequested) -> None:
@@ -79,11 +80,10 @@ class AuthorityCalls:
         found = self._registry.get(group)
         if isinstance(found, InjectorGroup) and 0 < up_to <= self._registry.ended.get(group, 0):
             # This change alters nothing. It delays the answer until everything before it is journaled.
-            self._pending.change(token, Expect(group, sorted(found.expected), found.expected_as_of), group)
+            self._pending.add(token, group, Expect(group, sorted(found.expected), found.expected_as_of))
             return
         self._registry.remove(group, up_to)
-        self._pending.change(token, Remove(group, up_to), group, found.shares() if found else ())
-        self._pending.forget_value(group)
+        self._pending.add(token, group, Remove(group, up_to))
 
     def _decide_percentile(self, event: PercentileRequested) -> None:
         group, basis_points = event.group, event.basis_points
@@ -91,4 +91,4 @@ class AuthorityCalls:
         assert found is not None
         value = percentile_value(found.work(event.since), basis_points, self._broadcast(group), found.percentiles)
         found.percentiles[basis_points] = value
-        self._pending.change(event.token, Percentile(group, basis_points, value), group)
+        self._pending.add(event.token, group, Percentile(group, basis_points, value))

@@ -20,7 +20,7 @@ from typing import Final
 
 from millwheel.authority.base import BaseSnapshot, freeze
 from millwheel.authority.calls import AuthorityCall, AuthorityCalls
-from millwheel.authority.journal import decode_entry, decode_part, encode
+from millwheel.authority.journal import AuthorityEntry, decode_entry, decode_part, encode
 from millwheel.authority.messages import (
     AnswerCall,
     AppendChanges,
@@ -95,6 +95,10 @@ class AuthorityCore:
         self._registry = Registry()
         self._pending = Pending()
         self._broadcast: dict[str, int] = {}
+        self._moved: dict[str, AnyGroup] = {}
+        """The groups with members' values that no append has."""
+        self._risen: dict[str, AnyGroup] = {}
+        """The groups whose value no append has."""
         self._calls = AuthorityCalls(self._registry, self._pending, self.broadcast)
         self._in_flight: _InFlight | None = None
         self._pace = AppendPace(self._settings.pace)
@@ -122,7 +126,7 @@ class AuthorityCore:
             self._journal_cost += len(blob) + _ENTRY_COST_BYTES
         for group in self._registry:
             self._broadcast[group.name] = group.value
-            self._raise(group)
+            self._changed(group)
 
     # -- the protocol ----------------------------------------------------------------------------
 
@@ -140,7 +144,7 @@ class AuthorityCore:
                 self._named = event.snapshot
             case _:
                 effects += self._on_call(event)
-        self._pace.want(now, urgent=self._pending.urgent, dirty=self._pending.dirty or self._named is not None)
+        self._pace.want(now, urgent=self._urgent, dirty=self._dirty or self._named is not None)
         return effects
 
     def next_deadline(self) -> int | None:
@@ -161,30 +165,27 @@ class AuthorityCore:
         if isinstance(call, PercentileRequested) and self._registry.get(call.group) is None:
             return [RefuseCall(call.token, KeyError(call.group))]
         try:
-            risen = self._calls.apply(call)
+            changed = self._calls.apply(call)
         except (AcceptRefusedError, ReportNotReceivedError) as error:
             return [RefuseCall(call.token, error)]
-        if risen is not None:
-            self._raise(risen)
+        if changed is not None:
+            self._changed(changed)
         self._pace.ask()
         return []
 
     def _on_reports(self, event: ReportsReceived, now: int) -> list[AuthorityEffect]:
         refused: list[Refusal] = []
-        registry, pending = self._registry, self._pending
+        registry = self._registry
         for report in event.reports:
             group = registry.get(report.group)
             if group is None:
                 refused.append(Refusal(report, superseded=registry.is_over(report.group, report.sequencer)))
                 continue
             changed = group.report(report, now)
-            if changed is None:
-                continue
             if isinstance(changed, Refusal):
                 refused.append(changed)
-                continue
-            pending.moved(report.group, changed)
-            self._raise(group)
+            elif changed is not None:
+                self._changed(group)
         return [RefuseReport(refusal) for refusal in refused]
 
     def outlives(self, group: str, sequencer: int) -> bool:
@@ -200,13 +201,13 @@ class AuthorityCore:
             return []
         even_if_empty = self._pace.verifies
         self._pace.begin(now)
-        if not (even_if_empty or self._pending.dirty or self._named is not None):
+        if not (even_if_empty or self._dirty or self._named is not None):
             return []
         return [AppendChanges(self._next_append())]
 
     def _next_append(self) -> Append:
         """The append to make now, which holds only what changed."""
-        taken = self._pending.take(self._value_of, self._settings.entry_bytes)
+        taken = self._take(self._settings.entry_bytes)
         effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
         effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
         self._commit += 1
@@ -261,12 +262,45 @@ class AuthorityCore:
 
     # -- internals -------------------------------------------------------------------------------
 
-    def _raise(self, group: AnyGroup) -> None:
-        """Decide a larger value if the members allow one. It is broadcast once it is journaled."""
-        smallest = group.smallest()
-        if smallest > group.value:
-            group.value = smallest
-            self._pending.raised(group.name)
+    @property
+    def _urgent(self) -> bool:
+        """Whether an answer or a broadcast waits."""
+        return bool(self._pending.changes or self._risen)
+
+    @property
+    def _dirty(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._pending.changes or self._risen or self._moved)
+
+    def _changed(self, group: AnyGroup) -> None:
+        """Members of ``group`` have changed. If its value rises, that is broadcast once it is journaled."""
+        if group.moved:
+            self._moved[group.name] = group
+        if group.rise():
+            self._risen[group.name] = group
+
+    def _take(self, size: int) -> Taken:
+        """Take about ``size`` bytes of what waits, changes first.
+
+        Invariant: while changes remain, nothing after them is taken. A moved share may come from a cut that is not
+        journaled yet. A value may belong to a group that is not journaled yet. A group that was removed has no values.
+        """
+        taken = Taken(AuthorityEntry([], {}, {}, {}))
+        if self._pending.changes:
+            size -= self._pending.take(taken, self._value_of, size)
+            if self._pending.changes:
+                return taken
+        get = self._registry.get
+        for name, group in list(self._moved.items()):
+            if size <= 0:
+                break
+            if get(name) is group:
+                size -= group.take_moved(taken.entry, size)
+            if get(name) is not group or not group.moved:
+                del self._moved[name]
+        taken.entry.values = {name: group.value for name, group in self._risen.items() if get(name) is group}
+        self._risen.clear()
+        return taken
 
     def _value_of(self, name: str) -> int:
         found = self._registry.get(name)

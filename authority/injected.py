@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millwheel.authority.group import Group
 from millwheel.authority.percentiles import Work, work_of
-from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share, ShareView
+from millwheel.authority.shares import Explanation, Share, ShareView
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError, WatermarkReport
@@ -21,10 +22,12 @@ from millwheel.rpc.watermarks import AcceptRefusedError, ReportNotReceivedError,
 __all__ = ["InjectorGroup"]
 
 
-class InjectorGroup:
+class InjectorGroup(Group[str]):
     """The processes of one stream's injector, and their minimum."""
 
-    __slots__ = ("_processes", "_promised", "expected", "expected_as_of", "name", "percentiles", "value")
+    __slots__ = ("_missing", "_promised", "expected", "expected_as_of")
+
+    of_processes = True
 
     def __init__(
         self,
@@ -34,39 +37,39 @@ class InjectorGroup:
         expected: Iterable[str] = (),
         expected_as_of: int = 0,
     ) -> None:
-        self.name = name
-        self.value: int = value
-        self.percentiles: dict[int, int] = {}
+        super().__init__(name, value)
         self.expected = frozenset(expected)
         self.expected_as_of = expected_as_of
-        self._processes = {share.member: share for share in shares}
         self._promised: int = MIN_TIMESTAMP
         """The minimum when the last process became idle. The value reaches it with that report, in the same entry."""
+        self._missing = 0
+        """How many missing processes hold the minimum. Before the first process, one is missing."""
+        for share in shares:
+            self._put(share)
+        self._count_missing()
 
-    def smallest(self) -> int:
-        """Return the minimum over the working processes, or the promise of the idle ones. MIN_TIMESTAMP: unknown."""
-        if not self._processes or any(name not in self._processes for name in self.expected):
-            return MIN_TIMESTAMP
-        working = [share.watermark for share in self._processes.values() if _works(share)]
-        if working:
-            return min(working)
-        idle = [share.watermark for share in self._processes.values() if share.watermark != MAX_TIMESTAMP]
-        return max(self._promised, min(idle)) if idle else MAX_TIMESTAMP
+    def _count_missing(self) -> None:
+        missing = sum(name not in self._shares for name in self.expected) or int(not self._shares)
+        if missing > self._missing:
+            self._working.add(MIN_TIMESTAMP, missing - self._missing)
+        elif missing < self._missing:
+            self._working.remove(MIN_TIMESTAMP, self._missing - missing)
+        self._missing = missing
 
-    def expect(self, names: Iterable[str], as_of: int = 0) -> list[Share[str]]:
-        """Replace the expected set. Return the shares of the processes outside it, which are forgotten.
+    def expect(self, names: Iterable[str], as_of: int = 0) -> None:
+        """Replace the expected set. Processes outside it are forgotten.
 
         ``as_of``: the coordinator's revision at which the set was read. Nothing changes if a newer one is known.
         """
         if 0 < as_of < self.expected_as_of:
-            return []
+            return
         self.expected, self.expected_as_of = frozenset(names), max(as_of, self.expected_as_of)
-        dropped = [share for name, share in self._processes.items() if self.expected and name not in self.expected]
-        for share in dropped:
-            del self._processes[share.member]
-        return dropped
+        for share in list(self._shares.values()):
+            if self.expected and share.member not in self.expected:
+                self._drop(share)
+        self._count_missing()
 
-    def accept(self, process: str, sequencer: int, report_number: int = 0) -> Acceptance[str]:
+    def accept(self, process: str, sequencer: int, report_number: int = 0) -> Share[str]:
         """Accept ``sequencer`` as the owner of ``process`` (G4).
 
         A process starts from its own last value. Raises AcceptRefusedError if a larger sequencer owns it, or if it is
@@ -76,9 +79,9 @@ class InjectorGroup:
         if self.expected and process not in self.expected:
             known = ", ".join(sorted(self.expected))
             raise AcceptRefusedError(f"{self.name} expects no process {process!r}, only: {known}")
-        last = self._processes.get(process)
+        last = self._shares.get(process)
         if last is not None and last.sequencer == sequencer and last.last_report >= report_number:
-            return Acceptance(last)
+            return last
         if last is not None and last.sequencer > sequencer:
             raise AcceptRefusedError(
                 f"sequencer {sequencer} for process {process!r} of {self.name}: it holds sequencer {last.sequencer}"
@@ -87,35 +90,33 @@ class InjectorGroup:
             raise ReportNotReceivedError(process, report_number)
         made = Share(process, sequencer, MIN_TIMESTAMP if last is None else last.watermark)
         self.put(made)
-        return Acceptance(made, () if last is None else (last,))
+        return made
 
     def put(self, made: Share[str]) -> None:
         """Set the share of a process, from an acceptance or from the journal."""
-        self._processes[made.member] = made
+        if (last := self._shares.get(made.member)) is not None:
+            self._drop(last)
+        self._put(made)
+        self._count_missing()
 
-    def report(self, report: WatermarkReport, now: int) -> Share[str] | Refusal | None:
-        """Apply a report from the accepted sequencer; see :meth:`KeyedGroup.report`."""
+    def _is_superseded(self, report: WatermarkReport) -> bool:
         process = report.member
         assert isinstance(process, str)
-        share = self._processes.get(process)
-        if share is None or share.sequencer != report.sequencer:
-            unexpected = bool(self.expected) and process not in self.expected
-            newer = share is not None and share.sequencer > report.sequencer
-            return Refusal(report, superseded=unexpected or newer)
-        if not share.note(report, now) or share.watermark == MAX_TIMESTAMP:
-            return None  # overtaken; or finished, which is final
-        watermark = max(report.watermark, self.value)
-        if (watermark, report.idle) == (share.watermark, share.idle):
-            return None
-        share.watermark, share.idle = watermark, False
-        if report.idle:
-            self._promised = max(self._promised, self.smallest())
-            share.idle = True
-        return share
+        share = self._shares.get(process)
+        unexpected = bool(self.expected) and process not in self.expected
+        return unexpected or (share is not None and share.sequencer > report.sequencer)
+
+    def _at_rest(self) -> int:
+        """The promise of the idle processes. Plus infinity if all have finished."""
+        idle = [share.watermark for share in self._shares.values() if share.watermark != MAX_TIMESTAMP]
+        return max(self._promised, min(idle)) if idle else MAX_TIMESTAMP
+
+    def _becomes_idle(self) -> None:
+        self._promised = max(self._promised, self.smallest())
 
     def shares(self) -> list[Share[str]]:
         """Return a copy of all processes' shares, by name."""
-        return [share for _, share in sorted(self._processes.items())]
+        return [share for _, share in sorted(self._shares.items())]
 
     def work(self, since: int) -> Work:
         """Return the pending work that working processes published since ``since``.
@@ -123,11 +124,11 @@ class InjectorGroup:
         Idle, finished and missing processes do not count. Processes read different records, so the bound comes from
         the process that is furthest behind.
         """
-        return work_of([share for share in self._processes.values() if _works(share)], since, min)
+        return work_of([share for share in self._shares.values() if _works(share)], since, min)
 
     def explain(self, watermark: int, now: int, limit: int) -> Explanation:
         """Explain ``watermark``. Expected processes that never announced themselves are rows too."""
-        missing = [_missing(name) for name in sorted(self.expected) if name not in self._processes]
+        missing = [_missing(name) for name in sorted(self.expected) if name not in self._shares]
         shares = self.shares()
         rows = missing + [share.view(now) for share in shares]
         holding = missing + [share.view(now) for share in self._holding(bool(missing))]

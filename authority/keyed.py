@@ -10,56 +10,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from millwheel.authority.group import Group
 from millwheel.authority.percentiles import Work, work_of
-from millwheel.authority.shares import Acceptance, Explanation, Refusal, Share
+from millwheel.authority.shares import Explanation, Share
 from millwheel.model.interval_map import IntervalMap
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
 __all__ = ["KeyedGroup"]
 
 
-class KeyedGroup:
-    """The shares of one group by interval, and their minimum.
+class KeyedGroup(Group[KeyInterval]):
+    """The shares of one group by interval, and their minimum."""
 
-    ``value`` is decided but not necessarily journaled. ``percentiles`` are decided percentile watermarks, by percentile
-    in hundredths of a percent. Invariant: none of these values goes back (G7).
-    """
-
-    __slots__ = ("_map", "_minima", "name", "percentiles", "value")
+    __slots__ = ("_map",)
 
     def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
         """``shares`` are disjoint. Keys without a share get one with sequencer 0."""
-        self.name = name
-        self.value: int = value
-        self.percentiles: dict[int, int] = {}
+        super().__init__(name, value)
         self._map = IntervalMap.from_items((share.member, share) for share in shares)
         for gap in self._map.gaps(ALL_KEYS):
             self._map.assign(gap, Share(gap, 0, MIN_TIMESTAMP))
-        self._minima = MinTracker(share.watermark for share in self._map.values())
+        for share in self._map.values():
+            self._put(share)
 
-    def smallest(self) -> int:
-        """The minimum over every key, up to which ``value`` may rise."""
-        return self._minima.min()
-
-    def accept(self, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
+    def accept(self, keys: KeyInterval, sequencer: int) -> Share[KeyInterval]:
         """Accept ``sequencer`` as the owner of ``keys`` (G4).
 
         The share starts from the smallest known value of its keys, so the children of a split inherit their parent's.
+        What remains of shares that it cuts is journaled again with its newest values.
         Raises AcceptRefusedError if a larger sequencer owns any of the keys. Idempotent.
         """
         over = [share for _, share in self._map.overlapping(keys)]
         largest = max(over, key=lambda share: share.sequencer)
         if largest.sequencer == sequencer and largest.member == keys and len(over) == 1:
-            return Acceptance(largest)
+            return largest
         if largest.sequencer >= sequencer:
             raise AcceptRefusedError(
                 f"sequencer {sequencer} for {keys} of {self.name}: sequencer {largest.sequencer} holds {largest.member}"
             )
         made = Share(keys, sequencer, min(share.watermark for share in over))
-        return Acceptance(made, over, self.put(made))
+        self.moved.update(dict.fromkeys(self.put(made)))
+        return made
 
     def put(self, made: Share[KeyInterval]) -> list[Share[KeyInterval]]:
         """Assign the keys of ``made`` to it, and return what remains of the shares that it cuts.
@@ -70,45 +63,27 @@ class KeyedGroup:
         keys = made.member
         over = self._map.overlapping(keys)
         self._map.assign(keys, made)
-        self._minima.add(made.watermark)
         for piece, share in over:
+            self._drop(share)
             for rest in _outside(piece, keys):
                 remains.append(share.copy_for(rest))
                 self._map.assign(rest, remains[-1])
-                self._minima.add(share.watermark)
-            self._minima.remove(share.watermark)
+                self._put(remains[-1])
+        self._put(made)
         return remains
 
-    def report(self, report: WatermarkReport, now: int) -> Share[KeyInterval] | Refusal | None:
-        """Apply a report from exactly the accepted interval and sequencer.
-
-        Return the share if journaled state changed, None if not, or the refusal.
-        """
+    def _is_superseded(self, report: WatermarkReport) -> bool:
         keys = report.member
         assert isinstance(keys, KeyInterval)
-        share = self._map.exact(keys)
-        if share is None or share.sequencer != report.sequencer:
-            held = max(share.sequencer for _, share in self._map.overlapping(keys))
-            return Refusal(report, superseded=held > report.sequencer)
-        if not share.note(report, now):
-            return None
-        watermark = report.watermark if report.watermark > self.value else self.value
-        if watermark == share.watermark:
-            return None
-        self._minima.add(watermark)
-        self._minima.remove(share.watermark)
-        share.watermark = watermark
-        return share
+        return any(share.sequencer > report.sequencer for _, share in self._map.overlapping(keys))
 
     def restore(self, keys: KeyInterval, sequencer: int, watermark: int) -> None:
         """Replay a journaled value."""
-        share = self._map.exact(keys)
+        share = self._shares.get(keys)
         if share is None or share.sequencer != sequencer:
             self.put(Share(keys, sequencer, watermark))
             return
-        self._minima.add(watermark)
-        self._minima.remove(share.watermark)
-        share.watermark = watermark
+        self._set(share, watermark)
 
     def shares(self) -> list[Share[KeyInterval]]:
         """Return a copy of all shares in key order."""
@@ -123,7 +98,7 @@ class KeyedGroup:
 
     def explain(self, watermark: int, now: int, limit: int) -> Explanation:
         """Explain ``watermark``. A share says SILENT if it has no owner, or if its owner has stopped reporting."""
-        smallest = self._minima.min()
+        smallest = self.smallest()
         shares = self._map.values()
         holding = [share for share in shares if share.watermark == smallest]
         return Explanation(

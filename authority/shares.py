@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from millwheel.authority.journal import ProcessRow
 from millwheel.model.keys import KeyInterval
@@ -13,7 +13,6 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
 
 __all__ = [
-    "Acceptance",
     "AnyShare",
     "Explanation",
     "M",
@@ -120,14 +119,6 @@ def process_share(row: ProcessRow) -> Share[str]:
 
 
 AnyShare = Share[KeyInterval] | Share[str]
-
-
-class Acceptance(NamedTuple, Generic[M]):
-    """The share of an accepted sequencer, the shares that it replaces, and the rest of those outside its keys."""
-
-    share: Share[M]
-    replaced: Sequence[Share[M]] = ()
-    remains: Sequence[Share[M]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from millwheel.worker.interval.cells import CELL_OVERHEAD_BYTES, CellCache
-from millwheel.worker.interval.eviction import evict_cells
+from millwheel.worker.interval.cache.cells import CELL_OVERHEAD_BYTES, CellCache
+from millwheel.worker.interval.cache.eviction import evict_cells
 
 __all__ = ["main"]
 

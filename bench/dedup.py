@@ -62,7 +62,7 @@ def measure(name: str, size: int, deliveries: Deliveries, *, kept: int | None = 
         if again:
             dedup.check(ids, keys, timestamps, SENDER)
         if kept is not None:
-            dedup.advance(SENDER.group, timestamps[0] - kept, 0, ())
+            dedup.advance(SENDER.group, timestamps[0] - kept, 0)
             for sealed in dedup.seal():
                 dedup.segment_stored(sealed.name)
     spent = time.perf_counter() - started

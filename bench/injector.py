@@ -20,6 +20,7 @@ import uvloop
 from bench.load import batches
 from bench.topologies import counts
 from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.driver import SenderIdentity
 from millwheel.client.injector.encoding import RecordEncoder
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.messages import (
@@ -36,7 +37,6 @@ from millwheel.client.injector.messages import (
     Tick,
 )
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
-from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.deliveries import answered_tokens

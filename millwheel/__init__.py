@@ -24,6 +24,8 @@ import os
 # imported. A child that they prepare while calls go on dies before it runs its program: so did the Java gateway that
 # a Spark driver started beside a MillWheel client.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+# Its C core writes a line to stderr for each server that shuts down: noise in a user's terminal.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from millwheel import agg, windows
 from millwheel.model.time import (
@@ -43,6 +45,7 @@ from millwheel.model.time import (
     seconds,
     to_datetime,
 )
+from millwheel.operators import cached
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -106,6 +109,7 @@ __all__ = [
     "ValueDecodeError",
     "ValueEncodeError",
     "agg",
+    "cached",
     "dead_letter",
     "divert",
     "everything",

@@ -30,6 +30,7 @@ from simulation.expected import differences, missed_by_added, neighbour_differen
 from simulation.forms import MIDDLE, SINK, life_of
 from simulation.joining import Joinings
 from simulation.order import JournalOrder, steps_out_of_order
+from simulation.pipelines import pipeline_differences
 from simulation.store import StoreWatch, finished, whole_entry
 from simulation.updates import update_differences
 from simulation.windowed import window_differences
@@ -212,13 +213,7 @@ class Checks(StoreWatch):
                 self._world.violated(f"stream {sink}: the offsets have gaps: {sorted(records)}")
             found[sink] = Counter(number for _, item in records.values() for number in item.ids)
             self._check_promises(sink)
-        for difference in differences(self._world.plan, found, self._late, self._acked()):
-            self._world.violated(difference)
-        for difference in window_differences(self._world.plan, self._progress.sunk):
-            self._world.violated(difference)
-        changing = self._progress.sunk.get(SINK, {})
-        for difference in update_differences(self._world.plan, [item for _, (_, item) in sorted(changing.items())]):
-            self._world.violated(difference)
+        self._check_sinks(found)
         self._check_added(found)
         self._check_neighbour()
         for disorder in steps_out_of_order(self._world.plan, self._progress.sunk):
@@ -226,6 +221,18 @@ class Checks(StoreWatch):
         self._check_steps([one for sunk in self._progress.sunk.values() for one in sunk.values()])
         if self._joinings.excused:
             self._world.history.note("records are late, because their computation joined behind them")
+
+    def _check_sinks(self, found: Mapping[str, Counter[int]]) -> None:
+        """Each sink has what the plan expects there."""
+        plan, sunk = self._world.plan, self._progress.sunk
+        changing = [item for _, (_, item) in sorted(sunk.get(SINK, {}).items())]
+        for difference in (
+            *differences(plan, found, self._late, self._acked()),
+            *window_differences(plan, sunk),
+            *pipeline_differences(plan, sunk),
+            *update_differences(plan, changing),
+        ):
+            self._world.violated(difference)
 
     def _check_added(self, found: Mapping[str, Counter[int]]) -> None:
         """A computation that was added gets every record that is sent after all workers know of it."""

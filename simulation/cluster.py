@@ -142,14 +142,14 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
 
 
 _BOUNDS: Final = {
-    "old": "interval.commits._STUCK_AFTER_COMMITS",
-    "acks": "interval.weak_commits._MAX_ACKS_PER_ENTRY",
-    "stuck": "interval.outbox._MAX_STUCK_RECORDS",
-    "sifted": "interval.outbox._MAX_SIFTED_BATCHES",
-    "flows": "interval.outbox_flows._MAX_FLOWS",
-    "batch": "interval.flows._MAX_BATCH_RECORDS",
+    "old": "interval.commits.commits._STUCK_AFTER_COMMITS",
+    "acks": "interval.commits.weak_commits._MAX_ACKS_PER_ENTRY",
+    "stuck": "interval.outbox.outbox._MAX_STUCK_RECORDS",
+    "sifted": "interval.outbox.outbox._MAX_SIFTED_BATCHES",
+    "flows": "interval.outbox.outbox_flows._MAX_FLOWS",
+    "batch": "interval.outbox.flows._MAX_BATCH_RECORDS",
     "early": "interval.early_deliveries._MAX_DELIVERIES",
-    "outbox_rows": "interval.base_parts._MAX_OUTBOX_ROWS",
+    "outbox_rows": "interval.commits.base_parts._MAX_OUTBOX_ROWS",
     "arrivals": "admission._MAX_WAITING_PER_SENDER",
 }
 """The worker's bounds that have no setting, and the constants that hold them."""
@@ -170,7 +170,7 @@ def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
         for name, size in sizes.items():
             stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
         if sizes:
-            stack.enter_context(patch("millwheel.worker.interval.pages._COLLECTED", 2))
+            stack.enter_context(patch("millwheel.worker.interval.cache.pages._COLLECTED", 2))
         yield
 
 

@@ -102,11 +102,11 @@ def _injected_late(plan: Plan) -> set[int]:
 def _arrivals(plan: Plan, acked: Set[int], without: str = "", joined: bool = False) -> dict[str, Arrivals]:
     """Arrivals by sink, see :func:`_streams`.
 
-    :mod:`simulation.windowed` checks the sinks of library windows, and :mod:`simulation.updates` the sink of the
-    changing part.
+    :mod:`simulation.windowed` checks the sinks of library windows, :mod:`simulation.pipelines` those of operators, and
+    :mod:`simulation.updates` the sink of the changing part.
     """
     at = _streams(plan, acked, without, joined)
-    apart = {SINK, *plan.windowed}
+    apart = {SINK, *plan.judged_apart}
     return {sink: at[sink] for sink in (*plan.sinks, *plan.added_sinks) if sink not in apart}
 
 

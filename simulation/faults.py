@@ -355,8 +355,7 @@ class Faults:
     def _clock(self) -> None:
         name = self._victim()
         # A processing-time timer that was set by a clock one hour ahead fires in an hour. No run waits that long.
-        waits = any(node["kind"] == "delay" for node in self._world.plan.nodes)
-        step = self._chance.choice((-30.0, -0.5, 0.5, 30.0, 10.0 if waits else 3600.0))
+        step = self._chance.choice((-30.0, -0.5, 0.5, 30.0, 10.0 if self._world.plan.clocked else 3600.0))
         self._world.history.note(f"the clock of {name} jumps by {step} s")
         self._world.processes[name].clock.offset += step
         self.turned += abs(step)

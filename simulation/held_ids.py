@@ -9,7 +9,7 @@ __all__ = ["pending_ids", "seen_ids", "segment_count"]
 
 def pending_ids(dedup: Dedup) -> int:
     """Ids received and not yet committed."""
-    tables = dedup._tables
+    tables = dedup.tables
     held = sum(len(source.pending.ids) for source in tables.positions.values())
     held += sum(len(source.pending.ids) for source in tables.opaque.values())
     return held + sum(len(b.pending.ids) for query in tables.queries.values() for b in query.batches.values())
@@ -17,7 +17,7 @@ def pending_ids(dedup: Dedup) -> int:
 
 def seen_ids(dedup: Dedup) -> int:
     """Committed ids that are kept one by one in memory."""
-    tables = dedup._tables
+    tables = dedup.tables
     held = sum(len(source.seen) for source in tables.positions.values())
     held += sum(len(source.exact) for source in tables.opaque.values())
     held += sum(len(s.ids) for source in tables.opaque.values() for s in source.segments.values() if s.ids)
@@ -26,4 +26,4 @@ def seen_ids(dedup: Dedup) -> int:
 
 def segment_count(dedup: Dedup) -> int:
     """Sealed segments that are not collected yet."""
-    return sum(len(source.segments) for source in dedup._tables.opaque.values())
+    return sum(len(source.segments) for source in dedup.tables.opaque.values())

@@ -25,7 +25,7 @@ from millwheel.worker.dedup import IdDelta, OpaqueIds
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
-from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.log.entry import LogEntry
 from millwheel.worker.log.entry import decode as decode_log
 from millwheel.worker.messages import Delivery, SendDelivery

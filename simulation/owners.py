@@ -46,9 +46,9 @@ class OwnerChecks:
         for _, core in serving(self._world):
             state = core.state
             value = watermarks.get(state.config.incarnation)
-            if value is not None and value > state.holds.output:
+            if value is not None and value > state.output.value:
                 text = f"a broadcast of {state.config.incarnation} is at {value}"
-                self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.holds.output} (G4)")
+                self._world.violated(f"{text}, and the owner of {state.config.journal} is at {state.output.value} (G4)")
 
     def conclude(self) -> None:
         """A checker without any observation has checked nothing: its hook no longer fits the product."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import seconds
 from millwheel.sdk.package import CodePackage
-from simulation.blocks import LIBRARY, plain_node
+from simulation.blocks import LIBRARY, OPERATORS, PIPELINE, plain_node
 from simulation.clocks import BEGINNING
 from simulation.forms import SINK, Form, form_nodes
 from simulation.variety import vary
@@ -184,9 +184,18 @@ class Plan:
         return sorted(((produced | diverted | letters) - consumed) | changing)
 
     @property
-    def windowed(self) -> set[str]:
-        """The output streams of library windows; :mod:`simulation.windowed` computes what they carry."""
-        return {stream for node in self.nodes if node["kind"] == LIBRARY for stream in node["outputs"]}
+    def judged_apart(self) -> set[str]:
+        """The output streams of library windows and of pipelines.
+
+        :mod:`simulation.windowed` and :mod:`simulation.pipelines` compute what they carry.
+        """
+        return {stream for node in self.nodes if node["kind"] in (LIBRARY, PIPELINE) for stream in node["outputs"]}
+
+    @property
+    def clocked(self) -> bool:
+        """Whether results of its own computations wait for a time of the wall clock."""
+        steps = [step for node in self.nodes if node["kind"] == PIPELINE for step in node["arguments"]]
+        return any(node["kind"] == "delay" for node in self.nodes) or any(OPERATORS[step[0]].by_clock for step in steps)
 
     @staticmethod
     def diverted(node: dict[str, Any]) -> str:

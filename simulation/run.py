@@ -201,7 +201,7 @@ def _limit(world: World, faults: Faults) -> float:
 
 def _late_timers(world: World, faults: Faults) -> float:
     """The extra seconds that a processing-time timer may wait, because the clock that set it was ahead."""
-    return faults.turned if any(node["kind"] == "delay" for node in world.plan.nodes) else 0.0
+    return faults.turned if world.plan.clocked else 0.0
 
 
 def _visit(world: World, progress: Progress) -> None:

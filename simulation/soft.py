@@ -95,8 +95,8 @@ def _stored_ids(state: IntervalState | LogState, store: MemoryStore, name: str) 
 
 def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool) -> Iterator[str]:
     """Differences in the state of the interval as a whole."""
-    mine, its = (state.watermark, state.holds.output), (twin.watermark, twin.output)
-    if (recovered and mine != its) or min(state.watermark - twin.watermark, state.holds.output - twin.output) < 0:
+    mine, its = (state.watermark, state.output.value), (twin.watermark, twin.output)
+    if (recovered and mine != its) or min(state.watermark - twin.watermark, state.output.value - twin.output) < 0:
         yield f"watermarks {mine} in memory, {its} in the journal"
     if recovered and twin.wall - state.clocks._now <= MAX_CLOCK_SKEW_US and state.clocks.wall < twin.wall:
         yield f"the wall time is {state.clocks.wall} in memory, {twin.wall} in the journal (G6)"

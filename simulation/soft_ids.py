@@ -22,7 +22,7 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
     A serving owner may know more sequences and sequencers than it has committed: its next commit contains them. An
     owner that has just ``recovered`` may not.
     """
-    tables = dedup._tables
+    tables = dedup.tables
     for name in {**tables.positions, **twin.positions}:
         mine, its = tables.positions.get(name), twin.positions.get(name)
         if mine is not None and its is not None:
@@ -92,7 +92,7 @@ def _ids(source: OpaqueSource, stored: Stored) -> set[bytes]:
 
 def sequencer_differences(dedup: Dedup, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
     """Sequencers of senders: an owner knows the committed ones, or newer ones (G3)."""
-    rows = dedup._tables.sequencers.rows()
+    rows = dedup.tables.sequencers.rows()
     places = {(name, span[0]) for name, span, _ in [*rows, *twin.sequencers] if not isinstance(span, str)}
     mine: Any = highest_sequencers(rows, places)
     its: Any = highest_sequencers(twin.sequencers, places)

@@ -19,7 +19,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.interval.divided import joined
+from millwheel.worker.interval.commits.divided import joined
 from simulation.network import Network
 from simulation.process import PROCESS
 from simulation.remote import Remote

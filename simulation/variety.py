@@ -17,6 +17,7 @@ from simulation.options import (
     changing_forms,
     growing_states,
     library_windows,
+    operators,
     spilled_and_divided,
     tight_bounds,
     weak_timers,
@@ -373,5 +374,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("embedded", embedded, 0.31),
     ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
+    ("operators", operators, 0.25),
 )
 """Name, change, and its share of all seeds."""

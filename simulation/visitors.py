@@ -17,7 +17,7 @@ from millwheel.client.subscription import From, Subscription
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
-from simulation.blocks import Item
+from simulation.blocks import PIPELINE, Item
 from simulation.clients import ADDRESS, Progress, query_of, settled
 from simulation.plan import Reader
 from simulation.process import Process
@@ -144,7 +144,7 @@ def prober(progress: Progress) -> Main:
 
 
 async def _probe(world: World, progress: Progress) -> None:
-    name = world.plan.nodes[-1]["name"]
+    name = [node["name"] for node in world.plan.nodes if node["kind"] != PIPELINE][-1]
     async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
         records = await client.list_topologies()
         address = client.address

@@ -2,7 +2,7 @@
 
 import os
 
-# Most tests count time from 0, and so do programs of this package that are run by themselves, such as tests.fuzz. What
+# Most tests count time from 0, and so do programs of this package that are run by themselves. What
 # refuses such times is tested where the option says so.
 os.environ.setdefault("MILLWHEEL_ANY_TIMESTAMP", "1")
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Build what a release consists of into dist/: the source distribution, the wheel, and the compiled wheel of this Python.
 # Both wheels are built from the source distribution. A second wheel, built from the checkout, is for comparison only:
-# build/dist/checkout. `python -m tests.release` compares and tries what was built. Nothing is downloaded.
+# build/dist/checkout. `pytest -m release tests/release` compares and tries what was built. Nothing is downloaded.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source tools/compiler.sh

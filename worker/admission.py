@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict
+from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
 from millwheel.worker.lookups import Admission, DeliveryLookups, WaitingBytes, refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
@@ -275,6 +275,8 @@ class DeliveryAdmission:
         """Check a delivery that is next in its sender's order for duplicates, and admit it."""
         if not self._ids.exactly_once:
             return self.admit(delivery, None, range(len(delivery.keys)), (), out)
+        if isinstance(delivery.ids, OpaqueIds):
+            self._ids.expect_opaque(delivery.sender.group)
         verdict = self._ids.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is CheckOutcome.JUDGED:
             if verdict.all_fresh:

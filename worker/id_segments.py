@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
+from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
 from millwheel.worker.journal import OwnedJournal
@@ -29,9 +30,16 @@ class AdmissionState:
     """
 
     def __init__(
-        self, keys: KeyInterval, journal: OwnedJournal, slack: Mapping[str, int], exactly_once: bool = True
+        self,
+        keys: KeyInterval,
+        journal: OwnedJournal,
+        slack: Mapping[str, int],
+        inputs: InputWatermark,
+        exactly_once: bool = True,
     ) -> None:
+        """``inputs``: the broadcast watermarks of the senders."""
         self.journal = journal
+        self._inputs = inputs
         self.dedup = Dedup(keys, journal.name)
         self.slack = slack
         """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
@@ -39,6 +47,18 @@ class AdmissionState:
         """Whether duplicates are found (6.1.3)."""
         self.duplicates = 0
         """Duplicates that were found since the last commit."""
+
+    def expect_opaque(self, group: str) -> None:
+        """Opaque ids of ``group`` arrive. If they are its first ones, what was broadcast before applies to them.
+
+        Groups without opaque ids have nothing to forget, so their broadcasts are not recorded.
+        """
+        if group not in self.dedup.opaque_groups:
+            self.advance(group, self._inputs.value_of(group))
+
+    def advance(self, group: str, watermark: int) -> None:
+        """Forget opaque ids that the senders of ``group`` cannot send again, according to its broadcast watermark."""
+        self.dedup.advance(group, watermark, self.slack.get(group, 0))
 
 
 class IdSegments:

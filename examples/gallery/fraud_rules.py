@@ -1,11 +1,14 @@
-"""Fraud by rules that change: each payment is compared with the rule that held at its time.
+"""Fraud by rules that change: each payment is compared with all rules that held at its time.
 
-Rules are a stream like any other, keyed by the country that they are for. ``join_as_of`` takes the newest rule up to
-the payment's timestamp, whatever arrived first. It waits until the low watermarks of both streams have passed the
-payment. So whatever injects rules must advance its low watermark, also while no rule changes.
+Rules are a stream like any other. ``join_broadcast`` gives each payment the complete table of them, by their ids. With
+``as_of`` the table is that of the payment's timestamp, whatever arrived first. It waits until the low watermarks of
+both streams have passed the payment. So whatever injects rules must advance its low watermark, also while no rule
+changes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,21 +26,29 @@ class Payment(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """From its timestamp on, larger payments in the country are suspicious."""
+    """From its timestamp on, larger payments are suspicious: those in a country, or all. A rule that is off is none."""
 
-    country: str
+    id: str
     most_cents: int
+    country: str = ""
+    off: bool = False
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """A payment and the rule that it breaks. None: its country has no rule yet."""
+    """A payment and the rules that it breaks."""
 
     payment: Payment
-    rule: Rule | None
+    broken: list[str]
+
+
+def check(payment: Payment, rules: Mapping[str, Rule]) -> Alert:
+    """The rules that a payment breaks, if there are any."""
+    meant = [rule for rule in rules.values() if rule.country in ("", payment.country)]
+    return Alert(payment, sorted(rule.id for rule in meant if payment.cents > rule.most_cents))
 
 
 fraud_rules = mw.Topology("fraud-rules")
-payments = fraud_rules.source("payments", Payment).key_by("country")
-rules = fraud_rules.source("rules", Rule).key_by("country")
-checked = payments.join_as_of("checked", rules, Alert, Alert, outer=True)
-checked.filter(lambda one: one.rule is None or one.payment.cents > one.rule.most_cents).named("alerts")
+rules = fraud_rules.source("rules", Rule).key_by("id")
+payments = fraud_rules.source("payments", Payment)
+checked = payments.join_broadcast("checked", rules, check, as_of=True, removes=lambda rule: rule.off)
+checked.filter(lambda alert: bool(alert.broken)).named("alerts")

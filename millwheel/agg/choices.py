@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter, ne
 from typing import Any, Final, Literal, TypeVar, overload
 
-import msgspec
-
 from millwheel.agg.aggregator import Aggregator
 from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record
 
 __all__ = ["best", "collect", "distinct", "first", "last", "max", "max_by", "min", "min_by", "top"]
@@ -125,9 +124,6 @@ def top(count: int, by: Of, *, smallest: bool = False, where: Where = None) -> A
     return _ranked(count, reader.of_records, reader, smallest, where)
 
 
-_encode = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
-
-
 def _ranked(
     count: int, ranking: Callable[[Any], Callable[[Record[Any]], Any]], kind: Any, smallest: bool, where: Where
 ) -> Aggregator[Any, Any]:
@@ -188,7 +184,7 @@ def _is_before(one: Ranked, other: Ranked, smallest: bool) -> bool:
         return bool(one[0] < other[0]) is smallest
     if one[1] != other[1]:
         return one[1] < other[1]
-    return bool(_encode(one[2]) < _encode(other[2]))
+    return bool(rank_bytes(one[2]) < rank_bytes(other[2]))
 
 
 def _values_differ(best: list[Ranked], other: list[Ranked]) -> bool:
@@ -196,7 +192,7 @@ def _values_differ(best: list[Ranked], other: list[Ranked]) -> bool:
         return best is not other
     # By their encodings, because a user's type may have an ``==`` of its own. Most of the values are the same objects.
     pairs = zip(best, other, strict=True)
-    return any(one is not two and _encode(one) != _encode(two) for (_, _, one), (_, _, two) in pairs)
+    return any(one is not two and rank_bytes(one) != rank_bytes(two) for (_, _, one), (_, _, two) in pairs)
 
 
 def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:

@@ -32,7 +32,7 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
     stated: Mapping[str, object] = aggregators
     for name, given in stated.items():
         if not isinstance(given, Aggregator):
-            hint = ": results before the end need a window" if name == "early" else ""
+            hint = ": results before the end need a window" if name == "early" else "; options are given by options={…}"
             raise UsageError(f"{name}={given!r} is no aggregate, such as agg.count(){hint}")
     fields = [(name, one.accumulator, msgspec.field(default_factory=one.new)) for name, one in aggregators.items()]
     accumulator = msgspec.defstruct("Accumulators", fields)

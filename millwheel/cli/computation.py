@@ -13,7 +13,7 @@ from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.records import summarize_topology
-from millwheel.cli.topology import wait_for_update
+from millwheel.cli.waiting import wait_for_update
 from millwheel.client.control import ControlClient
 from millwheel.client.places import split_place
 from millwheel.model.catalog import outputs_of

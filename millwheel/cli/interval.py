@@ -174,6 +174,7 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
         else {
             "records_per_second": round(load.records_per_second, 3),
             "busy": round(load.busy, 4),
+            "serving": load.serving,
             "queued_records": load.queued_records,
             "pending_productions": load.pending_productions,
             "keys": load.keys,

@@ -82,6 +82,7 @@ async def _inspect(
         "owner": owner.worker_id,
         "journal": status.journal,
         "commit": status.commit,
+        "sealed_commit": status.sealed_commit or None,
         "state": _state(status),
         "timers": [_timer(timer) for timer in status.timers],
         "hold": format_timestamp(Timestamp(status.hold_us)) if status.HasField("hold_us") else None,
@@ -118,6 +119,10 @@ def _timer(timer: wire.TimerStatus) -> dict[str, Any]:
 def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
     for name in ("key", "interval", "owner", "journal", "commit"):
         print(f"{name:<20} {found[name]}")
+    if found["sealed_commit"]:
+        print(
+            f"{'not committed':<20} this is what commit {found['sealed_commit']} leaves; the store has not taken it yet"
+        )
     state = "none" if found["state"] is None else msgspec.json.encode(found["state"]).decode()
     print(f"{'state':<20} {found['state_error'] or state}")
     print(f"{'hold':<20} {found['hold'] or 'none'}")

@@ -20,6 +20,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Add
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, summarize_topology
+from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.wording import state_name
@@ -34,7 +35,7 @@ from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import Problem, TopologyError
 
-__all__ = ["app", "wait_for_update"]
+__all__ = ["app"]
 
 app = typer.Typer(help="Topologies: submit, look at, change and end them.", no_args_is_help=True, add_completion=False)
 
@@ -62,6 +63,12 @@ class GraphFormat(StrEnum):
 def submit(
     target: Target,
     include: Include = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Seconds to wait until owners serve all intervals; 0 returns at once. Exit code 4: too long."
+        ),
+    ] = 0.0,
     request_id: Annotated[
         str,
         typer.Option(
@@ -75,7 +82,7 @@ def submit(
 ) -> None:
     """Package a topology's code, send both to a cluster, and run it.
 
-    Example: millwheel topology submit zeitgeist.py:zeitgeist
+    Example: millwheel topology submit zeitgeist.py:zeitgeist --wait 60
     """
     packaged = load(target, include or ())
     spec = packaged.spec()
@@ -83,7 +90,10 @@ def submit(
     async def work() -> catalog.TopologyRecord:
         async with retrying_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
-            return await client.submit(spec, request_id)
+            record = await client.submit(spec, request_id)
+            if wait:
+                await wait_until_running(client, spec.name, wait)
+            return record
 
     _print_record(asyncio.run(work()), output)
 
@@ -132,24 +142,6 @@ def update(
     if not changed:
         print(f"nothing changed: topology {spec.name} has this code and these declarations already", file=sys.stderr)
     _print_record(record, output)
-
-
-async def wait_for_update(client: ControlClient, record: catalog.TopologyRecord, wait: float) -> catalog.TopologyRecord:
-    """Wait until a topology's updates are complete. RequestError: they are not complete after ``wait`` seconds."""
-    name, end = record.spec.name, time.monotonic() + wait
-    while True:
-        found = await client.get_topology(name)
-        waits = found.topology.switching or found.topology.removed
-        if not waits or found.topology.version != record.version:
-            return found.topology
-        if time.monotonic() >= end:
-            raise RequestError(
-                FailureCode.DEADLINE_EXCEEDED,
-                f"topology {name!r} still changes to version {record.version} after {wait:g} s, waiting for "
-                + ("; ".join(found.waiting_for) or "the master"),
-                "it goes on changing; `millwheel topology describe` shows how far it is",
-            )
-        await asyncio.sleep(_POLL_SECONDS / 5)
 
 
 @app.command()

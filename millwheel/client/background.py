@@ -10,9 +10,13 @@ from typing import Any, TypeVar
 
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["BackgroundLoop", "cancel_others"]
+__all__ = ["BackgroundLoop", "LoopStoppedError"]
 
 Result = TypeVar("Result")
+
+
+class LoopStoppedError(UsageError):
+    """The loop was stopped before the call."""
 
 
 class BackgroundLoop:
@@ -30,21 +34,27 @@ class BackgroundLoop:
         """Held while work is passed to the loop. So no work arrives after ``stop`` has cancelled the rest."""
         self._open = True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes work."""
+        return self._open
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of a coroutine. If the caller is interrupted, the coroutine is cancelled.
 
         Raises:
-            UsageError: The loop was stopped.
+            LoopStoppedError: The loop was stopped.
             concurrent.futures.CancelledError: The loop is stopped meanwhile.
         """
         with self._lock:
             if not self._open:
                 work.close()
-                raise UsageError(f"{self._thread.name} is closed: open another one")
+                raise LoopStoppedError(f"{self._thread.name} is closed: open another one")
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
+            # For example a KeyboardInterrupt: the call must not continue in the background.
             future.cancel()
             raise
 
@@ -78,13 +88,13 @@ class BackgroundLoop:
             if not self._open:
                 return
             self._open = False
-        asyncio.run_coroutine_threadsafe(cancel_others(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
-async def cancel_others() -> None:
+async def _cancel_others() -> None:
     """Cancel all other tasks of the loop, so that calls from other threads do not wait for a stopped loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:

@@ -40,8 +40,6 @@ class ShardedWatermarks:
         self._pending_of = pending_of
         self._refresh = refresh
         self._clients: dict[Hashable, WatermarkClient] = {}
-        self._by_group: dict[str, WatermarkClient] = {}
-        """The clients of groups that are reported. :meth:`forget` ends an entry, :meth:`report` may renew it."""
         self._follower: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -53,14 +51,13 @@ class ShardedWatermarks:
         await self.close()
 
     async def close(self) -> None:
-        """Stop reports and close the connections. Later reports are dropped."""
+        """Stop reports and close the connections."""
         self._closed = True
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.gather(self._follower, return_exceptions=True)
             self._follower = None
         clients, self._clients = list(self._clients.values()), {}
-        self._by_group.clear()
         await asyncio.gather(*(client.close() for client in clients), *self._closing)
 
     def keep(self, groups: Iterable[str]) -> None:
@@ -68,14 +65,16 @@ class ShardedWatermarks:
 
         No watch or report may use them any more.
         """
-        self._by_group.clear()
         for shard in self._clients.keys() - {self._addresses.shard_of(group) for group in groups}:
             task = asyncio.create_task(self._clients.pop(shard).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
     def of(self, group: str) -> WatermarkClient:
-        """The client of the group's shard. RequestError (FAILED_PRECONDITION) if this object is closed."""
+        """The client of the group's shard. RequestError (FAILED_PRECONDITION) if this object is closed.
+
+        It stays the same until :meth:`keep` or :meth:`close` closes it. Its ``reports`` carry the group's reports.
+        """
         if self._closed:
             raise client_is_closed()
         shard = self._addresses.shard_of(group)
@@ -107,19 +106,9 @@ class ShardedWatermarks:
         client = self.of(group)
         return await client.accept(group, member, sequencer, patience, report_number=report_number)
 
-    def report(self, report: WatermarkReport) -> int:
-        """See :meth:`WatermarkClient.report`. Returns 0 if this object is closed."""
-        if self._closed:
-            return 0
-        client = self._by_group.get(report.group)
-        if client is None:
-            client = self._by_group[report.group] = self.of(report.group)
-        return client.reports.report(report)
-
     def forget(self, group: str, member: Member) -> None:
         """Stop reports about a member that was released."""
         if not self._closed:
-            self._by_group.pop(group, None)
             self.of(group).reports.forget(group, member)
 
     async def explain(self, group: str, limit: int = 0) -> pb.ExplainWatermarkResponse:

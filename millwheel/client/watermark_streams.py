@@ -185,7 +185,7 @@ class ReportStream:
         call: Any = stub.Report()  # type: ignore[call-arg]  # the stubs know no call that is written to
         async with connected(address), writing(call, self._write(call)):
             async for response in call:
-                self._process(response)
+                self.received(response)
 
     async def _write(self, call: Any) -> None:
         async for request in self._requests():
@@ -230,7 +230,7 @@ class ReportStream:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _process(self, response: pb.ReportResponse) -> None:
+    def received(self, response: pb.ReportResponse) -> None:
         """Process a response: drop refused members, announce unknown sequencers, and queue requested pending work."""
         for group in response.pending_requested:
             self._report_pending(group)

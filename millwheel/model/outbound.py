@@ -1,13 +1,8 @@
 """What a sender keeps of its batches until they are ACKed, and what answers mean (section 6.1.1). Pure.
 
 Injectors and intervals both send *batches* to the owners of key intervals, and send them again until each record is
-ACKed. They decide differently what may be sent: an interval keeps an order (``worker/interval/flows.py``), and an
-injector fills a window (``millwheel/client/injector/outbound.py``). The rest is the same, and is here:
-
-* :class:`OutboundBatch`: a batch, and which of its records are un-ACKed.
-* :class:`UnackedBatches`: the number, size and least timestamp of a sender's un-ACKed records.
-* :class:`OutboundSending`: one sending of a batch, and which of its records have no answer yet.
-* :func:`answer_kind`: what a receiver's answer means.
+ACKed. They decide differently what may be sent. An interval keeps an order (``worker/interval/outbox/flows.py``), and
+an injector fills a window (``millwheel/client/injector/outbound.py``). The rest is the same, and is here.
 """
 
 from __future__ import annotations

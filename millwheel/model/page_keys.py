@@ -7,30 +7,25 @@ owns the row counts (:func:`row_owner`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["any_page_key", "is_page_key", "page_key", "row_owner"]
+__all__ = ["PAGE_BYTE", "is_page_key", "page_key", "row_owner"]
 
-_SEPARATOR: Final = b"\xff"
+PAGE_BYTE: Final = b"\xff"
+"""The byte before the page's number. No key of a record has it."""
 
 
 def page_key(key: bytes, number: int) -> bytes:
     """The key of the row of a page."""
-    return key + _SEPARATOR + number.to_bytes((number.bit_length() + 7) // 8, "big")
+    return key + PAGE_BYTE + number.to_bytes((number.bit_length() + 7) // 8, "big")
 
 
 def is_page_key(row: bytes) -> bool:
     """Whether a row is a page of a key's state."""
-    return _SEPARATOR in row
-
-
-def any_page_key(keys: Iterable[bytes]) -> bool:
-    """Whether one of these has the form of a page's key, so that it cannot be the key of a record."""
-    return _SEPARATOR in b"".join(keys)
+    return PAGE_BYTE in row
 
 
 def row_owner(row: bytes) -> bytes:
     """The key whose state a row belongs to: of a page its key, otherwise the row's key itself."""
-    at = row.find(_SEPARATOR)
+    at = row.find(PAGE_BYTE)
     return row if at < 0 else row[:at]

@@ -123,6 +123,10 @@ class InputWatermark:
         """The last known value of each sender."""
         return dict(self._senders)
 
+    def value_of(self, sender: str) -> int:
+        """The last known value of a sender, in microseconds. MIN_TIMESTAMP: none is known, or it is no sender."""
+        return self._senders.get(sender, MIN_TIMESTAMP)
+
     def add(self, sender: str, watermark: int = MIN_TIMESTAMP) -> bool:
         """Add ``sender`` to the minimum. If it is present already, its value can only grow.
 

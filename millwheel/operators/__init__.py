@@ -1,31 +1,44 @@
 """Ready-made computations beside the windows: joins, complete groups, running aggregates (sections 2, 4.6)."""
 
+from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
+from millwheel.operators.caching import cached
+from millwheel.operators.cogroup import CoGroup, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
-from millwheel.operators.tables import Latest, LatestJoin
+from millwheel.operators.tables import Latest, LatestJoin, TableJoin
+from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
-from millwheel.operators.updating import Update
-from millwheel.operators.window_join import WindowJoin
+from millwheel.operators.updating import ExpiringUpdate, Update
 
 __all__ = [
+    "COPIES",
     "LEFT",
     "LIMIT",
     "RIGHT",
+    "ROWS",
+    "BroadcastAsOfJoin",
+    "BroadcastJoin",
+    "BroadcastTable",
     "ClockTimeout",
+    "CoGroup",
     "Complete",
     "CountWindow",
     "Deduplicate",
     "Enrich",
+    "ExpiringUpdate",
     "IntervalJoin",
     "Latest",
     "LatestJoin",
     "RunningAggregate",
+    "TableJoin",
     "TemporalJoin",
+    "Throttle",
     "Timeout",
     "Update",
-    "WindowJoin",
+    "cached",
     "in_order",
+    "pairs",
 ]

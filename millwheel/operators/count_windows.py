@@ -11,6 +11,7 @@ from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
@@ -27,6 +28,8 @@ class Open(msgspec.Struct, Generic[A], array_like=True):
     count: int
     latest: int
     accumulator: A
+    until: int = MAX_TIMESTAMP
+    """When it is produced though it is not full."""
 
 
 class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
@@ -41,14 +44,16 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
             of the record that opened it, in microseconds. None: never.
 
     Raises:
-        UsageError: ``size`` or ``within`` is not positive.
+        UsageError: ``size`` or ``within`` is not positive, or ``within`` is probably in another unit.
     """
 
     def __init__(
         self, size: int, aggregator: Aggregator[A, Any], output: str, row: Row, within: Duration | None = None
     ) -> None:
-        if size < 1 or (within is not None and within <= 0):
-            raise UsageError(f"count_window takes a positive number and a positive time, not {size} and {within}")
+        if size < 1:
+            raise UsageError(f"count_window takes a positive number of records, not {size}")
+        if within is not None:
+            check_duration("count_window(within=...)", within)
         self.size = size
         self.aggregator = aggregator
         self._add = aggregator.add
@@ -65,11 +70,14 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
     def process_record(self, ctx: Context[list[Open[A]]], record: Record[Any]) -> None:
         """Add the record to the window, and produce the window if it is full."""
         state = ctx.state
-        if not state:
-            state.append(Open(0, record.timestamp, self.aggregator.new()))
-            if self.within is not None and self.size > 1:
-                ctx.set_timer(Timestamp(min(record.timestamp + self.within, MAX_TIMESTAMP)))
+        is_new = not state
+        if is_new:
+            until = MAX_TIMESTAMP if self.within is None else min(record.timestamp + self.within, MAX_TIMESTAMP)
+            state.append(Open(0, record.timestamp, self.aggregator.new(), until))
         window = state[0]
+        # Where the watermark has passed the timer and the window is here, the timer was given up or is due.
+        if self.within is not None and self.size > 1 and (is_new or window.until <= ctx.watermark):
+            ctx.set_timer(Timestamp(window.until))
         window.count += 1
         if record.timestamp > window.latest:
             window.latest = record.timestamp

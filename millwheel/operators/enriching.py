@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.backoff import Backoff
 from millwheel.model.time import Duration, seconds
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
@@ -33,9 +34,10 @@ class Enrich(Computation[Any, None], Generic[T]):
         retries: How often a call is repeated.
         backoff: The wait before the first repetition, in microseconds.
         otherwise: Returns the result for a value whose calls have failed.
+        key_of: Returns the user's key of a value, for dead letters. None: there is none.
 
     Raises:
-        UsageError: ``timeout`` or ``backoff`` is not positive, or ``retries`` is negative.
+        UsageError: ``timeout`` or ``backoff`` is not positive or probably in another unit, or ``retries`` is negative.
     """
 
     def __init__(
@@ -48,12 +50,12 @@ class Enrich(Computation[Any, None], Generic[T]):
         retries: int,
         backoff: Duration,
         otherwise: Callable[[T], Any] | None,
+        key_of: Callable[[T], bytes] | None,
     ) -> None:
-        if timeout <= 0 or retries < 0 or backoff <= 0:
-            raise UsageError(
-                f"enrich takes a positive timeout, retries from 0 on and a positive backoff, not {timeout}, {retries} "
-                f"and {backoff}"
-            )
+        check_duration("enrich(timeout=...)", timeout)
+        check_duration("enrich(backoff=...)", backoff)
+        if retries < 0:
+            raise UsageError(f"enrich takes retries from 0 on, not {retries}")
         self.function = function
         self.output = output
         self.result = result
@@ -61,6 +63,7 @@ class Enrich(Computation[Any, None], Generic[T]):
         self.retries = retries
         self.backoff = Backoff(backoff, max(backoff, _LONGEST_WAIT))
         self.otherwise = otherwise
+        self.key_of = key_of
 
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
@@ -69,6 +72,9 @@ class Enrich(Computation[Any, None], Generic[T]):
     async def process_record(self, ctx: Context[None], record: Record[Any]) -> None:
         """Produce the result for the record."""
         ctx.produce(self.output, await self._result(record.value))
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[T]]) -> str:
+        return "" if self.key_of is None else self.key_of(values()[0]).decode()
 
     async def _result(self, value: T) -> Any:
         import asyncio  # takes time, which programs without such calls save

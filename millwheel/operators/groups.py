@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
-
 from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
 
@@ -19,8 +18,6 @@ __all__ = ["Complete", "Deduplicate", "RunningAggregate"]
 
 T = TypeVar("T")
 A = TypeVar("A")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
@@ -62,7 +59,7 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in self.function(sorted(ctx.state.pop(at), key=_encode)):
+        for result in self.function(sorted(ctx.state.pop(at), key=rank_bytes)):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
         if not ctx.state:
             del ctx.state
@@ -77,12 +74,12 @@ class Deduplicate(Computation[Any, int | None]):
             ever.
 
     Raises:
-        UsageError: ``within`` is not positive.
+        UsageError: ``within`` is not positive, or is probably in another unit.
     """
 
     def __init__(self, output: str, within: Duration | None = None) -> None:
-        if within is not None and within <= 0:
-            raise UsageError(f"deduplicate takes a positive time, not {within} microseconds")
+        if within is not None:
+            check_duration("deduplicate(within)", within)
         self.output = output
         self.within = within
 
@@ -136,9 +133,9 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
         else:
             before = state[0]
             # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
-            encoded = _encode(self._result(before)) if self._differ is None else b""
+            encoded = rank_bytes(self._result(before)) if self._differ is None else b""
             after = state[0] = self._add(before, record)
-            if not (self._differ(before, after) if self._differ else encoded != _encode(self._result(after))):
+            if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
                 return
         ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, self._result(after), 0))
 

@@ -14,7 +14,9 @@ import msgspec
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["LEFT", "RIGHT", "IntervalJoin", "TemporalJoin"]
@@ -52,7 +54,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         keep_right: Whether right records without a partner are produced.
 
     Raises:
-        UsageError: No time is in the interval.
+        UsageError: No time is in the interval, or a bound is probably in another unit.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         keep_left: bool = False,
         keep_right: bool = False,
     ) -> None:
+        check_duration("join_within(before=...)", abs(before), least=0)
+        check_duration("join_within(after=...)", abs(after), least=0)
         if before + after < 0:
             raise UsageError(f"no time is from {before} microseconds before a record to {after} microseconds after it")
         left, right, self.result = types
@@ -222,8 +226,5 @@ class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):
             del right[: max(0, bisect_left(right, (earliest + 1,)) - 1)]
 
 
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
-
-
 def _by_time_and_bytes(kept: tuple[int, Any]) -> tuple[int, bytes]:
-    return kept[0], _encode(kept[1])
+    return kept[0], rank_bytes(kept[1])

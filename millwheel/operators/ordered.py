@@ -22,6 +22,7 @@ from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.migration import StoredState
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["LIMIT", "Ordered", "in_order"]
@@ -87,7 +88,7 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
             self.migrate = self._migrate  # type: ignore[method-assign]  # what is defined counts as overridden
         tie = None if ties is None else Reader(ties).get
         self._rank: Callable[[Waiting[Any]], Any] = (
-            (lambda one: _encode(one[1])) if tie is None else lambda one: (tie(one[1]), _encode(one[1]))
+            (lambda one: rank_bytes(one[1])) if tie is None else lambda one: (tie(one[1]), rank_bytes(one[1]))
         )
         new = default_of(state)
         self._wrapped = Wrapped(type(inner).__name__, new, makes_the_same(new), overrides_timer_hook(inner))
@@ -199,7 +200,6 @@ class AsyncOrdered(Ordered[T, S], Generic[T, S]):
 
 
 _NIL: Final = msgspec.msgpack.encode(None)
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 def _stored_type(item: Any) -> Any:

@@ -152,6 +152,10 @@ class OrderedContext(Generic[S]):
         """See Context."""
         self.real.clear_hold()
 
+    def count_dropped(self, records: int = 1) -> None:
+        """See Context."""
+        self.real.count_dropped(records)
+
     # For the computation that owns the queue.
 
     def first_timer(self) -> tuple[int, str]:

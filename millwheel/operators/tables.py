@@ -1,9 +1,9 @@
-"""Tables: the latest record of each key, and the join with it."""
+"""Tables: the latest record of each key, and the joins with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -11,28 +11,36 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["Latest", "LatestJoin"]
+__all__ = ["Latest", "LatestJoin", "TableJoin"]
 
 T = TypeVar("T")
+L = TypeVar("L")
 R = TypeVar("R")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
 
 
 def _check(keep: Duration | None) -> Duration | None:
-    """``keep``, after a check. UsageError if it is not positive."""
-    if keep is not None and keep <= 0:
-        raise UsageError(f"keep= takes a positive time, not {keep} microseconds")
+    """``keep``, after a check. UsageError if it is not positive, or is probably in another unit."""
+    if keep is not None:
+        check_duration("keep", keep)
     return keep
 
 
-def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None) -> None:
+def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None, tag: str = "") -> None:
     """Wake the key when the low watermark is ``keep`` after the record, or after now if the record is late."""
     if keep is not None:
-        ctx.set_timer(Timestamp(min(max(record.timestamp, ctx.watermark) + keep, MAX_TIMESTAMP)))
+        ctx.set_timer(Timestamp(min(max(record.timestamp, ctx.watermark) + keep, MAX_TIMESTAMP)), tag)
+
+
+def _replaces(latest: list[tuple[int, T]], at: int, value: T) -> bool:
+    """Whether a record is newer than the latest one, if there is one: by timestamp, then by encoding."""
+    if not latest:
+        return True
+    time, other = latest[0]
+    return at > time or (at == time and rank_bytes(value) > rank_bytes(other))
 
 
 class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
@@ -47,7 +55,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         keep: How long the latest record of a key is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
@@ -63,10 +71,8 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
     def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
         """Pass the record if it is newer."""
         at, value, latest = record.timestamp, record.value, ctx.state
-        if latest:
-            time, other = latest[0]
-            if at < time or (at == time and _encode(value) <= _encode(other)):
-                return
+        if not _replaces(latest, at, value):
+            return
         latest[:] = [(at, value)]
         _forget_after(ctx, record, self.keep)
         ctx.produce(self.output, value)
@@ -88,7 +94,7 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
         keep: How long a right value is kept, in microseconds of event time. None: for ever.
 
     Raises:
-        UsageError: ``keep`` is not positive.
+        UsageError: ``keep`` is not positive, or is probably in another unit.
     """
 
     def __init__(
@@ -130,3 +136,72 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
     def process_timer(self, ctx: Context[list[R]], timer: Timer) -> None:
         """Forget the right value."""
         del ctx.state
+
+
+class BothTables(msgspec.Struct, Generic[L, R], array_like=True):
+    """The newest record of each side of a key, if there is one, with its timestamp."""
+
+    left: list[tuple[int, L]] = msgspec.field(default_factory=list)
+    right: list[tuple[int, R]] = msgspec.field(default_factory=list)
+
+
+class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
+    """Joins the newest left record of a key with the newest right one, whenever one of them changes.
+
+    Newest is by timestamp, then by encoding, as for :class:`Latest`. So the last result of a key does not depend on the
+    order in which records arrive.
+
+    Args:
+        function: Returns the result of a pair. In an outer join, the missing one is None.
+        output: The stream of the results. They have the larger timestamp of both records.
+        types: The types of the left records, the right records and the results.
+        keep_left: Whether a left record without a right one is produced.
+        keep_right: Whether a right record without a left one is produced.
+        keep: How long the newest record of a side is kept, in microseconds of event time. None: for ever.
+
+    Raises:
+        UsageError: ``keep`` is not positive, or is probably in another unit.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        output: str,
+        types: tuple[Any, Any, Any],
+        *,
+        keep_left: bool = False,
+        keep_right: bool = False,
+        keep: Duration | None = None,
+    ) -> None:
+        left, right, self.result = types
+        self.function = function
+        self.output = output
+        self.keep_left = keep_left
+        self.keep_right = keep_right
+        self.keep = _check(keep)
+        # The type arguments for L and R. They define the type of the state.
+        self.__orig_class__ = TableJoin[left, right]  # type: ignore[valid-type]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    def process_record(self, ctx: Context[BothTables[L, R]], record: Record[Any]) -> None:
+        """Produce the result of both sides, if the record is the newest of its side."""
+        at, value, tables = record.timestamp, record.value, ctx.state
+        mine: list[tuple[int, Any]] = tables.left if record.stream == LEFT else tables.right
+        if not _replaces(mine, at, value):
+            return
+        mine[:] = [(at, value)]
+        _forget_after(ctx, record, self.keep, record.stream)
+        left, right = tables.left, tables.right
+        if (left or self.keep_right) and (right or self.keep_left):
+            result = self.function(left[0][1] if left else None, right[0][1] if right else None)
+            ctx.produce(self.output, result, timestamp=Timestamp(max(time for time, _ in [*left, *right])))
+
+    def process_timer(self, ctx: Context[BothTables[L, R]], timer: Timer) -> None:
+        """Forget the record of one side."""
+        tables = ctx.state
+        (tables.left if timer.tag == LEFT else tables.right).clear()
+        if not tables.left and not tables.right:
+            del ctx.state

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeVar
-
-import msgspec
+from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
+from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
 __all__ = ["ClockTimeout", "Timeout"]
 
 T = TypeVar("T")
 
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=str, order="deterministic").encode
+
+class _OnSilence(Generic[T]):
+    """What both computations of this module are made from."""
+
+    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
+        check_duration("timeout(after)", after)
+        self.after = after
+        self.function = function
+        self.output = output
+        self.result = result
+        # The type argument for T. It defines the type of the state.
+        computation: Any = type(self)
+        self.__orig_class__ = computation[item]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
 
 
-class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
+class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
     """Produces a result when no record of a key is in ``after`` from its last one on, in event time.
 
     A record at ``after`` from the last one is too late. The state has the stretches of records that may still grow:
@@ -35,22 +50,8 @@ class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
         result: The type of the results.
 
     Raises:
-        UsageError: ``after`` is not positive.
+        UsageError: ``after`` is not positive, or is probably in another unit.
     """
-
-    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
-        if after <= 0:
-            raise UsageError(f"timeout takes a positive time, not {after} microseconds")
-        self.after = after
-        self.function = function
-        self.output = output
-        self.result = result
-        # The type argument for T. It defines the type of the state.
-        self.__orig_class__ = Timeout[item]
-
-    def declared_outputs(self) -> Mapping[str, Any]:
-        """See Computation."""
-        return {self.output: self.result}
 
     def process_record(self, ctx: Context[list[tuple[int, int, T]]], record: Record[Any]) -> None:
         """Add the record to its stretch, and connect the stretches between which it is."""
@@ -65,7 +66,7 @@ class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
         last: int = at
         value = record.value
         for _, time, other in joined:
-            if time > last or (time == last and _encode(other) > _encode(value)):
+            if time > last or (time == last and rank_bytes(other) > rank_bytes(value)):
                 last, value = time, other
         stretches.append((first, last, value))
         ctx.set_timer(Timestamp(min(last + after, MAX_TIMESTAMP)), str(first))
@@ -77,7 +78,7 @@ class Timeout(Computation[Any, list[tuple[int, int, T]]], Generic[T]):
         ctx.produce(self.output, self.function(ended[2]))
 
 
-class ClockTimeout(Computation[Any, list[T]], Generic[T]):
+class ClockTimeout(_OnSilence[T], Computation[Any, list[T]]):
     """Produces a result when no record of a key has arrived for a time, by the wall clock.
 
     Args:
@@ -88,22 +89,8 @@ class ClockTimeout(Computation[Any, list[T]], Generic[T]):
         result: The type of the results.
 
     Raises:
-        UsageError: ``after`` is not positive.
+        UsageError: ``after`` is not positive, or is probably in another unit.
     """
-
-    def __init__(self, after: Duration, function: Callable[[T], Any], output: str, item: Any, result: Any) -> None:
-        if after <= 0:
-            raise UsageError(f"timeout takes a positive time, not {after} microseconds")
-        self.after = after
-        self.function = function
-        self.output = output
-        self.result = result
-        # The type argument for T. It defines the type of the state.
-        self.__orig_class__ = ClockTimeout[item]
-
-    def declared_outputs(self) -> Mapping[str, Any]:
-        """See Computation."""
-        return {self.output: self.result}
 
     def process_record(self, ctx: Context[list[T]], record: Record[Any]) -> None:
         """Wait from now on."""

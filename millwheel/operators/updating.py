@@ -1,4 +1,4 @@
-"""A state for each key that a function updates."""
+"""A state for each key that a function updates, for ever or for a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
+from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.records import Record
+from millwheel.sdk.durations import check_duration
+from millwheel.sdk.records import Record, Timer
 
-__all__ = ["Update"]
+__all__ = ["ExpiringUpdate", "Update"]
 
 S = TypeVar("S")
 
@@ -48,12 +50,67 @@ class Update(Computation[Any, list[S]], Generic[S]):
     def process_record(self, ctx: Context[list[S]], record: Record[Any]) -> None:
         """Update the state, and produce the results."""
         kept = ctx.state
-        state, results = self.function(kept[0] if kept else deepcopy(self.initial), record.value)
+        state = self.next_state(ctx, kept, record.value)
         if state is None:
             kept.clear()
         elif kept:
             kept[0] = state
         else:
             kept.append(state)
+
+    def next_state(self, ctx: Context[Any], kept: list[S], value: Any) -> S | None:
+        """The state after a value, whose results are produced. ``kept``: the state before, if there is one."""
+        state, results = self.function(kept[0] if kept else deepcopy(self.initial), value)
         for result in results:
             ctx.produce(self.output, result)
+        return state
+
+
+class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
+    """The same, but a state is forgotten when no record of its key has come for a time.
+
+    Invariant: the state has the time at which it ends, which only increases. A record that is older than others, and
+    arrives after them, does not shorten the time.
+
+    Args:
+        update: What is done with the records.
+        state: The type of the states.
+        keep: How long a state is kept after a record, in microseconds.
+        domain: In event time, after the record's timestamp, and a late one after the low watermark. In processing time,
+            after its arrival.
+
+    Raises:
+        UsageError: ``keep`` is not positive, or is probably in another unit.
+    """
+
+    def __init__(self, update: Update[S], state: Any, keep: Duration, domain: TimeDomain) -> None:
+        check_duration("keep", keep)
+        self.update = update
+        self.keep = keep
+        self.domain = domain
+        # The type argument for S. It defines the type of the state.
+        self.__orig_class__ = ExpiringUpdate[state]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return self.update.declared_outputs()
+
+    def process_record(self, ctx: Context[list[tuple[int, S]]], record: Record[Any]) -> None:
+        """Update the state, produce the results, and renew the time."""
+        kept = ctx.state
+        before, ends = ([kept[0][1]], kept[0][0]) if kept else ([], 0)
+        state = self.update.next_state(ctx, before, record.value)
+        if state is None:
+            ctx.cancel_timer(domain=self.domain)
+            del ctx.state
+            return
+        in_event_time = self.domain is TimeDomain.EVENT_TIME
+        since = max(record.timestamp, ctx.watermark) if in_event_time else ctx.now
+        ends = min(max(ends, since + self.keep), MAX_TIMESTAMP)
+        kept[:] = [(ends, state)]
+        # A key that is only to be forgotten holds no watermark back.
+        ctx.set_timer(Timestamp(ends), domain=self.domain, hold=Timestamp(MAX_TIMESTAMP))
+
+    def process_timer(self, ctx: Context[list[tuple[int, S]]], timer: Timer) -> None:
+        """Forget the state."""
+        del ctx.state

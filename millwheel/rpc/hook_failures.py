@@ -122,7 +122,8 @@ def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int)
     ago = format_duration(Duration(max(0, now - last.last_us)))
     return (
         f"computation {name}: {last.hook} raised {error_text(last)}, the last time {ago} ago, for key "
-        f"{shown_key(last.key)}; {failures.attempts:,} attempts failed, and no key is blocked now"
+        f"{shown_key(last.key)}, whose work was given up; {failures.attempts:,} attempts failed, and no key is "
+        "blocked now"
     )
 
 

@@ -2,6 +2,7 @@
 
 ===========================================================  ==============================================
 structs, dataclasses, typed dicts, containers, scalars, …    MessagePack, structs as maps from field names
+NumPy's arrays and scalars                                   MessagePack: [dtype, shape, bytes], and numbers
 protobuf messages                                            their own encoding, deterministic
 bytes                                                        unchanged
 any type with a :class:`Codec`                               the user's own
@@ -23,6 +24,7 @@ import msgspec
 from msgspec import inspect as msgspec_inspect
 
 from millwheel.rpc.v1 import topology_pb2
+from millwheel.sdk.arrays import from_plain, is_numpy, plain_of
 from millwheel.sdk.defaults import default_of, makes_the_same
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
@@ -256,6 +258,8 @@ _ADVICE = (
 def _encode_container(value: Any) -> Any:
     if isinstance(value, deque):
         return list(value)
+    if is_numpy(value.__class__):
+        return plain_of(value)
     raise TypeError(f"objects of type {type_name(type(value))} cannot be encoded as MessagePack")
 
 
@@ -263,6 +267,8 @@ def _decode_container(annotation: Any, plain: Any) -> Any:
     if annotation is object:
         return plain
     cls: Any = getattr(annotation, "__origin__", annotation)
+    if is_numpy(cls):
+        return from_plain(annotation, plain)
     return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
 
 
@@ -276,7 +282,8 @@ def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
 def _undecodable(info: msgspec_inspect.Type) -> tuple[str, type] | None:
     """The first part of a type that msgspec cannot decode without a hook, with its path; None if there is none."""
     custom = ((path, one.cls) for path, one in _walk(info, "$", set()) if isinstance(one, msgspec_inspect.CustomType))
-    return next(((path, cls) for path, cls in custom if cls not in _CONTAINERS and cls is not object), None)
+    known = ((path, cls) for path, cls in custom if cls not in _CONTAINERS and cls is not object)
+    return next(((path, cls) for path, cls in known if not is_numpy(cls)), None)
 
 
 def _has_any(value_format: ValueFormat, annotation: Any) -> bool:

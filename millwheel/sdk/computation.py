@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from millwheel.sdk.codecs import Codec
@@ -116,6 +116,15 @@ class Computation(ABC, Generic[In, State]):
             f"{type(self).__name__} was woken by the timer {timer.tag!r} of key {ctx.key!r}, "
             "but does not override process_timer(self, ctx, timer)"
         )
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[In]]) -> str:
+        """The key that a dead letter shows. Steps of the library override it if their keys are not the user's.
+
+        Args:
+            key: The key of the hook.
+            values: Returns what the hook got of the record. Nothing for a timer. It raises if it cannot be decoded.
+        """
+        return key
 
     if not TYPE_CHECKING:
 

@@ -15,6 +15,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     computation: str
     key: str
+    """The record's key, as ``key_by`` or ``key`` says. Empty for a step that reads a stream without keys."""
     stream: str
     """The input stream of the record, as its computation calls it; empty for a timer."""
     timestamp: int

@@ -32,7 +32,6 @@ __all__ = [
     "everything",
     "join_key",
     "key",
-    "key_text",
     "mapping_extractor",
     "may_be_without_key",
     "split_key",
@@ -69,20 +68,16 @@ class KeyExtractor:
             field is no str or int. It raises TooLargeError for a key of more than 4,096 bytes.
         """
         describe = _KeyDescription(stream, consumer, type_name(record_type), str(self))
-        return _one_part(self._reader(record_type), describe)
-
-    def _reader(self, record_type: Any) -> Callable[[Any], Any]:
-        """A function from a value to the text or the number that is its key."""
         if self.function is not None:
-            return self.function
+            return _one_part(self.function, describe)
         getters = [_getter(record_type, path) for path in self.fields]
         if len(getters) == 1:
-            return getters[0]
+            return _one_part(getters[0], describe)
         if all(isinstance(get, attrgetter) for get in getters):
             read: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)  # all parts in one call
         else:
             read = _read_all(getters)
-        return lambda value: join_key(*read(value))
+        return _one_part(lambda value: join_key(*read(value)), describe)
 
     def problems(self, record_type: Any) -> list[str]:
         """The mistakes of this extractor for values of ``record_type``, as far as the type shows them."""
@@ -117,17 +112,6 @@ class KeyExtractor:
         if self.function is not None:
             return f"key({getattr(self.function, '__qualname__', repr(self.function))})"
         return f"key({', '.join(repr(path) for path in self.fields)})"
-
-
-def key_text(extractor: KeyExtractor, record_type: Any) -> Callable[[Any], str]:
-    """A function from a value to its key, for extractors that make a key of this one. It raises any exception."""
-    read = extractor._reader(record_type)
-
-    def text(value: Any) -> str:
-        part = read(value)
-        return part if part.__class__ is str else _text(part)
-
-    return text
 
 
 def may_be_without_key(extractor: KeyExtractor, record_type: Any) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from millwheel.sdk.durations import duration_problem
 from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, LateAction, Retention
 
 __all__ = ["computation_option_problems", "stream_option_problems"]
@@ -16,9 +17,9 @@ _MAX_DELAY_US: Final = 366 * 24 * 3_600 * 1_000_000
 
 def stream_option_problems(*, id_slack: Any, allowed_skew: Any, injectors: Any, retention: Any) -> Iterator[str]:
     """The problems with the options of one stream declaration."""
-    yield from _duration("id_slack", id_slack, least=0)
+    yield from _delay("id_slack", id_slack, least=0)
     if allowed_skew is not None:
-        yield from _duration("allowed_skew", allowed_skew, least=1)
+        yield from _delay("allowed_skew", allowed_skew)
     yield from _injectors(injectors)
     if retention is not None:
         yield from _retention(retention)
@@ -31,7 +32,7 @@ def _retention(retention: Any) -> Iterator[str]:
     if retention.age is None and retention.bytes is None:
         yield "Retention() bounds nothing: give it age=, bytes= or both"
     if retention.age is not None:
-        yield from _duration("Retention(age=...)", retention.age, least=1, most=None)
+        yield from _delay("Retention(age=...)", retention.age, most=None)
     if retention.bytes is not None and not _is_count(retention.bytes, 1):
         yield f"Retention(bytes=...) must be a positive number of bytes, not {retention.bytes!r}"
 
@@ -69,7 +70,7 @@ def computation_option_problems(options: ComputationOptions) -> Iterator[str]:
     else:
         name = getattr(on_failure, "__name__", None) or f"{on_failure!r:.80}"
         yield f"on_failure= takes retry(...), dead_letter(...) or stop(...), not {name}"
-    yield from _duration("straggler_delay", options.straggler_delay, least=1)
+    yield from _delay("straggler_delay", options.straggler_delay)
 
 
 def _failure_policy(policy: FailurePolicy) -> Iterator[str]:
@@ -77,8 +78,8 @@ def _failure_policy(policy: FailurePolicy) -> Iterator[str]:
     if policy.action is not FailureAction.RETRY and not _is_count(policy.max_attempts, 1):
         yield f"{name}(after=...) must be 1 or more attempts, not {policy.max_attempts!r}"
     wrong = [
-        *_duration(f"{name}(initial=...)", policy.initial_backoff, least=1),
-        *_duration(f"{name}(maximum=...)", policy.max_backoff, least=1),
+        *_delay(f"{name}(initial=...)", policy.initial_backoff),
+        *_delay(f"{name}(maximum=...)", policy.max_backoff),
     ]
     yield from wrong
     if not wrong and policy.max_backoff < policy.initial_backoff:
@@ -89,10 +90,8 @@ def _is_count(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _duration(name: str, value: Any, *, least: int, most: int | None = _MAX_DELAY_US) -> Iterator[str]:
+def _delay(name: str, value: Any, *, least: int = 1, most: int | None = _MAX_DELAY_US) -> Iterator[str]:
     """Check a duration, in integer microseconds. The upper bound detects durations in another unit."""
-    if not _is_count(value, least):
-        sign = "a positive duration" if least else "a duration of 0 or more"
-        yield f"{name} must be {sign} such as millwheel.seconds(1), not {value!r}"
-    elif most is not None and value > most:
-        yield f"{name} is {value} microseconds, more than a year: use millwheel.seconds(...) and its like"
+    problem = duration_problem(name, value, least=least, most=most)
+    if problem:
+        yield problem

@@ -149,17 +149,20 @@ def _find_types(plan: Plan) -> None:
                     _settle(plan.streams[name], offers[0], f"taken so by computation {computation.name!r}")
     while any(_eliminate(plan, computation) for computation in plan.computations.values()):
         pass
-    for computation in plan.computations.values():
-        _type_forwarded(plan, computation)
+    while sum(_type_forwarded(plan, computation) for computation in plan.computations.values()):
+        pass
     for stream in plan.streams.values():
         takes_anything = all(plan.computations[name].input_type is Any for name in stream.consumers)
         if stream.producers and takes_anything:
             _settle(stream, Any, "anything, for no type is stated")
 
 
-def _settle(stream: PlannedStream, annotation: Any, by: str) -> None:
-    if not is_known(stream.type):
-        stream.type, stream.type_by = annotation, by
+def _settle(stream: PlannedStream, annotation: Any, by: str) -> bool:
+    """Give a stream its type, if it has none. Returns whether it had none."""
+    if is_known(stream.type):
+        return False
+    stream.type, stream.type_by = annotation, by
+    return True
 
 
 def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
@@ -167,21 +170,24 @@ def _eliminate(plan: Plan, computation: ComputationDeclaration) -> bool:
     inputs = [plan.streams[name] for name in computation.inputs if name not in computation.readings]
     untyped = [stream for stream in inputs if not is_known(stream.type)]
     claimed = [part for stream in inputs if is_known(stream.type) for part in members(stream.type)]
-    left = [offer for offer in members(computation.input_type) if is_known(offer) and offer not in claimed]
+    offers = [offer for offer in members(computation.input_type) if is_known(offer) and offer is not Any]
+    left = [offer for offer in offers if offer not in claimed]
     if len(untyped) != 1 or len(left) != 1:
         return False
     _settle(untyped[0], left[0], f"taken so by computation {computation.name!r}")
     return True
 
 
-def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> None:
-    types = {name: plan.streams[name].type for name in computation.inputs}
-    read = _only(one for name, raw in types.items() for one in computation.read_types(name, raw))
-    late = computation.options.late
-    if late.action is LateAction.DIVERT and late.stream in plan.streams and read is not UNKNOWN:
-        _settle(plan.streams[late.stream], read, f"late records of computation {computation.name!r}")
-    for name in computation.forwards if read is not UNKNOWN else ():
-        _settle(plan.streams[name], read, f"inputs of computation {computation.name!r}, as they came")
+def _type_forwarded(plan: Plan, computation: ComputationDeclaration) -> int:
+    """Give the streams of a computation's own inputs their types. Returns how many of them had none."""
+    types = {name: computation.read_types(name, plan.streams[name].type) for name in computation.inputs}
+    read = _only(one for each in types.values() for one in each)
+    lately = _only(one for name, each in types.items() if name not in computation.never_late for one in each)
+    late, where = computation.options.late, f"computation {computation.name!r}"
+    given = [(name, read, f"inputs of {where}, as they came") for name in computation.forwards]
+    if late.action is LateAction.DIVERT and late.stream in plan.streams:
+        given.append((late.stream, lately, f"late records of {where}"))
+    return sum(_settle(plan.streams[name], type_, by) for name, type_, by in given if is_known(type_))
 
 
 def _only(types: Iterable[Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.sdk.arrays import same_array
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.sdk.typeinfo import type_name
@@ -73,8 +74,8 @@ def _message(where: str, name: str, value: Any, why: str) -> str:
 def difference(value: Any, back: Any, path: str = "$") -> str | None:
     """Where ``back``, the decoded encoding of ``value``, differs from ``value``; None if they are equal.
 
-    If ``==`` is False, this compares fields and items. That is needed for NaN, and for classes that compare by
-    identity.
+    If ``==`` is False, this compares fields and items. That is needed for NaN, for arrays, and for classes that compare
+    by identity.
     """
     if _equal(value, back):
         return None
@@ -89,8 +90,8 @@ def _equal(value: Any, back: Any) -> bool:
         if value == back:
             return True
     except Exception:
-        return _same_number(value, back)  # a user's __eq__ raised, or the value is a signaling NaN
-    return _same_number(value, back)
+        pass  # a user's __eq__ raised, or the value is a signaling NaN or an array
+    return _same_number(value, back) or same_array(value, back)
 
 
 def _same_number(value: Any, back: Any) -> bool:

@@ -10,12 +10,18 @@ from zlib import crc32
 import msgspec
 from google.protobuf.message import Message
 
+from millwheel.sdk.arrays import is_numpy, plain_of
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["bytes_of", "spreader"]
+__all__ = ["bytes_of", "hash_of", "spreader"]
 
-_encode = msgspec.msgpack.Encoder(enc_hook=list, order="deterministic").encode
+
+def _plain(value: Any) -> Any:
+    return plain_of(value) if is_numpy(value.__class__) else list(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic").encode
 
 
 def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any], int]:
@@ -43,3 +49,8 @@ def bytes_of(value: Any) -> bytes:
     if isinstance(value, Message):
         return value.SerializeToString(deterministic=True)
     return value if isinstance(value, bytes) else _encode(value)
+
+
+def hash_of(value: Any) -> int:
+    """A hash of a value that is the same in every process."""
+    return crc32(bytes_of(value))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from millwheel.model.stream_names import DEAD_LETTERS, full_name, is_full, local_name, owner_of
@@ -196,7 +196,7 @@ def _computations(plan: Plan) -> Iterator[Problem]:
         yield from _state(computation)
         yield from _late(plan, computation)
         for name in computation.forwards:
-            yield from _forwarded(plan, computation, name, "the computation passes on")
+            yield from _forwarded(plan, computation, computation.inputs, name, "the computation passes on")
         for name, extractor in computation.inputs.items():
             yield from _input(computation, plan.streams[name], extractor)
 
@@ -243,16 +243,19 @@ def _late(plan: Plan, computation: ComputationDeclaration) -> Iterator[Problem]:
         message = f"late=divert({late.stream!r}) names none of its outputs{hint}: add it to outputs="
         yield Problem(computation.where, message)
         return
-    yield from _forwarded(plan, computation, late.stream, f"late=divert({late.stream!r}) sends it")
+    may_be_late = [name for name in computation.inputs if name not in computation.never_late]
+    yield from _forwarded(plan, computation, may_be_late, late.stream, f"late=divert({late.stream!r}) sends it")
 
 
-def _forwarded(plan: Plan, computation: ComputationDeclaration, to: str, lead: str) -> Iterator[Problem]:
-    """The inputs whose type the stream ``to`` does not accept, although their records are forwarded to it.
+def _forwarded(
+    plan: Plan, computation: ComputationDeclaration, inputs: Iterable[str], to: str, lead: str
+) -> Iterator[Problem]:
+    """Those of ``inputs`` whose type the stream ``to`` does not accept, although their records are forwarded to it.
 
     ``lead`` begins the messages.
     """
     target = plan.streams[to]
-    for name in computation.inputs:
+    for name in inputs:
         stream = plan.streams[name]
         for read in computation.read_types(name, stream.type):
             if is_known(read) and is_known(target.type) and not accepts(target.type, read):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar, get_type_hints, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CountWindow
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Keyed, StepOptions
-from millwheel.streams.rows import row_of
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.stream import Stream
 
 __all__ = ["CountWindowedStream"]
@@ -65,10 +64,6 @@ class CountWindowedStream(Generic[T]):
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
                 fills a field of the class.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        given = self.steps.input
-        aggregator = several(aggregates).bind(given.known_type)
-        row = row_of(into, get_type_hints(aggregator.result_type), given.extractor, given.known_type, windowed=False)
+        aggregator, row = aggregates_by_name(name, into, aggregates, self.steps.input, windowed=False)
         step: CountWindow[Any] = CountWindow(self.size, aggregator, name, row, self.within)
         return self.steps.step(name, step, row.type, options or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -11,7 +11,7 @@ from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, as_it_is, declare_computation
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import KeyExtractor, key_text, may_be_without_key
+from millwheel.sdk.keys import KeyExtractor, may_be_without_key
 from millwheel.sdk.options import (
     STRAGGLER_DELAY,
     ComputationOptions,
@@ -24,7 +24,7 @@ from millwheel.sdk.options import (
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
+from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of, key_reader
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "outer_sides", "refuse_dead_letters", "sides"]
@@ -49,7 +49,8 @@ class StepOptions(TypedDict, total=False):
 class Input(NamedTuple):
     """One input of a step: a stream's branches, with their type and key.
 
-    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name.
+    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: no record of
+    it is late.
     """
 
     topology: TopologyGraph
@@ -57,6 +58,7 @@ class Input(NamedTuple):
     record_type: Any
     extractor: KeyExtractor
     port: str = ""
+    never_late: bool = False
 
     @property
     def known_type(self) -> Any:
@@ -138,6 +140,8 @@ def declare_step(
         if message := _problem(each):
             declared.problem(message, at=f"input {stream!r}")
             continue
+        if all(given.never_late for given, _ in each):
+            declared.never_late.add(stream)
         readings = tuple(_reading(given, branch) for given, branch in each)
         if not _plain(stream, readings):
             declared.readings[stream] = readings
@@ -185,18 +189,14 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     if _keyed_as_they_are(read):
         return read[0][0].extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
-    # With each, the functions that read its key, by the class of the value.
-    pipelines: list[tuple[Callable[[Any], Any], KeyExtractor, dict[type, Callable[[Any], str]]]] = [
-        (to_one(branch.steps), one.extractor, {}) for one, branch in keyed
-    ]
+    pipelines = [(to_one(branch.steps), key_reader(one.extractor)) for one, branch in keyed]
     spread = spreader(topology, stream, _SHARDS)
 
     def key_after_steps(value: Any) -> str | int:
-        for convert, extractor, bound in pipelines:
+        for convert, key_of in pipelines:
             made = convert(value)
             if made is not DROPPED:
-                key_of = bound.get(type(made)) or bound.setdefault(type(made), key_text(extractor, type(made)))
-                return key_of(made)
+                return key_of(made).decode()
         return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])

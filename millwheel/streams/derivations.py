@@ -7,15 +7,16 @@ it pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.streams.steps import Branch, Filter, Map, Only
 
-__all__ = ["DerivedKeyExtractor", "derivation_of"]
+__all__ = ["DerivedKeyExtractor", "derivation_of", "derived_key", "key_reader", "spread_key"]
 
 
 class KeyDerivation(NamedTuple):
@@ -55,17 +56,50 @@ def derivation_of(keyed: Sequence[tuple[Branch, KeyExtractor, Any]]) -> KeyDeriv
     return KeyDerivation(" | ".join(sorted({each.name for each in derived})), parts)
 
 
+def derived_key(
+    function: Callable[[Any], str | int], extractor: KeyExtractor, record_type: Any, how: str
+) -> DerivedKeyExtractor:
+    """An extractor whose function makes another key of the one that ``extractor`` reads. ``how`` says which one."""
+    name, parts = _derive(Branch(""), extractor, record_type)
+    return DerivedKeyExtractor(function=function, derivation=KeyDerivation(f"{name} {how}", parts))
+
+
+def spread_key(extractor: KeyExtractor, record_type: Any, keys: int) -> DerivedKeyExtractor:
+    """One of ``keys`` numbers, by a hash of the key: records of one key get one number."""
+    read = key_reader(extractor)
+
+    def number_of(value: Any) -> int:
+        return crc32(read(value)) % keys
+
+    return derived_key(number_of, extractor, record_type, f"by hash to {keys} keys")
+
+
+def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
+    """A function from a value of any type to its key."""
+    bound: dict[type, Callable[[Any], bytes]] = {}
+
+    def read(value: Any) -> bytes:
+        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
+        return extract(value)
+
+    return read
+
+
 def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:
     changing = [step for step in branch.steps if not isinstance(step, Filter)]
     functions: list[Any] = [step.function for step in changing if isinstance(step, Map)]
     # The fields' names as records are encoded: a field may get another name in the class.
     fields = tuple(extractor.to_proto(record_type).fields) or extractor.fields
-    if extractor.function is not None:
+    if isinstance(extractor, DerivedKeyExtractor):
+        key = alone = extractor.derivation.name
+        parts = (*functions, *extractor.derivation.parts)
+    elif extractor.function is not None:
         key = _name(extractor.function)
         alone = f"{key}()"
+        parts = (*functions, extractor.function)
     else:
         key = alone = ", ".join(fields)
-    parts = (*functions, extractor.function or fields)
+        parts = (*functions, fields)
     if not changing:
         return KeyDerivation(alone, parts)
     steps = [

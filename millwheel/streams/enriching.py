@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
-from zlib import crc32
 
 from millwheel.model.time import Duration, milliseconds, seconds
 from millwheel.operators import Enrich
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.keys import key
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.derivations import key_reader, spread_key
 
 __all__ = ["CallOptions", "declare_calls"]
 
@@ -30,12 +29,12 @@ class CallOptions(StepOptions, total=False):
 
 
 def declare_calls(
-    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions
+    given: Input, name: str, function: Callable[[Any], Awaitable[Any]], to: Any, options: CallOptions, *, keyed: bool
 ) -> None:
     """Declare the computation that calls ``function`` for each record.
 
     The records of a key get one of ``concurrency`` keys. A key has one hook at a time. So this is how many calls run at
-    the same time in all workers, and the records of a key keep their order.
+    the same time in all workers, and the records of a key keep their order. ``keyed``: whether the key is the user's.
 
     Raises:
         UsageError: ``concurrency`` is not positive, or as by :class:`Enrich`.
@@ -51,13 +50,7 @@ def declare_calls(
         retries=options.pop("retries", 0),
         backoff=options.pop("backoff", _BACKOFF),
         otherwise=options.pop("otherwise", None),
+        key_of=key_reader(given.extractor) if keyed else None,
     )
-    extractor = given.extractor
-    bound: dict[type, Callable[[Any], bytes]] = {}
-
-    def one_of(value: Any) -> int:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return crc32(extract(value)) % concurrency
-
-    spread = given._replace(extractor=key(one_of))
+    spread = given._replace(extractor=spread_key(given.extractor, given.record_type, concurrency))
     declare_step(name, step, [spread], {}, cast("StepOptions", options))

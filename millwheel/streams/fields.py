@@ -5,9 +5,11 @@ A path is better than a function: an injector without the user's code can read i
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable
 from dataclasses import replace
 from keyword import iskeyword
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 from millwheel.sdk.errors import UsageError
@@ -57,7 +59,20 @@ def path_of(function: Callable[[Any], Any]) -> str | None:
         return None
     if type(found) is not _Probe:
         return None
-    return ".".join(path_in(found)) or None
+    path = path_in(found)
+    return ".".join(path) if path and _reads_only(function, path) else None
+
+
+def _reads_only(function: Callable[[Any], Any], path: tuple[str, ...]) -> bool:
+    """Whether the function reads these fields of every value.
+
+    One call is no proof: ``bid.id if type(bid) is Bid else bid.bid`` reads other fields of other values.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return type(function) is attrgetter
+    jumps = (*dis.hasjrel, *dis.hasjabs)
+    return {*code.co_names} == {*path} and not any(one.opcode in jumps for one in dis.get_instructions(code))
 
 
 def extractor_of(parts: tuple[Any, ...], name: str = "") -> KeyExtractor:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Literal, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar, Unpack
 
 from millwheel.agg.reading import Of
-from millwheel.model.time import MAX_TIMESTAMP, Duration
-from millwheel.operators import LIMIT, Complete, IntervalJoin, LatestJoin, TemporalJoin
-from millwheel.sdk.computation import Computation
+from millwheel.operators import COPIES, LIMIT, ROWS, Complete
 from millwheel.sdk.options import Late
-from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
+from millwheel.streams.broadcasting import declare_broadcast
+from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
+from millwheel.streams.joining import JoinSteps
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
-from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -25,13 +24,9 @@ __all__ = ["KeyedStream"]
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
-_NONE: Final = Duration(0)
-_FOREVER: Final = Duration(2 * MAX_TIMESTAMP)
-"""Longer than the time between any two timestamps."""
-_ONE_TIMER: Final = "has one timer for all records of a key that wait, so a dead letter would be this timer"
 
 
-class KeyedStream(StatefulSteps[T]):
+class KeyedStream(JoinSteps[T]):
     """The records of a stream with a key: what :meth:`Stream.key_by` returns.
 
     A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored
@@ -89,7 +84,7 @@ class KeyedStream(StatefulSteps[T]):
             UsageError: An option is out of its range. Or nothing states the type of a result.
         """
         result = awaited_result(name, function, to)
-        declare_calls(self.input, name, function, result, options)
+        declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
 
     def complete(
@@ -119,156 +114,35 @@ class KeyedStream(StatefulSteps[T]):
         result = item_result(name, function, to)
         return self.step(name, Complete(function, name, self.input.known_type, result), result, options)
 
-    def join(
+    def join_broadcast(
         self,
         name: str,
-        other: KeyedStream[V],
-        function: Callable[[T, V], U],
-        to: type[U] | None = None,
-        **options: Unpack[StepOptions],
-    ) -> Stream[U]:
-        """Each two records of a key, whenever they come. The result has the larger timestamp.
-
-        All records of both sides are kept for ever. Where records stop to matter, use :meth:`join_within`.
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            other: The other stream, with a key of the same meaning.
-            function: Returns the result of a pair.
-            to: The type of a result. By default, what the function is annotated to return.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: ``other`` is a stream of another topology. Or nothing states the type of a result.
-        """
-        return self.join_within(name, other, function, to, before=_FOREVER, after=_FOREVER, **options)
-
-    def join_within(
-        self,
-        name: str,
-        other: KeyedStream[V],
-        function: Callable[[Any, Any], U],
+        table: KeyedStream[V],
+        function: Callable[[T, Mapping[str, V]], U],
         to: type[U] | None = None,
         *,
-        before: Duration = _NONE,
-        after: Duration = _NONE,
-        outer: Literal["", "left", "right", "both"] = "",
-        **options: Unpack[StepOptions],
-    ) -> Stream[U]:
-        """Each two records of a key whose timestamps are close to each other.
-
-        A record at time t meets records of ``other`` from ``t - before`` to ``t + after``. The result has the larger
-        timestamp. For example, a payment within an hour after its order::
-
-            orders.key_by("id").join_within("paid", payments.key_by("order"), Paid.of, Paid, after=mw.hours(1))
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            other: The other stream, with a key of the same meaning.
-            function: Returns the result of a pair.
-            to: The type of a result. By default, what the function is annotated to return.
-            before: How far the other record may be before this one, in microseconds.
-            after: How far the other record may be after this one, in microseconds.
-            outer: The side whose records are also produced without a partner, once none can come. The function then
-                gets None for the other one.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: No time is in the interval. Or ``other`` is a stream of another topology. Or nothing states the
-                type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records of a key that wait
-                for a partner have one timer.
-        """
-        keep_left, keep_right = outer_sides(name, outer)
-        if outer:
-            refuse_dead_letters(name, options, _ONE_TIMER)
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
-        join: IntervalJoin[T, V] = IntervalJoin(
-            function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
-        )
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
-
-    def join_as_of(
-        self,
-        name: str,
-        other: KeyedStream[V],
-        function: Callable[[T, Any], U],
-        to: type[U] | None = None,
-        *,
-        outer: bool = False,
-        **options: Unpack[StepOptions],
-    ) -> Stream[U]:
-        """Each record with the newest one of ``other`` up to its timestamp: a trade with the price of its moment.
-
-        The result is produced when the low watermark has passed the record. So it depends on the timestamps alone.
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            other: The other stream, with a key of the same meaning.
-            function: Returns the result of a record and the other one.
-            to: The type of a result. By default, what the function is annotated to return.
-            outer: Whether a record without another one is produced, too. The function then gets None.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: ``other`` is a stream of another topology. Or nothing states the type of a result. Or
-                ``on_failure`` is ``mw.dead_letter()``: all records of a key that wait have one timer.
-        """
-        refuse_dead_letters(name, options, _ONE_TIMER)
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
-        join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
-
-    def join_latest(
-        self,
-        name: str,
-        other: KeyedStream[V],
-        function: Callable[[T, Any], U],
-        to: type[U] | None = None,
-        *,
-        outer: bool = False,
+        as_of: bool = False,
         removes: Callable[[V], bool] | None = None,
-        keep: Duration | None = None,
+        copies: int = COPIES,
+        limit: int = ROWS,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
-        """Each record with that of ``other`` which arrived last: a join with a table.
+        """Each record with a complete small table. The records of a key keep their order, and meet one copy of it.
 
-        The result is produced at once, with the timestamp of the record. It depends on the order in which the records
-        of both sides arrive: :meth:`join_as_of` does not. For example::
-
-            >>> import millwheel as mw
-            >>> from millwheel.testing import TopologyHarness
-            >>> shop = mw.Topology("shop")
-            >>> names = shop.source("names", tuple[int, str]).key_by(lambda pair: pair[0])
-            >>> sales = shop.source("sales", int).key_by(lambda customer: customer)
-            >>> sold = sales.join_latest("sold", names, lambda _, pair: pair[1] if pair else "?", str, outer=True)
-            >>> harness, now = TopologyHarness(shop), mw.Timestamp(1_700_000_000_000_000)
-            >>> harness.send("sales", 7, timestamp=now)
-            >>> harness.send("names", (7, "Ann"), timestamp=now)
-            >>> harness.send("sales", 7, timestamp=now)
-            >>> harness.values("sold")
-            ['?', 'Ann']
-
-        Args:
-            name: The name of the computation and of the stream of results.
-            other: The other stream, with a key of the same meaning.
-            function: Returns the result of a record and the other one.
-            to: The type of a result. By default, what the function is annotated to return.
-            outer: Whether a record without another one is produced, too. The function then gets None.
-            removes: Whether a value of ``other`` removes what is known of its key. By default none does.
-            keep: How long a record of ``other`` is kept after its timestamp, in microseconds of event time; a late one
-                after the low watermark. By default for ever.
-            options: As for :meth:`Topology.add`.
-
-        Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive. Or nothing states the
-                type of a result.
+        So a record never meets an older table than an earlier record of its key. The key has no other meaning:
+        :meth:`Stream.join_broadcast` needs none. It has the example, the arguments and the errors.
         """
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
-        join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
-
-    def _join(
-        self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions
-    ) -> Stream[Any]:
-        declare_step(name, computation, inputs, {}, options)
-        return Stream(self.stream.topology, (Branch(name),), to)
+        result = one_result(name, function, to)
+        declare_broadcast(
+            self.input,
+            table,
+            name,
+            function,
+            result,
+            as_of=as_of,
+            removes=removes,
+            copies=copies,
+            limit=limit,
+            options=options,
+        )
+        return Stream(self.stream.topology, (Branch(name),), result)

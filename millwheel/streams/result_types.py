@@ -1,4 +1,4 @@
-"""The type of a step's results: as given, or what its function is annotated to return."""
+"""The types of a step's results and states: as given, or what its function is annotated with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import returned_type, type_name
 
-__all__ = ["awaited_result", "item_of", "item_result", "one_result", "updated_result"]
+__all__ = ["awaited_result", "item_of", "item_result", "one_result", "state_of_initial", "updated_result"]
 
 
 def one_result(name: str, function: Any, to: Any) -> Any:
@@ -40,6 +40,21 @@ def updated_result(name: str, function: Any, to: Any) -> Any:
     parts = typing.get_args(returned_type(function))
     results = item_of(parts[1]) if len(parts) == 2 else None
     return to or _stated(name, function, results, "tuple[the next state, the list of its results]")
+
+
+def state_of_initial(name: str, function: Any, initial: Any) -> Any:
+    """The type of the states of a function whose first parameter is not annotated: the class of the first state.
+
+    Raises:
+        UsageError: The first state is None. It says nothing about the others.
+    """
+    if initial is None:
+        called = getattr(function, "__qualname__", type_name(type(function)))
+        raise UsageError(
+            f"nothing says the type of the states of step {name!r}, because the first one is None: annotate the first "
+            f"parameter of {called}, by names that its module knows, or give the type as state="
+        )
+    return type(initial)
 
 
 def item_of(collection: Any) -> Any:

@@ -6,19 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from itertools import takewhile
 from keyword import iskeyword
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from millwheel.agg import Aggregator, several
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import KeyExtractor, split_key
 from millwheel.sdk.typeinfo import Field, field_of, members, returned_type, runtime_classes, supertype, type_name
+from millwheel.streams.declaring import Input
 from millwheel.windows.result import Row
 
-__all__ = ["row_of"]
+__all__ = ["aggregates_by_name", "row_of"]
 
 _OF_WINDOW: Final[Mapping[str, Any]] = {"key": str, "start": Timestamp, "end": Timestamp, "revision": int}
+
+
+def aggregates_by_name(
+    name: str, into: Any, aggregates: Mapping[str, Aggregator[Any, Any]], given: Input, *, windowed: bool = True
+) -> tuple[Aggregator[Any, Any], Row]:
+    """Several aggregates as one, and how their results become values of ``into``. See :func:`row_of`.
+
+    Raises:
+        UsageError: The step ``name`` has no aggregate. Or an aggregate reads a field that the records do not have.
+    """
+    if not aggregates:
+        raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
+    aggregator = several(aggregates).bind(given.known_type)
+    values = get_type_hints(aggregator.result_type)
+    return aggregator, row_of(into, values, given.extractor, given.known_type, windowed=windowed)
 
 
 def row_of(

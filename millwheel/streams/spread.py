@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-from zlib import crc32
 
 from millwheel.agg import Aggregator
-from millwheel.sdk.keys import key, key_text
-from millwheel.sdk.spreading import bytes_of
+from millwheel.sdk.keys import key
+from millwheel.sdk.spreading import hash_of
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.derivations import derived_key, key_reader
 from millwheel.streams.steps import Branch
 from millwheel.windows.assigners import Assigner
 from millwheel.windows.result import Row
@@ -29,15 +28,14 @@ def declare_phases(
     options: StepOptions,
 ) -> MergePartials[Any]:
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``."""
-    extractor, partials = given.extractor, f"{name}-partials"
-    bound: dict[type, Callable[[Any], str]] = {}
+    partials, read = f"{name}-partials", key_reader(given.extractor)
 
     def shard_of(value: Any) -> str:
-        key_of = bound.get(type(value)) or bound.setdefault(type(value), key_text(extractor, type(value)))
-        return f"{crc32(bytes_of(value)) % shards}|{key_of(value)}"
+        return f"{hash_of(value) % shards}|{read(value).decode()}"
 
+    sharded = derived_key(shard_of, given.extractor, given.record_type, f"in {shards} shards")
     first = partial_aggregate(windows, aggregator, partials, too_late)
-    declare_step(f"{name}-partial", first, [given._replace(extractor=key(shard_of))], {}, options)
+    declare_step(f"{name}-partial", first, [given._replace(extractor=sharded)], {}, options)
     merge: MergePartials[Any] = MergePartials(aggregator, name, row)
     of_parts = Input(given.topology, (Branch(partials),), first.outputs[partials], key(key_without_shard))
     later = options.copy()

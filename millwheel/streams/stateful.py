@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration, TimeDomain
-from millwheel.operators import ClockTimeout, Deduplicate, Latest, RunningAggregate, Timeout, Update
+from millwheel.operators import (
+    ClockTimeout,
+    Deduplicate,
+    ExpiringUpdate,
+    Latest,
+    RunningAggregate,
+    Throttle,
+    Timeout,
+    Update,
+)
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.result_types import one_result, updated_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.result_types import one_result, state_of_initial, updated_result
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -115,12 +123,7 @@ class StatefulSteps(Generic[T]):
             UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
                 fills a field of the class.
         """
-        if not aggregates:
-            raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-        aggregator = several(aggregates).bind(self.input.known_type)
-        row = row_of(
-            into, get_type_hints(aggregator.result_type), self.extractor, self.input.known_type, windowed=False
-        )
+        aggregator, row = aggregates_by_name(name, into, aggregates, self.input, windowed=False)
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 
@@ -132,6 +135,8 @@ class StatefulSteps(Generic[T]):
         to: type[U] | None = None,
         *,
         state: Any = None,
+        keep: Duration | None = None,
+        domain: TimeDomain = TimeDomain.EVENT_TIME,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """A state for each key: ``function`` gets it with each record, and returns the next one with the results.
@@ -165,14 +170,21 @@ class StatefulSteps(Generic[T]):
                 ``tuple[State, list[int]]``.
             state: The type of the states. By default what the first parameter of ``function`` is annotated with, else
                 the class of ``initial``.
+            keep: How long a key is known after its newest record, in microseconds. By default for ever.
+            domain: Whether ``keep`` is an event time, after the record's timestamp, or a processing time, after its
+                arrival.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: Nothing states the type of a result.
+            UsageError: Nothing states the type of a result, or of the states: ``initial`` is None and ``function`` is
+                not annotated. Or ``keep`` is not positive, or is probably in another unit.
         """
         result = updated_result(name, function, to)
-        step = Update(initial, function, name, state or first_type(function) or type(initial), result)
-        return self.step(name, step, result, options)
+        kept = state or first_type(function) or state_of_initial(name, function, initial)
+        update = Update(initial, function, name, kept, result)
+        if keep is None:
+            return self.step(name, update, result, options)
+        return self.step(name, ExpiringUpdate(update, kept, keep, domain), result, options)
 
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
@@ -197,9 +209,44 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``within`` is not positive.
+            UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def throttle(
+        self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
+    ) -> Stream[T]:
+        """At most ``count`` records of each key in any time of the length ``per``. The others are dropped.
+
+        A record passes if there is room when it arrives. So the choice depends on the order of arrival, and after
+        :meth:`KeyedStream.ordered_by_time` on the timestamps alone. For example, one alert of a machine in an hour::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> plant, noon = mw.Topology("plant"), 1_700_000_000_000_000
+            >>> alerts = plant.source("alerts", str).key_by(lambda machine: machine)
+            >>> calls = alerts.throttle("calls", 1, mw.hours(1), excess="repeated")
+            >>> harness = TopologyHarness(plant)
+            >>> for minute, machine in [(0, "a"), (10, "b"), (59, "a"), (60, "a")]:
+            ...     harness.send("alerts", machine, timestamp=mw.Timestamp(noon + mw.minutes(minute)))
+            >>> harness.values("calls"), harness.values("repeated")
+            (['a', 'b', 'a'], ['a'])
+
+        Nothing is delayed: what must wait would be kept, and a source that is faster for long would fill the state. A
+        source is held back by ``allowed_skew``, and calls of a service by the ``concurrency`` of :meth:`enrich`.
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            count: How many records pass, from 1 to 1,000.
+            per: In which time, in microseconds of event time.
+            excess: The stream of the records that do not pass.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``count`` is out of its range. Or ``per`` is not positive, or is probably in another unit. Or
+                ``excess`` is the name of the step.
+        """
+        return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
@@ -213,7 +260,7 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``keep`` is not positive.
+            UsageError: ``keep`` is not positive, or is probably in another unit.
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
@@ -258,7 +305,8 @@ class StatefulSteps(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``after`` is not positive. Or nothing states the type of a result.
+            UsageError: ``after`` is not positive, or is probably in another unit. Or nothing states the type of a
+                result.
         """
         result = one_result(name, function, to)
         step: Timeout[T] | ClockTimeout[T]

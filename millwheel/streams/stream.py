@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
-from zlib import crc32
 
 from millwheel.agg.reading import Of, Reader
+from millwheel.operators import COPIES, ROWS
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import UNKNOWN, DerivedStream, declare_computation
@@ -15,13 +15,14 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
-from millwheel.sdk.spreading import bytes_of, spreader
+from millwheel.sdk.spreading import bytes_of, hash_of, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
-from millwheel.streams.declaring import Input
+from millwheel.streams.broadcasting import declare_broadcast
+from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
-from millwheel.streams.result_types import awaited_result, item_of
+from millwheel.streams.result_types import awaited_result, item_of, one_result
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = ["Stream"]
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 _SHARDS = 1_024
 """How many keys a step without a key spreads its records over: enough for as many intervals."""
 
@@ -104,6 +106,25 @@ class Stream(Generic[T]):
             kind: A class.
         """
         return self._with(Only(kind), kind)
+
+    def peek(self, look: Callable[[T], object]) -> Stream[T]:
+        """The same records. ``look`` is called with each value, to see in a test what passes here. For example::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop, seen = mw.Topology("shop"), []
+            >>> big = shop.source("sales", int).peek(seen.append).filter(lambda cents: cents > 100).named("big")
+            >>> harness = TopologyHarness(shop)
+            >>> for cents in (50, 200):
+            ...     harness.send("sales", cents, timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> seen, harness.values("big")
+            ([50, 200], [200])
+
+        Args:
+            look: Any function of a value; what it returns is ignored. It is called where the step runs: in a worker,
+                and where the next key is read also in an injector. It may be called several times for a record.
+        """
+        return self.filter(lambda value: (look(value), True)[1])
 
     def split(self, choose: Callable[[T], bool]) -> tuple[Stream[T], Stream[T]]:
         """Two streams: the records for whose values ``choose`` is true, and the others."""
@@ -245,9 +266,83 @@ class Stream(Generic[T]):
         Raises:
             UsageError: An option is out of its range. Or nothing states the type of a result.
         """
-        given = Input(self.topology, self.branches, self.record_type, key(lambda value: crc32(bytes_of(value))))
+        given = Input(self.topology, self.branches, self.record_type, key(hash_of))
         result = awaited_result(name, function, to)
-        declare_calls(given, name, function, result, options)
+        declare_calls(given, name, function, result, options, keyed=False)
+        return Stream(self.topology, (Branch(name),), result)
+
+    def join_broadcast(
+        self,
+        name: str,
+        table: KeyedStream[V],
+        function: Callable[[T, Mapping[str, V]], U],
+        to: type[U] | None = None,
+        *,
+        as_of: bool = False,
+        removes: Callable[[V], bool] | None = None,
+        copies: int = COPIES,
+        limit: int = ROWS,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """Each record with a complete small table, such as rules or the parameters of a model.
+
+        The table has the last value of each key of ``table``. There are ``copies`` of it, and each record meets one of
+        them. All copies get all changes in one order. For example::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> class Rule(msgspec.Struct):
+            ...     id: str
+            ...     most: int
+            >>> bank = mw.Topology("bank")
+            >>> rules = bank.source("rules", Rule).key_by("id")
+            >>> def broken(cents: int, table: Mapping[str, Rule]) -> list[str]:
+            ...     return sorted(rule.id for rule in table.values() if cents > rule.most)
+            >>> checked = bank.source("payments", int).join_broadcast("checked", rules, broken)
+            >>> harness, now = TopologyHarness(bank), mw.Timestamp(1_700_000_000_000_000)
+            >>> for rule in (Rule("large", 500), Rule("huge", 900)):
+            ...     harness.send("rules", rule, timestamp=now)
+            >>> harness.send("payments", 700, timestamp=now)
+            >>> harness.values("checked")
+            [['large']]
+
+        The result is produced at once, with the table as it has arrived at the copy. With ``as_of`` it is produced when
+        the low watermark has passed the record, with the table as of the record's timestamp. So it depends on the
+        timestamps alone. In both cases the low watermark of the results waits for that of ``table``, too.
+
+        Args:
+            name: The name of the computation and of the stream of results. The table is the state of ``NAME-table``.
+            table: The stream of the rows, by their keys.
+            function: Returns the result of a record and the table. It must not change the rows.
+            to: The type of a result. By default, what the function is annotated to return.
+            as_of: Whether a record waits for the table of its time. A change that is late then holds from the low
+                watermark on, unless its row has a newer value.
+            removes: Whether a value removes its row. By default none does.
+            copies: How many records may be processed at the same time, and how often each change is stored. It stays as
+                long as the step has its name.
+            limit: The most rows. A change beyond it fails, and ``on_failure`` decides.
+            options: As for :meth:`Topology.add`. ``late`` is for the records, and not for the changes.
+
+        Raises:
+            UsageError: ``table`` is a stream of another topology. Or a key is no field. Or ``copies`` or ``limit`` is
+                not positive. Or nothing states the type of a result. Or ``exactly_once`` is False. Or ``as_of`` meets
+                ``on_failure=mw.dead_letter()``: all records of a copy that wait have one timer.
+        """
+        result = one_result(name, function, to)
+        given = Input(self.topology, self.branches, self.record_type, key(hash_of))
+        declare_broadcast(
+            given,
+            table,
+            name,
+            function,
+            result,
+            as_of=as_of,
+            removes=removes,
+            copies=copies,
+            limit=limit,
+            options=options,
+        )
         return Stream(self.topology, (Branch(name),), result)
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar, Unpack, get_type_hints, overload
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.operators import WindowJoin
+from millwheel.operators import CoGroup, pairs
 from millwheel.sdk.errors import UsageError
-from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, outer_sides, sides
-from millwheel.streams.result_types import one_result
-from millwheel.streams.rows import row_of
+from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, sides
+from millwheel.streams.joining import JoinSteps
+from millwheel.streams.result_types import item_result, one_result
+from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
@@ -26,6 +27,8 @@ __all__ = ["WindowedStream"]
 T = TypeVar("T")
 R = TypeVar("R")
 U = TypeVar("U")
+V = TypeVar("V")
+W = TypeVar("W")
 _NONE = Duration(0)
 
 
@@ -115,16 +118,20 @@ class WindowedStream(Generic[T]):
             aggregates: The aggregates by name.
 
         Raises:
-            UsageError: There is no aggregate. Or an aggregate reads a field that the records do not have. Or nothing
-                fills a field of the class. Or session windows are given with ``allowed_lateness`` or ``early``. Or
-                ``spread`` is given with one of the three, or is not positive.
+            UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
+                the records do not have. Or nothing fills a field of the class. Or session windows are given with
+                ``allowed_lateness`` or ``early``. Or ``spread`` is given with one of the three, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
+            if aggregates:
+                raise UsageError(
+                    f"aggregate({name!r}) gets one aggregator and also {', '.join(aggregates)}: give each aggregate by "
+                    "a name, such as n=agg.count(), and options of the computation as options={'late': mw.Late.DROP}"
+                )
             aggregator = result.bind(given.known_type)
         elif aggregates:
-            aggregator = several(aggregates).bind(given.known_type)
-            row = row_of(result, get_type_hints(aggregator.result_type), given.extractor, given.known_type)
+            aggregator, row = aggregates_by_name(name, result, aggregates, given)
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
@@ -152,10 +159,54 @@ class WindowedStream(Generic[T]):
         declare_step(name, step, [given], {}, options or {})
         return Stream(given.topology, (Branch(name),), step.outputs[name])
 
+    @overload
     def join(
         self,
         name: str,
-        other: Keyed,
+        other: JoinSteps[V],
+        function: Callable[[T, V], U],
+        to: type[U] | None = ...,
+        *,
+        outer: Literal[""] = ...,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def join(
+        self,
+        name: str,
+        other: JoinSteps[V],
+        function: Callable[[T, V | None], U],
+        to: type[U] | None = ...,
+        *,
+        outer: Literal["left"],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def join(
+        self,
+        name: str,
+        other: JoinSteps[V],
+        function: Callable[[T | None, V], U],
+        to: type[U] | None = ...,
+        *,
+        outer: Literal["right"],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def join(
+        self,
+        name: str,
+        other: JoinSteps[V],
+        function: Callable[[T | None, V | None], U],
+        to: type[U] | None = ...,
+        *,
+        outer: Literal["both"],
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    def join(
+        self,
+        name: str,
+        other: JoinSteps[V],
         function: Callable[[Any, Any], U],
         to: type[U] | None = None,
         *,
@@ -181,16 +232,91 @@ class WindowedStream(Generic[T]):
         """
         result = one_result(name, function, to)
         keep_left, keep_right = outer_sides(name, outer)
-        join: WindowJoin[Any, Any] = WindowJoin(
-            self.windows,
-            function,
-            name,
-            (self.input.known_type, other.input.known_type, result),
-            keep_left=keep_left,
-            keep_right=keep_right,
-        )
-        declare_step(name, join, sides(self.input, other.input), {}, options)
-        return Stream(self.input.topology, (Branch(name),), result)
+        joined = pairs(function, keep_left=keep_left, keep_right=keep_right)
+        return self._group(name, sides(self.input, other.input), joined, result, options)
+
+    @overload
+    def cogroup(
+        self,
+        name: str,
+        others: JoinSteps[V],
+        function: Callable[[list[T], list[V]], Iterable[U]],
+        to: type[U] | None = ...,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def cogroup(
+        self,
+        name: str,
+        others: tuple[JoinSteps[V], JoinSteps[W]],
+        function: Callable[[list[T], list[V], list[W]], Iterable[U]],
+        to: type[U] | None = ...,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    @overload
+    def cogroup(
+        self,
+        name: str,
+        others: Sequence[JoinSteps[Any]],
+        function: Callable[..., Iterable[U]],
+        to: type[U] | None = ...,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]: ...
+    def cogroup(
+        self,
+        name: str,
+        others: JoinSteps[Any] | Sequence[JoinSteps[Any]],
+        function: Callable[..., Iterable[U]],
+        to: type[U] | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[U]:
+        """The results of all records of a key and window, from this stream and others.
+
+        They are produced when the low watermark has passed the window's end, and have it as timestamp. For example,
+        what each customer has ordered and sent back in an hour::
+
+            >>> import millwheel as mw
+            >>> from millwheel import windows
+            >>> from millwheel.testing import TopologyHarness
+            >>> shop, noon = mw.Topology("shop"), 1_700_000_000_000_000
+            >>> orders, returns = (shop.source(name, int).key_by(mw.everything) for name in ("orders", "returns"))
+            >>> def balance(ordered: list[int], sent_back: list[int]) -> list[int]:
+            ...     return [sum(ordered) - sum(sent_back)]
+            >>> hours = orders.window(windows.tumbling(mw.hours(1)))
+            >>> balances = hours.cogroup("balances", returns, balance)
+            >>> harness = TopologyHarness(shop)
+            >>> for name, cents in [("orders", 500), ("returns", 200), ("orders", 100)]:
+            ...     harness.send(name, cents, timestamp=mw.Timestamp(noon))
+            >>> harness.advance(mw.Timestamp(noon + mw.hours(1)))
+            >>> harness.values("balances")
+            [400]
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            others: The other stream, or several, with keys of the same meaning.
+            function: Takes one list of values for each stream, in this order, and returns the results. It is called if
+                at least one list is not empty. Each list is sorted by the encodings.
+            to: The type of one result. By default, what the function is annotated to return a list of.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: The windows are sessions. Or another stream is of another topology. Or nothing states the type
+                of a result.
+        """
+        result = item_result(name, function, to)
+        every = [self.input, *(one.input for one in ([others] if isinstance(others, JoinSteps) else others))]
+        if any(one.topology is not self.input.topology for one in every):
+            raise UsageError("cogroup takes streams of one topology: it reads another one's stream by external()")
+        inputs = [one._replace(port=f"input-{place}") for place, one in enumerate(every)]
+        return self._group(name, inputs, function, result, options)
+
+    def _group(
+        self, name: str, inputs: list[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
+    ) -> Stream[Any]:
+        kinds = {one.port: one.known_type for one in inputs}
+        step: CoGroup[Any] = CoGroup(self.windows, function, name, kinds, to)
+        declare_step(name, step, inputs, {}, options)
+        return Stream(self.input.topology, (Branch(name),), to)
 
 
 def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:

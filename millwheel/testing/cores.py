@@ -17,7 +17,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import perform_at_store
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.failures import refuse_result
+from millwheel.worker.interval.hooks.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,

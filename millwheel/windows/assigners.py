@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, from_datetime, to_datetime
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling"]
@@ -194,9 +195,11 @@ def tumbling(size: Duration, *, offset: Duration = _NONE, zone: str | ZoneInfo |
         The assigner. With a zone, it raises UsageError for a timestamp outside the calendar.
 
     Raises:
-        UsageError: ``size`` is not positive or does not fit the zone, or both offset and zone are given.
+        UsageError: A duration is not positive, or is probably in another unit. Or ``size`` does not fit the zone, or
+            both offset and zone are given.
     """
-    _positive(size, "size")
+    check_duration("a window's size", size)
+    _check_offset(offset)
     if zone is None:
         return _Aligned(size, size, offset % size)
     if offset:
@@ -217,10 +220,11 @@ def sliding(size: Duration, every: Duration, *, offset: Duration = _NONE) -> Ass
         offset: Microseconds by which the starts of the windows are shifted from the epoch.
 
     Raises:
-        UsageError: A duration is not positive, or ``every`` exceeds ``size``.
+        UsageError: A duration is not positive, or is probably in another unit. Or ``every`` exceeds ``size``.
     """
-    _positive(size, "size")
-    _positive(every, "every")
+    check_duration("a window's size", size)
+    check_duration("a window's every", every)
+    _check_offset(offset)
     if every > size:
         raise UsageError(f"sliding windows every {every} with a size of {size} would skip records: make every <= size")
     return _Aligned(size, every, offset % every)
@@ -233,12 +237,11 @@ def session(gap: Duration) -> SessionWindows:
         gap: Microseconds.
 
     Raises:
-        UsageError: ``gap`` is not positive.
+        UsageError: ``gap`` is not positive, or is probably in another unit.
     """
-    _positive(gap, "gap")
+    check_duration("a session's gap", gap)
     return SessionWindows(gap)
 
 
-def _positive(duration: int, name: str) -> None:
-    if duration <= 0:
-        raise UsageError(f"a window's {name} must be positive, not {duration} microseconds")
+def _check_offset(offset: Duration) -> None:
+    check_duration("a window's offset", abs(offset), least=0)

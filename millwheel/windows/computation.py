@@ -11,6 +11,7 @@ from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
@@ -28,8 +29,8 @@ class Pane(msgspec.Struct, Generic[A], array_like=True):
     revision: int
     """The revision of the last result; -1 before the first result."""
     accumulator: A
-    awaits_early: bool = False
-    """Whether the timer of an early result is set. Invariant: at most one is, and none after the window's end."""
+    early_at: int = 0
+    """When the timer of the next early result is due; 0: none is set. Invariant: none is after the window's end."""
 
 
 Panes = dict[tuple[int, int], Pane[A]]
@@ -66,8 +67,8 @@ class Aggregate(Computation[Any, Panes[A]]):
         row: What a result is. By default a Result.
 
     Raises:
-        UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative, the aggregator does not state the
-            type of its results, or both streams have the same name.
+        UsageError: ``windows`` are session windows, ``allowed_lateness`` is negative or probably in another unit, the
+            aggregator does not state the type of its results, or both streams have the same name.
     """
 
     def __init__(
@@ -83,8 +84,7 @@ class Aggregate(Computation[Any, Panes[A]]):
     ) -> None:
         if isinstance(windows, SessionWindows):
             raise UsageError("session windows need SessionAggregate: their bounds depend on the records")
-        if allowed_lateness < 0:
-            raise UsageError(f"allowed_lateness must not be negative, not {allowed_lateness} microseconds")
+        check_duration("allowed_lateness", allowed_lateness, least=0)
         self.windows = windows
         self.aggregator = aggregator
         self.output = output
@@ -112,12 +112,12 @@ class Aggregate(Computation[Any, Panes[A]]):
             if pane is not None:
                 taken = True
                 pane.accumulator = add(pane.accumulator, record)
-                if pane.revision >= 0 or early is not None:
+                if early is not None or record.late:
                     self._revise(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
                 pane = panes[window.bounds] = Pane(-1, add(self._new(), record))
-                ctx.set_timer(Timestamp(window.end), window.tag)
+                self._wake_at_end(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)
             elif self._is_kept(ctx, window):
@@ -128,37 +128,52 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
-        tag, panes = timer.tag, ctx.state
-        if tag.startswith(_PURGE):
-            panes.pop(Window.from_tag(tag.removeprefix(_PURGE)), None)
+        window = Window.from_tag(timer.tag.removeprefix(_PURGE))
+        if timer.tag.startswith(_PURGE):
+            ctx.state.pop(window, None)
+        elif timer.domain is TimeDomain.PROCESSING_TIME:
+            pane = ctx.state[window]
+            pane.early_at = 0
+            self._produce(ctx, window, pane)
         else:
-            window = Window.from_tag(tag)
-            self._fire(ctx, timer, window, panes[window])
-        if not panes:
+            pane = ctx.state[window]
+            if pane.early_at:
+                pane.early_at = 0
+                ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
+            self._produce(ctx, window, pane)
+            if self.allowed_lateness:
+                ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
+            else:
+                del ctx.state[window]
+        if not ctx.state:
             del ctx.state
 
-    def _fire(self, ctx: Context[Panes[A]], timer: Timer, window: Window, pane: Pane[A]) -> None:
-        """Produce the result of a window, early or at its end."""
-        awaited, pane.awaits_early = pane.awaits_early, False
-        if timer.domain is TimeDomain.PROCESSING_TIME:
-            self._produce(ctx, window, pane)
-            return
-        if awaited:
-            ctx.cancel_timer(timer.tag, domain=TimeDomain.PROCESSING_TIME)
-        self._produce(ctx, window, pane)
-        if self.allowed_lateness:
-            ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
-        else:
-            del ctx.state[window]
-
     def _revise(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
-        """Handle a change of a window that has had a result, or that has early ones."""
-        if self.early is None or not self.early.period or window.end <= ctx.watermark:
+        """Handle a change of a window that has early results, or of one that may have ended.
+
+        The policy ``dead_letter`` may have given a timer up. A timer that is set again here fires at once then. If it
+        was not given up, it is replaced by an equal one.
+        """
+        if window.end <= ctx.watermark:
+            if pane.revision < 0 or not self.allowed_lateness:
+                self._wake_at_end(ctx, window)
+            else:
+                self._produce(ctx, window, pane)
+                ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
+        elif self.early is None:
+            pass  # A late record, and the window is still open.
+        elif not self.early.period:
             self._produce(ctx, window, pane)
-        elif not pane.awaits_early:
-            pane.awaits_early = True
-            at = Timestamp(ctx.now + self.early.period)
+        elif not pane.early_at or pane.early_at <= ctx.now:
+            pane.early_at = pane.early_at or ctx.now + self.early.period
+            at = Timestamp(pane.early_at)
             ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=result_time(window))
+
+    def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
+        ctx.set_timer(Timestamp(window.end), window.tag)
+
+    def _time_of(self, window: Window) -> Timestamp:
+        return result_time(window)
 
     def _purge_at(self, window: Window) -> Timestamp:
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
@@ -186,7 +201,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         pane.revision += 1
         value = self.aggregator.result(pane.accumulator)
         result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
-        ctx.produce(self.output, result, timestamp=result_time(window))
+        ctx.produce(self.output, result, timestamp=self._time_of(window))
 
 
 def result_time(window: Window) -> Timestamp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millwheel.model.time import Duration
-from millwheel.sdk.errors import UsageError
+from millwheel.sdk.durations import check_duration
 
 __all__ = ["Early", "each_change", "every"]
 
@@ -27,10 +27,9 @@ def every(period: Duration) -> Early:
         period: How long after a window's first record that no result has yet, in microseconds of processing time.
 
     Raises:
-        UsageError: ``period`` is not positive.
+        UsageError: ``period`` is not positive, or is probably in another unit.
     """
-    if period <= 0:
-        raise UsageError(f"every takes a positive period, not {period} microseconds: use windows.each_change()")
+    check_duration("the period of windows.every(...)", period)
     return Early(period)
 
 

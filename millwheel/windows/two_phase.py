@@ -5,11 +5,11 @@ The first phase computes partial results by shard. The second phase computes one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -79,7 +79,24 @@ def partial_aggregate(
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
-    return Aggregate(windows, unfinished, output=output, too_late=too_late)
+    return _PartialAggregate(windows, unfinished, output=output, too_late=too_late)
+
+
+class _PartialAggregate(Aggregate[A]):
+    """The first phase.
+
+    Its results have the last timestamp within their window. So all of them have arrived at the second phase when the
+    low watermark is the window's end. With the end as timestamp, they would have arrived one microsecond later.
+    """
+
+    def _wake_at_end(self, ctx: Context[Any], window: Window) -> None:
+        ctx.set_timer(Timestamp(window.end), window.tag, hold=self._time_of(window))
+
+    def _time_of(self, window: Window) -> Timestamp:
+        return Timestamp(window.end - 1)
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[Any]]) -> str:
+        return key.partition("|")[2]
 
 
 def _same(value: Any) -> Any:
@@ -96,7 +113,7 @@ Merged = dict[tuple[int, int], A]
 
 
 class MergePartials(Computation[Any, Merged[A]]):
-    """The second phase: it merges the partial results of all shards. Their timestamp is the end of their window.
+    """The second phase: it merges the partial results of all shards. They have the last timestamp within their window.
 
     Args:
         aggregator: Computes the value of a window.
@@ -126,7 +143,7 @@ class MergePartials(Computation[Any, Merged[A]]):
         else:
             merged[window.bounds] = partial.value
         # One microsecond after the timestamp of the partial results. At that watermark, all of them have arrived.
-        ctx.set_timer(Timestamp(min(partial.end + 1, MAX_TIMESTAMP)), window.tag, hold=result_time(window))
+        ctx.set_timer(Timestamp(record.timestamp + 1), window.tag, hold=result_time(window))
 
     def process_timer(self, ctx: Context[Merged[A]], timer: Timer) -> None:
         """Produce the result of a window. The partial results of all shards have arrived."""

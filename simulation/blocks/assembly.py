@@ -9,6 +9,7 @@ import millwheel as mw
 from millwheel.model.time import seconds
 from simulation.blocks.growing import Keep
 from simulation.blocks.library import LIBRARY, add_library
+from simulation.blocks.operators import PIPELINE, add_pipeline
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
 from simulation.blocks.records import Item
 from simulation.blocks.timed import Batch, Brief, Delay, Window
@@ -70,6 +71,9 @@ def assemble(text: str) -> mw.Topology:
     for node in plan["nodes"]:
         if node["kind"] == LIBRARY:
             add_library(topology, node)
+            continue
+        if node["kind"] == PIPELINE:
+            add_pipeline(topology, node)
             continue
         kinds = _KINDS if node["strong"] else _KINDS | _WEAK_KINDS
         block = kinds[node["kind"]](node.get("signed", node["name"]), node["outputs"], *node["arguments"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import millwheel as mw
 from simulation.blocks.base import Block, number
-from simulation.blocks.records import Item, Kept
+from simulation.blocks.records import REMAINDERS, Item, Kept
 
 __all__ = ["Keep"]
 
@@ -33,20 +34,28 @@ class Keep(Block, mw.Computation[Item, Kept]):
         state.items.append(_text(new))
         state.found[str(new)] = new
         state.times.add(mw.Timestamp(new), new)
+        state.seen.add(new)
+        state.counts.add(new % REMAINDERS)
 
     def _remove_half(self, state: Kept) -> None:
         half, state.copies = state.copies[: _MOST // 2], state.copies[_MOST // 2 :]
         for one in half:
             state.items.popleft()
             del state.found[str(one)]
+            state.seen.remove(one)
+            state.counts.add(one % REMAINDERS, -1)
         state.times.remove_until(mw.Timestamp(state.copies[0]))
 
     def _compare(self, ctx: mw.Context[Kept]) -> None:
         state = ctx.state
+        remainders = Counter(one % REMAINDERS for one in state.copies)
+        if dict(state.counts) != remainders:
+            self.complain(f"counts of key {ctx.key} are {dict(state.counts)}, and were {remainders} (G2)")
         for name, content in {
             "items": [*state.items],
             "found": [_text(one) for one in sorted(state.found.values())],
             "times": [_text(one) for _, one in state.times],
+            "seen": [_text(one) for one in sorted(state.seen)],
         }.items():
             if content != [_text(one) for one in state.copies]:
                 self.complain(f"{name} of key {ctx.key} are {content}, and were {state.copies} (G2)")

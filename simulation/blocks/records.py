@@ -12,6 +12,7 @@ import millwheel as mw
 __all__ = [
     "DIVIDED",
     "FAILED",
+    "REMAINDERS",
     "SEEN",
     "STATELESS",
     "Bucket",
@@ -22,6 +23,8 @@ __all__ = [
     "Step",
     "Tallied",
 ]
+
+REMAINDERS: Final = 3
 
 STATELESS: Final = "fires, and nothing is known of the key (G2)"
 """The end of a complaint that is no violation in one case.
@@ -99,6 +102,9 @@ class Kept(mw.GrowingState):
     items: mw.ListState[str]
     found: mw.MapState[str, int]
     times: mw.OrderedState[int]
+    seen: mw.SetState[int]
+    counts: mw.CounterState[int]
+    """How many copies have each remainder of ``REMAINDERS``."""
 
 
 class Gathered(msgspec.Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from simulation.mutations import (
     authority,
+    broadcast,
     changes_authority,
     changes_clients_1,
     changes_clients_2,
@@ -30,6 +31,7 @@ from simulation.mutations import (
     late,
     logs,
     lookups,
+    operators,
     order,
     reshaping,
     returning,
@@ -50,6 +52,7 @@ __all__ = [
     "MUTATIONS",
     "Mutation",
     "authority",
+    "broadcast",
     "changes_authority",
     "changes_clients_1",
     "changes_clients_2",
@@ -71,6 +74,7 @@ __all__ = [
     "late",
     "logs",
     "lookups",
+    "operators",
     "order",
     "reshaping",
     "returning",

@@ -10,7 +10,7 @@ import msgspec
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.registry import Registry
-from millwheel.authority.shares import Acceptance, Share
+from millwheel.authority.shares import Share
 from millwheel.authority.writer import JournalWriter
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
@@ -70,10 +70,11 @@ def hearsay_of_predecessors() -> None:
 def older_owners_accepted() -> None:
     """The authority accepts every request, with any sequencer."""
 
-    def accept(self: KeyedGroup, keys: KeyInterval, sequencer: int) -> Acceptance[KeyInterval]:
+    def accept(self: KeyedGroup, keys: KeyInterval, sequencer: int) -> Share[KeyInterval]:
         over = [share for _, share in self._map.overlapping(keys)]
         made = Share(keys, sequencer, min(share.watermark for share in over))
-        return Acceptance(made, over, self.put(made))
+        self.moved.update(dict.fromkeys(self.put(made)))
+        return made
 
     replace(KeyedGroup, "accept", lambda _: accept)
 
@@ -115,18 +116,17 @@ def furthest_interval() -> None:
 def unexpected_injectors() -> None:
     """The minimum does not wait for processes that have not registered."""
 
-    def make(smallest: Any) -> Any:
-        def without(self: InjectorGroup) -> int:
+    def make(count_missing: Any) -> Any:
+        def without(self: InjectorGroup) -> None:
             expected, self.expected = self.expected, frozenset()
             try:
-                value: int = smallest(self)
-                return value
+                count_missing(self)
             finally:
                 self.expected = expected
 
         return without
 
-    replace(InjectorGroup, "smallest", make)
+    replace(InjectorGroup, "_count_missing", make)
 
 
 @mutation(
@@ -137,11 +137,16 @@ def unexpected_injectors() -> None:
     why="simulated sources are idle for seconds: what waits for them goes on when they do",
 )
 def idle_ones_counted() -> None:
-    """The minimum waits for idle processes."""
-    from millwheel.authority import injected
-    from millwheel.model.time import MAX_TIMESTAMP
+    """The minimum waits for what a process had reached when it became idle."""
 
-    replace(injected, "_works", lambda _: lambda share: share.watermark != MAX_TIMESTAMP)
+    def make(becomes_idle: Any) -> Any:
+        def counted(self: InjectorGroup) -> None:
+            self._working.add(self._working.min())
+            becomes_idle(self)
+
+        return counted
+
+    replace(InjectorGroup, "_becomes_idle", make)
 
 
 @mutation("G7", "a shard's new owner starts from the base that its journal names")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millwheel.authority.calls import AuthorityCalls
 from millwheel.authority.core import AuthorityCore
+from millwheel.authority.group import Group
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
-from millwheel.authority.pending import Pending
 from millwheel.authority.placement import PlacementPolicy
 from millwheel.authority.registry import Registry
 from simulation.mutations.base import rewriting
@@ -77,9 +77,9 @@ rewriting(
     "one-finished-for-all",
     "G7",
     "a stream ends when all of its processes have finished",
-    InjectorGroup.smallest,
+    InjectorGroup._at_rest,
     " if idle else ",
-    " if len(idle) == len(self._processes) else ",
+    " if len(idle) == len(self._shares) else ",
     seeds=0,
     test="tests/authority/test_injectors.py::test_finished_and_idle_processes_keep_the_last_promise",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -89,7 +89,7 @@ rewriting(
     "promises-leave-with-the-idle",
     "G8",
     "what a process promises counts before it is idle",
-    InjectorGroup.report,
+    InjectorGroup._becomes_idle,
     "self._promised = max(self._promised, self.smallest())",
     "pass",
     seeds=0,
@@ -101,8 +101,8 @@ rewriting(
     "finished-ones-go-on",
     "G7",
     "a process that has finished stays finished",
-    InjectorGroup.report,
-    " or share.watermark == MAX_TIMESTAMP",
+    Group.report,
+    " or (self.of_processes and share.watermark == MAX_TIMESTAMP)",
     "",
     seeds=0,
     test="tests/authority/test_injectors.py::test_a_finished_process_is_plus_infinity_and_that_is_final",
@@ -113,9 +113,9 @@ rewriting(
     "moved-before-their-changes",
     "G7",
     "values follow the changes that they rest on into the journal",
-    Pending.take,
-    "if not self.changes:",
-    "if True:",
+    AuthorityCore._take,
+    "if self._pending.changes:\n            return taken",
+    "if False:\n            return taken",
     seeds=0,
     test="tests/authority/test_restart.py::test_nothing_counts_before_its_acceptance_is_journaled",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.dedup import Dedup
 from simulation.mutations.base import rewriting
@@ -53,5 +54,17 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_a_sequence_with_records_on_their_way_is_not_forgotten",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "first-opaque-ids-without-past",
+    "G1",
+    "what was broadcast before the first opaque ids of a group applies to them",
+    DeliveryAdmission.check,
+    "self._ids.expect_opaque(delivery.sender.group)",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_ids.py::test_earlier_broadcasts_apply_to_the_first_opaque_ids",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )

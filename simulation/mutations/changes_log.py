@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.log.commits import LogCommits, Retainer
+from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogReceiver
+from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.sessions import Sessions
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.turns import HolderTurns
@@ -30,7 +31,7 @@ rewriting(
     "open-segments-of-full-logs",
     "G8",
     "a log at its cap ends its open segment if all its records may go",
-    Retainer.fills,
+    Retainer.drops_all,
     "return self.start_after(cursors, [end]) == end",
     "return False",
     seeds=0,

@@ -8,9 +8,9 @@ import msgspec
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.interval.blocked_key_table import Wait
-from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.sealing import Sealer
+from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.messages import Acknowledge
 from simulation.mutations.base import mutation, replace
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from millwheel.store import journal_rules
 from millwheel.store.contract import PartId
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import DeleteParts, WriteParts
 from millwheel.worker.shell import opening

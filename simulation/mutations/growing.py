@@ -5,10 +5,10 @@ from __future__ import annotations
 from millwheel.sdk.growing.codec import _GrowingCodec
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
-from millwheel.worker.interval.blocked_keys import BlockedKeys
-from millwheel.worker.interval.firing import Firing
-from millwheel.worker.interval.pages import PageTable, undoable
-from millwheel.worker.interval.pages_in_use import PagesInUse
+from millwheel.worker.interval.cache.pages import PageTable, undoable
+from millwheel.worker.interval.cache.pages_in_use import PagesInUse
+from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.recovery import _cut
 from simulation.mutations.base import mutation, replace, rewrite
 

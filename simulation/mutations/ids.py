@@ -12,7 +12,7 @@ from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import CheckOutcome
-from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox.outbox import Outbox
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.worker.interval import runner
+from millwheel.worker.interval.hooks import runner
 from millwheel.worker.interval.intake import IntervalReceiver
 from simulation.mutations.base import mutation, replace
 

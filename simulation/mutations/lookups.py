@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from millwheel.worker.shell.owned_states import OwnedStates
 from millwheel.worker.shell.state_service import FreshHeads, StateService
 from simulation.mutations.base import mutation, replace, rewriting
 
@@ -35,10 +36,10 @@ rewriting(
 def lookups_ahead_of_commits() -> None:
     """Look-ups show states whose commit is in flight."""
 
-    async def at_once(self: StateService, core: Any, sealed: int) -> None:
+    async def at_once(self: OwnedStates, core: Any, sealed: int) -> None:
         return None
 
-    replace(StateService, "_committed", lambda _: at_once)
+    replace(OwnedStates, "committed", lambda _: at_once)
 
 
 @mutation(

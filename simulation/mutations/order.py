@@ -6,13 +6,14 @@ from collections import deque
 from typing import Any
 
 from millwheel.worker.admission import ArrivalOrder
-from millwheel.worker.interval import holding_records, outbox
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.flows import Flow
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.hooks import holding_records
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.outbox_flows import OutboxFlows
+from millwheel.worker.interval.outbox import outbox, outbox_flows
+from millwheel.worker.interval.outbox.flows import Flow
+from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.outbox.outbox_flows import OutboxFlows
 from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import mutation, replace, rewriting
@@ -97,15 +98,15 @@ def moved_ones_stay() -> None:
 def refused_ones_last() -> None:
     """A flow that restarts sends productions that were never sent first."""
 
-    def make(begin: Any) -> Any:
-        def backwards(self: Flow) -> None:
-            sent = {one for one in self.batches if one.used}
-            begin(self)
-            self.waiting = deque(sorted(self.waiting, key=lambda one: one in sent))
+    def make(start: Any) -> Any:
+        def backwards(flow: Flow) -> None:
+            sent = {one for one in flow.batches if one.used}
+            start(flow)
+            flow.waiting = deque(sorted(flow.waiting, key=lambda one: one in sent))
 
         return backwards
 
-    replace(Flow, "begin", make)
+    replace(outbox_flows, "_start", make)
 
 
 @mutation(

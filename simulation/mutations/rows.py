@@ -7,8 +7,8 @@ from typing import Any
 from millwheel.model import envelope
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.interval.cells import CellCache
-from millwheel.worker.interval.checkpoint import Checkpointer, StateRows
+from millwheel.worker.interval.cache.cells import CellCache
+from millwheel.worker.interval.commits.checkpoint import Checkpointer, StateRows
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import recovery
-from millwheel.worker.interval.cells import CellCache
+from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.state import IntervalState
 from simulation.mutations.base import mutation, replace
 
@@ -43,7 +43,7 @@ def lost_watermark() -> None:
     """A new owner starts at minus infinity."""
 
     def forget(state: IntervalState) -> None:
-        state.clocks.watermark = state.scope.watermark = state.holds.output = MIN_TIMESTAMP
+        state.clocks.watermark = state.scope.watermark = state.output.value = MIN_TIMESTAMP
 
     _settling(forget)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, seconds
-from millwheel.worker.interval.scheduler import KeyScheduler
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import IntervalTimers, TimerTable
 from simulation.mutations.base import mutation, replace

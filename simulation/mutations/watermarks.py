@@ -6,9 +6,10 @@ from typing import Any
 
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
-from millwheel.worker.interval.firing import Firing
+from millwheel.worker.interval.clocks import OutputWatermark
+from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.holds import Hold, Holds
-from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.hooks.firing import Firing
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []
@@ -28,7 +29,7 @@ def productions_hold_nothing() -> None:
     """The output watermark passes productions in flight."""
 
     def make(lowest: Any) -> Any:
-        def blind(self: Holds, *arguments: Any) -> Any:
+        def blind(self: OutputWatermark, *arguments: Any) -> Any:
             productions, self._productions = self._productions, MinTracker()
             try:
                 return lowest(self, *arguments)
@@ -37,13 +38,24 @@ def productions_hold_nothing() -> None:
 
         return blind
 
-    replace(Holds, "lowest", make)
+    replace(OutputWatermark, "lowest", make)
 
 
 @mutation("G7", "holds of states and of timers hold the output watermark")
 def forgotten_holds() -> None:
     """The output watermark passes the holds of states and timers."""
-    replace(Holds, "min", lambda _: lambda self: MAX_TIMESTAMP)
+
+    def make(lowest: Any) -> Any:
+        def blind(self: OutputWatermark, *arguments: Any) -> Any:
+            holds, self._holds = self._holds, Holds()
+            try:
+                return lowest(self, *arguments)
+            finally:
+                self._holds = holds
+
+        return blind
+
+    replace(OutputWatermark, "lowest", make)
 
 
 @mutation(
@@ -55,7 +67,7 @@ def forgotten_holds() -> None:
 )
 def timers_hold_nothing() -> None:
     """The output watermark passes the times of event-time timers."""
-    replace(Holds, "lowest", lambda lowest: lambda self, watermark, *times: lowest(self, watermark))
+    replace(OutputWatermark, "lowest", lambda lowest: lambda self, watermark, *times: lowest(self, watermark))
 
 
 @mutation(
@@ -71,8 +83,9 @@ def released_uncommitted() -> None:
     def make(seal: Any) -> Any:
         def early(self: Sealer, *arguments: Any, stored_first: bool) -> Any:
             sealed = seal(self, *arguments, stored_first=stored_first)
-            sealed.hold.release()
-            sealed.hold = self._holds.open()
+            if sealed.hold is not None:
+                sealed.hold.release()
+                sealed.hold = None
             return sealed
 
         return early
@@ -97,7 +110,7 @@ rewriting(
     "G7",
     "a due timer that waits with its blocked key holds the watermark at its time",
     Firing.postpone,
-    "blocked.hold.cover(timer[0])",
+    "blocked.hold = self._holds.covering(blocked.hold, timer[0])",
     "pass",
     seeds=0,
     test="tests/worker/interval/test_holds.py::test_a_timer_that_fails_is_named_as_what_holds",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from millwheel.worker.interval import sealing
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.weak_commits import WeakCommits
+from millwheel.worker.interval.commits import sealing
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.weak_commits import WeakCommits
+from millwheel.worker.interval.outbox.outbox import Outbox
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -8,7 +8,7 @@ from typing import Any, Final
 from millwheel.sdk.records import Timer
 from millwheel.windows.assigners import Window, _Aligned
 from millwheel.windows.sessions import SessionAggregate
-from millwheel.worker.interval.sealing import Sealer
+from millwheel.worker.interval.commits.sealing import Sealer
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -201,14 +201,14 @@ async def test_one_that_comes_back_is_given_a_shard_and_values_stay() -> None:
         (zero,), (one,) = them.names(0), them.names(1)
         for name in (zero, one):
             await client.accept(name, ALL_KEYS, 1)
-            client.report(said(name, 5))
+            client.of(name).reports.report(said(name, 5))
         async with aclosing(client.watch([zero, one])) as updates:
             known: dict[str, int] = {}
             await reaches(updates, known, **{zero.replace(".", "_"): 5, one.replace(".", "_"): 5})
             await them.start()
             await them.until(lambda served: len(set(served.values())) == 2)
-            client.report(said(zero, 7))
-            client.report(said(one, 8))
+            client.of(zero).reports.report(said(zero, 7))
+            client.of(one).reports.report(said(one, 8))
             await reaches(updates, known, **{zero.replace(".", "_"): 7, one.replace(".", "_"): 8})
     assert not them.refused
 
@@ -222,11 +222,13 @@ async def test_a_watch_never_goes_back_through_kills_and_late_data() -> None:
         async with aclosing(client.watch([name])) as updates:
             known: dict[str, int] = {}
             for life in range(1, 4):
-                client.report(said(name, life * 10))
+                client.of(name).reports.report(said(name, life * 10))
                 await reaches(updates, known, **{name.replace(".", "_"): life * 10})
                 serving = next(one for one in them.processes if one.candidate.serving)
                 await serving.kill()
-                client.report(said(name, life * 10 - 5))  # late data: the interval itself is held further back
+                client.of(name).reports.report(
+                    said(name, life * 10 - 5)
+                )  # late data: the interval itself is held further back
                 await them.start()
                 await them.until(lambda served, old=serving.address: list(served.values()) not in ([], [old]))  # type: ignore[misc]
                 assert await client.accept(name, ALL_KEYS, 1) == life * 10, "what was broadcast is known to the next"
@@ -241,7 +243,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
         (zombie,) = them.processes
         (name,) = them.names(0)
         await client.accept(name, ALL_KEYS, 1)
-        client.report(said(name, 10))
+        client.of(name).reports.report(said(name, 10))
         async with aclosing(client.watch([name])) as updates:
             known: dict[str, int] = {}
             await reaches(updates, known, **{name.replace(".", "_"): 10})

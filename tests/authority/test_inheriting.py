@@ -27,7 +27,7 @@ def test_a_share_starts_from_the_smallest_of_the_keys_it_takes(steps: list[tuple
     model = {cell: share.watermark for share in group.shares() for cell in CELLS if cell in share.member}
     for sequencer, (keys, watermark) in enumerate(steps, start=1):
         cells = [cell for cell in CELLS if cell in keys]
-        taken = group.accept(keys, sequencer).share
+        taken = group.accept(keys, sequencer)
         assert taken.watermark == min(model[cell] for cell in cells), (
             "a merged range: the minimum; a part: its parent's"
         )

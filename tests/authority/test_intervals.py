@@ -84,7 +84,7 @@ def test_a_zombie_is_refused_before_the_acceptance_is_journaled() -> None:
 def test_acceptance_is_answered_only_when_journaled() -> None:
     shard = Shard()
     token = shard.begin_accept(ALL_KEYS, 1)
-    assert shard.core._pending.urgent  # noqa: SLF001  # when it is journaled shows only later
+    assert shard.core._urgent  # noqa: SLF001  # when it is journaled shows only later
     shard.append()
     assert token not in shard.answers
     shard.restart()
@@ -206,7 +206,7 @@ def test_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
     shard.report(LEFT, 1, 10)
     shard.report(RIGHT, 2, 20)
     shard.say(RIGHT, 2, 30)
-    assert (shard.core._pending.urgent, shard.core._pending.dirty) == (False, True)  # noqa: SLF001  # when it is journaled shows only later
+    assert (shard.core._urgent, shard.core._dirty) == (False, True)  # noqa: SLF001  # when it is journaled shows only later
     shard.flush()
     shard.restart()
     assert shard.report(LEFT, 1, 100) == 30

@@ -17,7 +17,7 @@ from millwheel.model.sketch import TimestampSketch
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import Member, PendingWork, WatermarkReport
-from tests.authority.conftest import Serve
+from tests.authority.conftest import Served
 from tests.authority.shard import GROUP, INJECTOR, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
@@ -158,8 +158,7 @@ def test_percentiles_are_above_the_watermark_and_never_go_back(seed: int) -> Non
 
 
 @pytest.mark.paper(section="7.2")
-async def test_owners_are_queried_only_on_request(serve: Serve) -> None:
-    served = await serve(None)
+async def test_owners_are_queried_only_on_request(served: Served) -> None:
     asked: list[str] = []
 
     def pending_of(group: str) -> dict[Member, PendingWork]:
@@ -186,8 +185,7 @@ async def test_owners_are_queried_only_on_request(serve: Serve) -> None:
 
 
 @pytest.mark.paper(section="7.2")
-async def test_a_silent_owner_does_not_delay_the_answer_for_long(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_silent_owner_does_not_delay_the_answer_for_long(served: Served) -> None:
     await served.kill()
     await served.start(ShardSettings(ask=0.05))
     async with WatermarkClient(served.where, on_refused=print) as silent:

@@ -17,7 +17,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport, report_to_wire
-from tests.authority.conftest import Serve
+from tests.authority.conftest import Served
 from tests.authority.shard import GROUP
 from tests.patience import patience
 
@@ -104,9 +104,8 @@ async def test_reports_are_repeated_though_nothing_changes() -> None:
 
 
 @pytest.mark.guarantee("G4", "G8", section="7.2")
-async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(serve: Serve) -> None:
+async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(served: Served) -> None:
     """An interval comes back, under a newer sequencer, while the older one is being announced, and is refused."""
-    served = await serve(None)
     refused: list[WatermarkReport] = []
     announced, answer = asyncio.Event(), asyncio.Event()
 
@@ -139,9 +138,8 @@ async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(serve: Ser
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
-    serve: Serve, caplog: pytest.LogCaptureFixture
+    served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = await serve(None)
     await served.shell.accept(GROUP, ALL_KEYS, 1)
     errors = [KeyError("once")]
 
@@ -169,9 +167,8 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
 
 
 @pytest.mark.guarantee("G8", section="7.2")
-async def test_a_new_stream_begins_with_every_report(serve: Serve) -> None:
+async def test_a_new_stream_begins_with_every_report(served: Served) -> None:
     """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
-    served = await serve(None)
     await served.shell.accept(GROUP, ALL_KEYS, 1)
     opened, losing = count(1), Authority()
     losing.answers.put_nowait(RequestError(FailureCode.UNAVAILABLE, "it has ended"))

@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import common_pb2
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
-from tests.authority.conftest import Serve, Served
+from tests.authority.conftest import Served
 from tests.authority.shard import GROUP, INJECTOR, STREAM, cut
 from tests.patience import patience, until
 
@@ -48,8 +48,7 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
 
 
 @pytest.mark.guarantee("G4", section="7.2")
-async def test_accept_report_watch_over_the_wire(serve: Serve) -> None:
-    served = await serve(None)
+async def test_accept_report_watch_over_the_wire(served: Served) -> None:
     async with client(served) as owner:
         assert await owner.accept(GROUP, LEFT, 1) == MIN_TIMESTAMP
         assert await owner.accept(GROUP, RIGHT, 2) == MIN_TIMESTAMP
@@ -69,8 +68,7 @@ async def test_accept_report_watch_over_the_wire(serve: Serve) -> None:
 
 
 @pytest.mark.guarantee("G4", section="6.2")
-async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_refused_zombie_is_notified_and_stops_reporting(served: Served) -> None:
     refused: list[WatermarkReport] = []
     async with client(served, refused) as zombie, client(served) as successor:
         await zombie.accept(GROUP, ALL_KEYS, 1)
@@ -88,8 +86,7 @@ async def test_a_refused_zombie_is_notified_and_stops_reporting(serve: Serve) ->
 
 
 @pytest.mark.guarantee("G7", section="7.2")
-async def test_reports_and_watches_survive_a_restart_of_the_authority(serve: Serve) -> None:
-    served = await serve(None)
+async def test_reports_and_watches_survive_a_restart_of_the_authority(served: Served) -> None:
     async with client(served) as owner:
         await owner.accept(GROUP, LEFT, 1)
         await owner.accept(GROUP, RIGHT, 2)
@@ -107,8 +104,7 @@ async def test_reports_and_watches_survive_a_restart_of_the_authority(serve: Ser
 
 
 @pytest.mark.guarantee("G8", section="7.2")
-async def test_a_client_leaves_a_deposed_shard_for_its_successor(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_client_leaves_a_deposed_shard_for_its_successor(served: Served) -> None:
     async with client(served) as owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
         updates = owner.watch([GROUP])
@@ -122,8 +118,7 @@ async def test_a_client_leaves_a_deposed_shard_for_its_successor(serve: Serve) -
 
 
 @pytest.mark.guarantee("G7", section="4.5")
-async def test_a_watch_falling_back_on_a_deposed_shard_never_goes_back(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_watch_falling_back_on_a_deposed_shard_never_goes_back(served: Served) -> None:
     zombie = served.address
     async with client(served) as owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
@@ -147,16 +142,15 @@ async def test_a_refusal_of_an_old_sequencer_spares_the_present_one() -> None:
     refused: list[WatermarkReport] = []
     owner = WatermarkClient("127.0.0.1:1", on_refused=refused.append)
     owner.report(said(10, 3))
-    owner.reports._process(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+    owner.reports.received(pb.ReportResponse(refused=[report_to_wire(said(5, 1))]))
     assert refused == []
-    owner.reports._process(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+    owner.reports.received(pb.ReportResponse(refused=[report_to_wire(said(10, 3))]))
     assert [report.sequencer for report in refused] == [3]
     await owner.close()
 
 
 @pytest.mark.guarantee("G8", section="7.2")
-async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(served: Served) -> None:
     async with client(served) as owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(10))
@@ -168,8 +162,7 @@ async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(serve: Serve) -
 
 
 @pytest.mark.guarantee("G8", section="7.2")
-async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(served: Served) -> None:
     async with client(served) as owner:
         updates = owner.watch([GROUP])
         await anext(updates)
@@ -182,8 +175,7 @@ async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(serve: Ser
 
 
 @pytest.mark.paper(section="7.2")
-async def test_nearby_reports_share_a_message_a_lone_one_does_not_wait(serve: Serve) -> None:
-    served = await serve(None)
+async def test_nearby_reports_share_a_message_a_lone_one_does_not_wait(served: Served) -> None:
     owner = WatermarkClient(served.address, on_refused=print, coalesce=0.3)
     async with owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
@@ -198,8 +190,7 @@ async def test_nearby_reports_share_a_message_a_lone_one_does_not_wait(serve: Se
 
 
 @pytest.mark.guarantee("G8")
-async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_report_never_accepted_is_accepted_when_sent_again(served: Served) -> None:
     refused: list[WatermarkReport] = []
     async with client(served, refused) as owner:
         updates = owner.watch([GROUP])
@@ -212,8 +203,7 @@ async def test_a_report_never_accepted_is_accepted_when_sent_again(serve: Serve)
 
 
 @pytest.mark.guarantee("G8")
-async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(serve: Serve) -> None:
-    served = await serve(None)
+async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(served: Served) -> None:
     async with client(served, refresh=0.05) as owner:
         await owner.accept(GROUP, LEFT, 1)
         await owner.accept(GROUP, RIGHT, 2)
@@ -227,8 +217,7 @@ async def test_unchanged_values_are_repeated_so_that_silence_is_a_sign(serve: Se
 
 
 @pytest.mark.guarantee("G8")
-async def test_explain_over_the_wire(serve: Serve) -> None:
-    served = await serve(None)
+async def test_explain_over_the_wire(served: Served) -> None:
     async with client(served) as owner:
         await owner.accept(GROUP, LEFT, 1)
         await owner.accept(GROUP, RIGHT, 2)
@@ -257,8 +246,7 @@ async def test_explain_over_the_wire(serve: Serve) -> None:
 
 
 @pytest.mark.paper(section="5.2")
-async def test_injector_processes_over_the_wire(serve: Serve) -> None:
-    served = await serve(None)
+async def test_injector_processes_over_the_wire(served: Served) -> None:
     async with client(served) as master, client(served) as process:
         await master.expect_injectors(STREAM, ["a", "b"])
         await process.accept(INJECTOR, "a", 1)
@@ -280,8 +268,7 @@ async def test_injector_processes_over_the_wire(serve: Serve) -> None:
 
 
 @pytest.mark.guarantee("G7", section="5.2")
-async def test_what_an_earlier_connection_delivers_late_is_ignored(serve: Serve) -> None:
-    served = await serve(None)
+async def test_what_an_earlier_connection_delivers_late_is_ignored(served: Served) -> None:
     async with client(served) as process:
         await process.accept(INJECTOR, "a", 1)
         process.report(said(10, 1, "a", INJECTOR))
@@ -302,8 +289,7 @@ async def test_what_an_earlier_connection_delivers_late_is_ignored(serve: Serve)
 
 
 @pytest.mark.guarantee("G8")
-async def test_an_unsendable_report_is_logged_and_retried(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = await serve(None)
+async def test_an_unsendable_report_is_logged_and_retried(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     async with client(served) as owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(1 << 63))
@@ -312,8 +298,7 @@ async def test_an_unsendable_report_is_logged_and_retried(serve: Serve, caplog: 
         await reaches(served.shell.broadcasts.watch([GROUP]), 20)
 
 
-async def test_a_watch_of_many_sequencers_gets_bounded_messages(serve: Serve) -> None:
-    served = await serve(None)
+async def test_a_watch_of_many_sequencers_gets_bounded_messages(served: Served) -> None:
     pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))
     accepted = await asyncio.gather(*(served.shell.accept(GROUP, keys, n) for n, keys in enumerate(pieces, start=1)))
     assert set(accepted) == {MIN_TIMESTAMP}
@@ -356,9 +341,8 @@ def keyed(**fields: object) -> pb.IntervalWatermark:
     ],
 )
 async def test_a_malformed_report_is_refused_with_the_field_named(
-    serve: Serve, message: pb.IntervalWatermark, where: str, why: str
+    served: Served, message: pb.IntervalWatermark, where: str, why: str
 ) -> None:
-    served = await serve(None)
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
         await call.write(pb.ReportRequest(intervals=[keyed(), message]))
@@ -370,8 +354,7 @@ async def test_a_malformed_report_is_refused_with_the_field_named(
     assert why in error.problems[0].message
 
 
-async def test_malformed_requests_are_refused_with_the_field_named(serve: Serve) -> None:
-    served = await serve(None)
+async def test_malformed_requests_are_refused_with_the_field_named(served: Served) -> None:
     async with grpc.aio.insecure_channel(served.address) as channel:
         stub = WatermarkServiceStub(channel)
         calls = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.child import free_ports
 from millwheel.cli.failing import describe, exit_code_of, output_of
 from millwheel.cli.output import OutputFormat
 from millwheel.client.places import incarnation_of
@@ -18,7 +19,7 @@ from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreConflictError, StoreInUseError
 from tests.cli.test_topology import GOOD, Cli
 from tests.cli.test_topology import cli as cli  # the fixture
-from tests.system.server import free_port, run_cli
+from tests.system.server import run_cli
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ async def test_the_version_is_an_option_too(cli: Cli) -> None:
 
 
 async def test_submit_waits_for_a_server_for_a_limited_time() -> None:
-    address = f"localhost:{free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
     at_once = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "0")
     assert (at_once.code, at_once.err.count("\n")) == (4, 1)
     waited = await run_cli("", "topology", "submit", GOOD, "--address", address, "--patience", "4", "-o", "json")
@@ -97,7 +98,7 @@ async def test_submit_waits_for_a_server_for_a_limited_time() -> None:
 
 
 async def test_submit_succeeds_once_the_server_has_started(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     submit = asyncio.create_task(
         run_cli("", "topology", "submit", GOOD, "--address", f"localhost:{port}", "--patience", "60", timeout=90)
     )

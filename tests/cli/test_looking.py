@@ -57,8 +57,13 @@ async def test_explain_names_each_kind_of_hold_on_a_watermark(server: Server) ->
         await injector.flush()
         await explained(server, "key 'hold'")
         as_json = await run_cli(server.address, "watermark", "explain", "words/count", "-o", "json")
-        cause = json.loads(as_json.out)["cause"]
-        assert (cause["kind"], cause["name"]) == ("state", "words/count")
+        (step,), cause = json.loads(as_json.out)["chain"], json.loads(as_json.out)["cause"]
+        assert step["name"] == "words/count"
+        assert (
+            "a hold on state, or of a timer: timer 'hold' of key 'hold' waits until its low watermark is"
+            in step["text"]
+        )
+        assert (cause["kind"], cause["name"]) == ("injector", "source words/spoken"), "that timer waits for the input"
         assert json.loads(as_json.out)["low_watermark_us"] == 2_500_000
         await injector.advance(10_000_000)
         await explained(server, "1970-01-01T00:00:10Z")

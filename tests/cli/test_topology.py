@@ -148,3 +148,12 @@ async def test_the_version_is_shown_as_text_and_json() -> None:
     cli, version = Cli("127.0.0.1:1"), pyproject()["project"]["version"]
     assert (await cli("version")).out.startswith(f"millwheel {version} (Python 3.")
     assert json.loads((await cli("version", "-o", "json")).out)["millwheel"] == version
+
+
+async def test_submit_that_waits_names_what_does_not_run_and_exits_4(cli: Cli) -> None:
+    waited = await cli("topology", "submit", GOOD, "--wait", "0.2")
+    assert (waited.code, waited.out) == (4, "")
+    assert "topology 'sample' is submitted, and 3 of its intervals do not run after 0.2 s" in waited.err
+    assert "sample/counter ['', +inf) has been given to worker 'w1', which has not reported it" in waited.err
+    listed = await cli("topology", "list")
+    assert "running" in listed.out, "it stays submitted"

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from deploy.local.child import free_ports
 from millwheel.client.control import ControlClient
 from millwheel.master.replica import MasterReplica
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -15,7 +16,6 @@ from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import replica
 from tests.patience import patience
-from tests.system.server import free_port
 
 TTL = patience(0.5)
 
@@ -53,7 +53,7 @@ async def test_a_standby_names_the_leader_even_to_an_impatient_caller(masters: M
 
 
 async def test_an_address_without_a_server_causes_no_delay(masters: Masters) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     async with ControlClient(f"{nobody}, {masters.standby}, {masters.leader}") as client:
         assert await client.list_topologies() == []
 
@@ -81,7 +81,7 @@ async def test_a_watch_of_the_routing_survives_the_leader(masters: Masters) -> N
 
 
 async def test_without_any_server_the_failure_names_that_at_once() -> None:
-    addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+    addresses = ",".join(f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2))
     async with asyncio.timeout(patience(5)), ControlClient(addresses) as client:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):
             await client.list_topologies()

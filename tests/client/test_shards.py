@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Hashable
 from contextlib import aclosing
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -17,11 +17,16 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client import watermarks
 from millwheel.client.shards import ShardedWatermarks
+from millwheel.client.watermark_streams import nothing_reported
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import RequestError, authority_is_away
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.messages import Report
+from millwheel.worker.shell.watermarks import AuthorityLink
 from tests.patience import patience
 from tests.serving import LoopbackServer
 
@@ -83,7 +88,7 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
         ):
             for name in ("a.1", "b.2"):
                 await client.accept(name, ALL, 1)
-                client.report(report(name, 5))
+                client.of(name).reports.report(report(name, 5))
             async with aclosing(client.watch(["a.1", "b.2"])) as updates:
                 seen: dict[str, int] = {}
                 async for update in updates:
@@ -92,8 +97,8 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
                         break
                 assert (await client.explain("b.2")).watermark_us == 5
                 await shards.end("2")
-                client.report(report("a.1", 6))
-                client.report(report("b.2", 7))
+                client.of("a.1").reports.report(report("a.1", 6))
+                client.of("b.2").reports.report(report("b.2", 7))
                 with pytest.raises(RequestError, match="the low watermark authority of shard 2 cannot"):
                     await client.explain("b.2")
                 await shards.start("2", anew=True)
@@ -114,12 +119,13 @@ async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
     """Each computation that a worker had ever reported left an entry behind, for as long as the worker ran."""
     name = Name("a.1")
     kept = weakref.ref(name)
-    async with ShardedWatermarks(Shards(), on_refused=lambda report: pytest.fail(str(report))) as client:
-        client.report(report(name, 5))
-        client.forget(name, ALL)
-        del name
-        gc.collect()
-        assert kept() is None
+    link = AuthorityLink(Shards(), lambda *refused: pytest.fail(str(refused)), nothing_reported)
+    link.report(Report(cast("IncarnationId", name), ALL, 1, 5, 5, HoldKind.HOLD_KIND_INPUT, ""))
+    link.forget(name, ALL)
+    del name
+    gc.collect()
+    assert kept() is None
+    await link.close()
 
 
 @pytest.mark.guarantee("G8", section="7.2")

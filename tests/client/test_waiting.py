@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
+from deploy.local.child import free_ports
 from millwheel.client.injector import Injector, InjectorSettings, session
 from millwheel.client.subscription import Subscription, log_link
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.waiting import wait_notices
-from tests.system.server import free_port
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_clients_without_a_server_report_what_they_wait_for(caplog: pytest.LogCaptureFixture) -> None:
-    address = f"localhost:{free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
 
     async def inject() -> None:
         with pytest.raises(RequestError, match="cannot reach a MillWheel server"):

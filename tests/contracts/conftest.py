@@ -32,27 +32,29 @@ Closable = TypeVar("Closable", bound="StateStore | Coordinator")
 
 
 def _closing(
-    open_it: Callable[[Path], Awaitable[Closable]],
+    open_it: Callable[[Path], Closable | Awaitable[Closable]],
 ) -> Callable[[Path], AbstractAsyncContextManager[Closable]]:
     """Opens it for a block, and closes it."""
 
     @asynccontextmanager
     async def opened(path: Path) -> AsyncIterator[Closable]:
-        made = await open_it(path)
+        found = open_it(path)
+        made = await found if isinstance(found, Awaitable) else found
         yield made
         await made.close()
 
     return opened
 
 
-async def _memory_store(_: Path) -> StateStore:
-    return MemoryStore()
+def _embedded(part: str) -> Callable[[Path], AbstractAsyncContextManager[Any]]:
+    """One part of a database on one machine."""
 
+    @asynccontextmanager
+    async def opened(path: Path) -> AsyncIterator[Any]:
+        async with await EmbeddedDatabase.open(path / "db") as database:
+            yield getattr(database, part)
 
-@asynccontextmanager
-async def _embedded_store(path: Path) -> AsyncIterator[StateStore]:
-    async with await EmbeddedDatabase.open(path / "db") as database:
-        yield database.store
+    return opened
 
 
 class _ReopenedStore:
@@ -80,11 +82,6 @@ async def _reopened_store(path: Path) -> AsyncIterator[StateStore]:
     yield cast("StateStore", _ReopenedStore(path / "db"))
 
 
-async def _cassandra_store(_: Path) -> StateStore:
-    """All tests share a keyspace: their journals and computations have names of their own."""
-    return await CassandraStore.open(cassandra_settings(cassandra(), "contract"))
-
-
 _uses = count(1)
 
 
@@ -102,36 +99,23 @@ async def _three_nodes_store(_: Path) -> StateStore:
         await asyncio.sleep(0.2)
 
 
-async def _memory_coordinator(_: Path) -> Coordinator:
-    return MemoryCoordinator()
-
-
-@asynccontextmanager
-async def _embedded_coordinator(path: Path) -> AsyncIterator[Coordinator]:
-    async with await EmbeddedDatabase.open(path / "db") as database:
-        yield database.coordinator
-
-
-async def _etcd_coordinator(path: Path) -> Coordinator:
-    """The path names the data, as it does for those that keep them there."""
-    return EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))
-
-
 DURABLE_STORES: dict[str, OpenStore] = {
-    "embedded": _embedded_store,
-    "cassandra": _closing(_cassandra_store),
+    "embedded": _embedded("store"),
+    # All tests share a keyspace: their journals and computations have names of their own.
+    "cassandra": _closing(lambda _: CassandraStore.open(cassandra_settings(cassandra(), "contract"))),
     "cassandra-3": _closing(_three_nodes_store),
 }
 """Those that keep everything when they are closed and opened again on the same path."""
 
-STORES = {"memory": _closing(_memory_store), "embedded-reopened": _reopened_store, **DURABLE_STORES}
+STORES = {"memory": _closing(lambda _: MemoryStore()), "embedded-reopened": _reopened_store, **DURABLE_STORES}
 
 DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {
-    "embedded": _embedded_coordinator,
-    "etcd": _closing(_etcd_coordinator),
+    "embedded": _embedded("coordinator"),
+    # The path names the data, as it does for those that keep them there.
+    "etcd": _closing(lambda path: EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))),
 }
 
-COORDINATORS = {"memory": _closing(_memory_coordinator), **DURABLE_COORDINATORS}
+COORDINATORS = {"memory": _closing(lambda _: MemoryCoordinator()), **DURABLE_COORDINATORS}
 
 
 def params(names: Iterable[str]) -> list[Any]:

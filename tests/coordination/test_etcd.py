@@ -28,7 +28,7 @@ from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.model.envelope import wrap
 from tests.components import etcd, put_raw
 from tests.patience import patience
-from tests.proxy import CuttingProxy
+from tests.relay import CuttingProxy
 
 CERTIFICATES = Path(__file__).parents[1] / "rpc" / "certificates"
 TLS = EtcdTlsFiles(CERTIFICATES / "one-ca.pem", CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
@@ -142,7 +142,7 @@ async def test_a_transaction_whose_answer_is_lost_is_not_made_again(tmp_path: Pa
             proxy.is_deaf = True
             asking = asyncio.ensure_future(coordinator.transact([], [Put("k", b"")]))
             await asyncio.sleep(0.3)
-            proxy.cut()
+            proxy.close_connections()
             proxy.is_deaf = False
             with pytest.raises(CoordinatorUnavailableError, match="may or may not have been done"):
                 await asking
@@ -171,7 +171,7 @@ async def test_a_watch_that_is_cut_off_repeatedly_reports_changes_once(tmp_path:
             await writer.transact([], [Put("k", b"%d" % value), Put(f"k/{value}", b"")])
             await asyncio.sleep(0.02)
             if value % 10 == 9:
-                proxy.cut()
+                proxy.close_connections()
         reported = await asyncio.wait_for(following, patience(20))
         assert reported == [[("k", b"%d" % value), (f"k/{value}", b"")] for value in range(60)]
         await cut_off.close()

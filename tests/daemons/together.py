@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from deploy.local.child import free_ports
 from millwheel.config import Configuration, load
 from millwheel.model.catalog import Catalog
 from millwheel.server.authority import AUTHORITY
@@ -18,7 +19,6 @@ from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import is_serving
 from tests.patience import patience, until
-from tests.system.server import free_port
 
 __all__ = ["Running", "Together", "together"]
 
@@ -27,7 +27,7 @@ class Running:
     """One daemon."""
 
     def __init__(self, together: Together, role: Role, flags: dict[str, str]) -> None:
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         listen = {"rpc.listen": self.address, "metrics.listen": "off"}
         self._configuration = load(None, {}, {**listen, **flags})

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.child import free_ports
 from tests.documents.blocks import Block, Command, commands_of
 from tests.patience import patience
-from tests.system.server import free_port
 
 __all__ = ["Reader"]
 
@@ -37,7 +37,7 @@ class Reader:
     def __init__(self, place: Path, python: Path = Path(sys.executable)) -> None:
         self.place = place
         self._python = python
-        self._port = str(free_port())
+        self._port = str(free_ports(1)[0])
         self._page = types.ModuleType("page")
         self._groups: list[int] = []
         self._imported: list[str] = []

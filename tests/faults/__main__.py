@@ -74,7 +74,7 @@ async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence
         if await _normal(load, found):
             written.add(Mended(wall_micros(), fault.name, True))
         else:
-            missed.append(f"{fault.name}: after {_RECOVERY:.0f} s, {load.lag.as_text()}")
+            missed.append(f"{fault.name}: after {_RECOVERY:.0f} s, {load.lag_as_text()}")
             say(missed[-1])
 
 
@@ -82,7 +82,7 @@ async def _normal(load: Load, found: Cluster) -> bool:
     """Wait until nothing has been under way for long, for two seconds, and all are there; whether that came."""
     since, end = time.monotonic(), time.monotonic() + _RECOVERY
     while (now := time.monotonic()) < end:
-        if load.lag.seconds() > _NORMAL:
+        if load.lag() > _NORMAL:
             since = now
         elif now - since >= 2 and await found.all_there():
             return True

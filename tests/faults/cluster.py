@@ -165,7 +165,7 @@ async def cluster(
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
             for name, address in _servers(etcd, cassandra, daemons).items():
-                await links.serve(name, address)
+                await links.link(name, address)
             for address in daemons.addresses.values():
                 clocks.make(address)
             say(f"starting Cassandra ({nodes} {'node' if nodes == 1 else 'nodes'}) and etcd ({members})")

@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from tests.relay import Line, Relay
 
 __all__ = ["Links", "owner", "through"]
 
-_PIECE: Final = 1 << 16
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
@@ -42,46 +41,20 @@ class _Rule:
         return fnmatchcase(client, self.client) and fnmatchcase(server, self.server)
 
 
-class Links:
-    """Use it as ``async with``; all that is under way ends with the block."""
+class Links(Relay):
+    """The links that ``serve`` makes. Use it as ``async with``."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         """``pids``: of the processes whose links can be distinguished, by name; the others are called "client"."""
+        super().__init__()
         self._pids = pids
         self._rules: list[_Rule] = []
-        self._links: Counter[tuple[str, str]] = Counter()
-        """The connections that there are, by client and server."""
         self._changed = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for server in self._servers:
-            server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def serve(self, name: str, target: str) -> None:
-        """Pass on what comes for the server ``name`` at ``target``, host:port."""
+    async def link(self, name: str, target: str) -> None:
+        """Let the others reach the server ``name`` at ``target``, host:port."""
         host, _, port = target.rpartition(":")
-
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._connections.add(task)
-            try:
-                await self._connected(name, host, int(port), reader, writer)
-            finally:
-                self._connections.discard(task)
-                writer.close()
-
-        self._servers.append(await asyncio.start_server(accept, through(host), int(port)))
+        await self.serve(name, target, through(host), int(port))
 
     # Rules, of which the first that concerns a link holds. Names may be patterns, as of files.
 
@@ -103,7 +76,7 @@ class Links:
         forth, back = _Rule(one, other, delay), _Rule(other, one, delay)
         self._rules = [*self._rules, forth, back]
         self._look_again()
-        links = set(+self._links)
+        links = set(+self.lines)
         found = {server for client, server in links if forth.concerns(client, server)}
         return found | {client for client, server in links if back.concerns(client, server)}
 
@@ -111,42 +84,19 @@ class Links:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    # One connection.
+    def client_of(self, writer: asyncio.StreamWriter) -> str:
+        return owner(writer.get_extra_info("peername"), writer.get_extra_info("sockname"), self._pids())
 
-    async def _connected(
-        self, server: str, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        client = owner(writer.get_extra_info("peername"), writer.get_extra_info("sockname"), self._pids())
-        await self._passing(client, server)
-        try:
-            back, forth = await asyncio.open_connection(host, port)
-        except OSError:
-            return
-        self._links[client, server] += 1
-        try:
-            await asyncio.gather(self._pump(client, server, reader, forth), self._pump(client, server, back, writer))
-        finally:
-            self._links[client, server] -= 1
-            forth.close()
+    async def opens(self, line: Line) -> None:
+        await self.passes(line, False)
 
-    async def _pump(self, client: str, server: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One way, until it ends; then the other end is notified."""
-        with suppress(OSError):
-            while data := await reader.read(_PIECE):
-                await self._passing(client, server)
-                if writer.is_closing():  # the other way has ended meanwhile: there is nobody to write to
-                    break
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def _passing(self, client: str, server: str) -> None:
-        """Return when something may pass."""
-        while (rule := next((one for one in self._rules if one.concerns(client, server)), None)) is not None:
+    async def passes(self, line: Line, answer: bool) -> bool:
+        while (rule := next((one for one in self._rules if one.concerns(*line)), None)) is not None:
             if rule.delay is not None:
                 await asyncio.sleep(rule.delay)
-                return
+                break
             await self._changed.wait()
+        return True
 
 
 def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, int]) -> str:

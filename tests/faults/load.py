@@ -13,9 +13,11 @@ import msgspec
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
 from tests.faults.history import Advanced, History, Received, Sent, Subscribed
-from tests.faults.program import STREAMS, WINDOW, Event, faults
+from tests.faults.history import Event as Happened
+from tests.faults.program import STREAMS, Event, faults
+from tests.faults.progress import Progress
 
-__all__ = ["Lag", "Load", "names", "wall_micros"]
+__all__ = ["Load", "names", "wall_micros"]
 
 _SOURCES: Final = ("left", "right")
 _CHUNK: Final = 8
@@ -36,60 +38,11 @@ def wall_micros() -> int:
     return time.time_ns() // 1_000
 
 
-class Lag:
-    """What was sent and has not come out yet."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, dict[tuple[str, int], int]] = {"totals": {}, "passed": {}}
-        """By the stream in which they have to come."""
-        self._windows: dict[tuple[str, int], None] = {}
-        self._promised: dict[str, int] = {}
-        self._due: dict[int, int] = {}
-        """By a window's end, when it could have been closed."""
-
-    def sent(self, event: Sent) -> None:
-        """These are on their way."""
-        rows = zip(event.keys, event.timestamps, strict=True)
-        for position, (key, timestamp) in enumerate(rows, event.first):
-            for records in self._records.values():
-                records[event.source, position] = event.at
-            self._windows[key, timestamp - timestamp % WINDOW + WINDOW] = None
-
-    def promised(self, source: str, watermark: int) -> None:
-        """Nothing older comes from this source."""
-        self._promised[source] = watermark
-        if len(self._promised) == len(_SOURCES):
-            low = min(self._promised.values())
-            for _, end in self._windows:
-                if end <= low:
-                    self._due.setdefault(end, wall_micros())
-
-    def received(self, event: Received) -> None:
-        """These came."""
-        for value in event.values:
-            if event.stream == "windows":
-                self._windows.pop((value[0], value[1]), None)
-            elif event.stream in self._records:
-                self._records[event.stream].pop((value[-2], value[-1]), None)
-
-    def as_text(self) -> str:
-        """What is waited for."""
-        due = [end for _, end in self._windows if end in self._due]
-        records = {name: len(waiting) for name, waiting in self._records.items()}
-        return f"{records} records and {len(due)} windows are under way, for {self.seconds():.0f} s"
-
-    def seconds(self) -> float:
-        """For how long what is waited for longest has been under way."""
-        records = [at for waiting in self._records.values() for at in waiting.values()]
-        since = [*records, *(self._due[end] for _, end in self._windows if end in self._due)]
-        return (wall_micros() - min(since)) / 1e6 if since else 0.0
-
-
 class Load:
     """Sources and subscribers, each a task of :meth:`run`, which ends when all streams have."""
 
     def __init__(self, address: str, history: History, seed: int) -> None:
-        self.lag = Lag()
+        self._progress = Progress()
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
         self._address = address
@@ -100,6 +53,15 @@ class Load:
     def stop(self) -> None:
         """Send nothing any more, and end when everything has come."""
         self._enough.set()
+
+    def lag(self) -> float:
+        """For how many seconds what is waited for longest has been under way."""
+        since = self._progress.since()
+        return 0.0 if since is None else (wall_micros() - since) / 1e6
+
+    def lag_as_text(self) -> str:
+        """What is waited for."""
+        return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
     async def run(self) -> None:
         """Send and receive."""
@@ -122,28 +84,25 @@ class Load:
                 await self._send_chunk(injector, events, stamps, now)
                 position += _CHUNK
                 await asyncio.sleep(_PAUSE * chance.uniform(0.5, 1.5))
-            self._history.add(Advanced(wall_micros(), source, None))
+            self._note(Advanced(wall_micros(), source, None))
             await injector.finish()
 
     async def _send_chunk(self, injector: Injector, events: list[Event], stamps: list[int], now: int) -> None:
         source, first = events[0].source, events[0].position
-        sent = Sent(now, source, first, [one.key for one in events], [one.group for one in events], stamps)
-        self._history.add(sent)
-        self.lag.sent(sent)
+        self._note(Sent(now, source, first, [one.key for one in events], [one.group for one in events], stamps))
         positions = range(first, first + len(events))
         await injector.send_many(events, stamps, positions=positions)
         self.sent[source] += len(events)
         low = now - _LATENESS
         # Written down before it is said, so that nothing can follow from it before it is in the history.
-        self._history.add(Advanced(wall_micros(), source, low))
+        self._note(Advanced(wall_micros(), source, low))
         await injector.advance(low)
-        self.lag.promised(source, low)
 
     async def _read(self, stream: str) -> None:
         """By one durable cursor, and one subscriber after another."""
         durable = 0
         while True:
-            self._history.add(Subscribed(wall_micros(), stream, durable))
+            self._note(Subscribed(wall_micros(), stream, durable))
             async with Subscription(
                 stream,
                 cursor="verifier",
@@ -156,18 +115,18 @@ class Load:
             ) as subscription:
                 end = time.monotonic() + _LIVES
                 async for batch in subscription:
-                    self._received(stream, batch.first_offset, batch.values)
+                    values = [msgspec.to_builtins(value) for value in batch.values]
+                    self._note(Received(wall_micros(), stream, batch.first_offset, values))
+                    self.received[stream] += len(values)
                     if time.monotonic() > end:
                         break
                 else:
                     return
                 durable = subscription.durable
 
-    def _received(self, stream: str, first: int, values: list[object]) -> None:
-        received = Received(wall_micros(), stream, first, [msgspec.to_builtins(value) for value in values])
-        self._history.add(received)
-        self.lag.received(received)
-        self.received[stream] += len(values)
+    def _note(self, event: Happened) -> None:
+        self._history.add(event)
+        self._progress.take(event)
 
 
 def _event(source: str, position: int, chance: random.Random) -> Event:

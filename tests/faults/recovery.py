@@ -1,20 +1,19 @@
 """How long it took until all was as before a fault, read from the history. Pure.
 
-The delay of a record is from when it was sent to when all that two stages made of it was received; that of a window,
-from when its last source had promised that nothing older comes. Both are back to normal after the last one that took
-more than twice as long as nine in ten did just before the fault, and more than a second.
+Delays are back to normal after the last one (of records, of windows: see tests.faults.progress) that took more than
+twice as long as nine in ten did just before the fault, and more than a second.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
-from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck
+from tests.faults.history import Event, Mended, Received, Struck
+from tests.faults.progress import Arrival, Progress
 
 __all__ = ["Delays", "Recovery", "recoveries", "table"]
 
@@ -45,52 +44,15 @@ class Recovery:
     recovered: bool
 
 
-class _Arrival(NamedTuple):
-    at: int
-    delay: int
-
-
-class _Arrivals:
-    """What came when, how late."""
-
-    def __init__(self) -> None:
-        self.records: list[_Arrival] = []
-        self.windows: list[_Arrival] = []
-        self._sent: dict[tuple[str, int], int] = {}
-        self._promised: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        """By source: watermarks, and when they were published."""
-
-    def take(self, event: Event) -> None:
-        match event:
-            case Sent():
-                self._sent.update(((event.source, event.first + n), event.at) for n in range(len(event.keys)))
-                self._promised[event.source]
-            case Advanced():
-                watermark = 1 << 62 if event.watermark is None else event.watermark
-                self._promised[event.source].append((watermark, event.at))
-            case Received(stream="totals" | "passed"):
-                known = [self._sent.get((value[-2], value[-1]), event.at) for value in event.values]
-                self.records += [_Arrival(event.at, event.at - sent) for sent in known]
-            case Received(stream="windows"):
-                due = [self._due(value[1], event.at) for value in event.values]
-                self.windows += [_Arrival(event.at, event.at - at) for at in due]
-
-    def _due(self, end: int, otherwise: int) -> int:
-        """When all sources had promised that nothing older than ``end`` comes."""
-        found = 0
-        for promised in self._promised.values():
-            at = bisect_left(promised, (end, 0))
-            found = max(found, promised[at][1] if at < len(promised) else otherwise)
-        return found
-
-
 def recoveries(events: Iterable[Event]) -> list[Recovery]:
     """For each fault of a history, in their order."""
-    arrivals, struck = _Arrivals(), list[Struck]()
+    progress, records, windows, struck = Progress(), list[Arrival](), list[Arrival](), list[Struck]()
     mended: dict[tuple[str, bool], int] = {}
     for event in events:
-        arrivals.take(event)
-        if isinstance(event, Struck):
+        came = progress.take(event)
+        if isinstance(event, Received):
+            (windows if event.stream == "windows" else records).extend(came)
+        elif isinstance(event, Struck):
             struck.append(event)
         elif isinstance(event, Mended):
             mended[event.fault, event.recovered] = event.at
@@ -102,16 +64,16 @@ def recoveries(events: Iterable[Event]) -> list[Recovery]:
                 fault.fault,
                 fault.text,
                 (mended.get((fault.fault, False), fault.at) - fault.at) / 1e6,
-                _silent([one.at for one in arrivals.records], fault.at, until),
-                _delays(arrivals.records, fault.at, until),
-                _delays(arrivals.windows, fault.at, until),
+                _silent([one.at for one in records], fault.at, until),
+                _delays(records, fault.at, until),
+                _delays(windows, fault.at, until),
                 (fault.fault, True) in mended,
             )
         )
     return found
 
 
-def _delays(arrivals: Sequence[_Arrival], struck: int, until: int) -> Delays:
+def _delays(arrivals: Sequence[Arrival], struck: int, until: int) -> Delays:
     before = sorted(one.delay for one in arrivals if struck - _BEFORE <= one.at < struck)
     normal = before[len(before) * 9 // 10] if before else 0
     since = [one for one in arrivals if struck <= one.at < until]

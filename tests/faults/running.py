@@ -61,7 +61,7 @@ async def loaded(
                 say("no more records: waiting for the ends of the streams")
                 load.stop()
                 if not (await asyncio.wait([loading], timeout=_END))[0]:
-                    missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag.as_text()}")
+                    missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag_as_text()}")
                     loading.cancel()
             say(f"sent {load.sent.total():,} records; received {dict(load.received)}")
     finally:

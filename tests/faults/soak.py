@@ -23,8 +23,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from examples.demo.showing import say
 from millwheel.client.control import ControlClient
-from millwheel.rpc.failures import RequestError
-from millwheel.rpc.v1 import interval_pb2 as wire
 from tests.faults import history
 from tests.faults.checking import check
 from tests.faults.cluster import Cluster, etcd_status
@@ -32,46 +30,19 @@ from tests.faults.flatness import judge
 from tests.faults.load import Load, names
 from tests.faults.picture import page
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
+from tests.reshaping import reshape
 
 __all__ = ["main"]
 
-_FEW, _MANY = 2, 6
-"""Intervals of a computation."""
-_COMPUTATIONS: Final = ("numberer", "adder", "passer")
+_CUTS: Final = {computation: names() for computation in ("numberer", "adder", "passer")}
 
 
-async def reshape(client: ControlClient, workers: list[str], seed: int, every: float, reached: Counter[str]) -> None:
-    """A change every so many seconds, for ever; ``reached`` counts them."""
+async def _reshape_for_ever(client: ControlClient, workers: list[str], seed: int, reached: Counter[str]) -> None:
+    """``reached`` counts the changes."""
     chance = random.Random(seed)
     while True:
-        await asyncio.sleep(chance.uniform(0.5, 1.5) * every)
-        try:
-            reached[await _change(client, workers, chance)] += 1
-        except RequestError as error:
-            # It is under way already, or has just changed: the master says so.
-            reached[f"refused ({error.code.name.lower()})"] += 1
-
-
-async def _change(client: ControlClient, workers: list[str], chance: random.Random) -> str:
-    computation = chance.choice(_COMPUTATIONS)
-    found = [one.interval for one in await client.list_intervals("faults", computation)]
-    what = chance.choice(["move", "merge" if len(found) >= _MANY else "split"])
-    if len(found) > _FEW and chance.random() < 0.3:
-        what = "merge"
-    worker = chance.choice(workers)
-    if what == "split":
-        at = chance.choice(names()).encode()
-        name = wire.IntervalName(topology="faults", computation=computation, key=at)
-        await client.split_interval(name, at, worker)
-        return what
-    lowest = sorted(found, key=lambda one: one.keys.start)
-    one = chance.choice(lowest[:-1] if what == "merge" and len(lowest) > 1 else lowest)
-    name = wire.IntervalName(topology="faults", computation=computation, journal=one.journal)
-    if what == "move":
-        await client.move_interval(name, worker)
-    else:
-        await client.merge_intervals(name, worker)
-    return what
+        await asyncio.sleep(chance.uniform(0.5, 1.5) * _CHANGE)
+        reached[await reshape(client, "faults", _CUTS, workers, chance)] += 1
 
 
 _MEBI: Final = 1 << 20
@@ -191,11 +162,11 @@ async def _soak(found: Cluster, samples: Samples, load: Load, options: argparse.
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(samples.run(_SAMPLE)),
-            group.create_task(reshape(found.client, workers, options.seed, _CHANGE, reached)),
+            group.create_task(_reshape_for_ever(found.client, workers, options.seed, reached)),
         ]
         for minute in range(1, int(options.minutes) + 1):
             await asyncio.sleep(60)
-            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag.as_text()}; {dict(reached)}")
+            say(f"{minute} min: {load.sent.total():,} records sent, {load.lag_as_text()}; {dict(reached)}")
         await asyncio.sleep((options.minutes % 1) * 60)
         for task in tasks:
             task.cancel()

@@ -26,7 +26,7 @@ async def echoed(name: str) -> AsyncIterator[tuple[Links, asyncio.StreamReader, 
 
     server = await asyncio.start_server(echo, "127.0.0.1", port)
     async with Links(lambda: {name: os.getpid()}) as links:
-        await links.serve("echo", f"127.0.0.1:{port}")
+        await links.link("echo", f"127.0.0.1:{port}")
         reader, writer = await asyncio.open_connection(through("127.0.0.1"), port)
         try:
             yield links, reader, writer

@@ -23,7 +23,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.v1 import control_pb2
 from tests.fuzz.odd import damaged, odd_message
-from tests.fuzz.tally import Surface, Unclear
+from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import Target
 
 __all__ = ["Calls", "Faults", "methods"]

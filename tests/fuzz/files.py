@@ -11,7 +11,7 @@ from millwheel.config.declaring import declared
 from millwheel.config.loading import environment_name
 from millwheel.config.sections import Settings
 from tests.fuzz.odd import ODD_WORDS, damaged
-from tests.fuzz.tally import Surface, Unclear
+from tests.fuzz.surface import Surface, Unclear
 
 __all__ = ["ConfigurationFiles"]
 

@@ -13,7 +13,7 @@ from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.package import build_package
 from tests.fuzz.odd import ODD_WORDS, damaged
-from tests.fuzz.tally import Surface, Unclear
+from tests.fuzz.surface import Surface, Unclear
 from tests.system.speaking import SOURCE
 
 __all__ = ["Packages"]

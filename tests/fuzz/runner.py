@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import gc
+import logging
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
+
+import psutil
 
 from tests.fuzz.calls import Calls
 from tests.fuzz.files import ConfigurationFiles
 from tests.fuzz.packages import Packages
 from tests.fuzz.stored import Contents, StoredValues
-from tests.fuzz.tally import Surface, Tally, Unclear, memory
+from tests.fuzz.surface import Surface
 from tests.fuzz.targets import cluster, dev_server
 
-__all__ = ["SURFACES", "replay", "run"]
+__all__ = ["SURFACES", "Tally", "run"]
 
 _GROWTH: Final = 48 << 20
 """Bytes by which the process may have grown over the second half of a surface's cases, caches included."""
@@ -24,81 +29,61 @@ _ENOUGH: Final = 4_000
 """With fewer cases growth says nothing: everything is still being loaded."""
 _HANGS: Final = 30.0
 
-
-SURFACES: Final[dict[str, tuple[int, Callable[[], Surface]]]] = {
-    "dev-server": (25, lambda: Calls("dev-server", dev_server)),
-    "daemons": (25, lambda: Calls("daemons", cluster)),
-    "settings": (5, ConfigurationFiles),
-    "packages": (3, Packages),
-    "stored": (20, StoredValues),
-    "contents": (10, Contents),
+SURFACES: Final[dict[str, Callable[[], Surface]]] = {
+    "dev-server": lambda: Calls("dev-server", dev_server),
+    "daemons": lambda: Calls("daemons", cluster),
+    "settings": ConfigurationFiles,
+    "packages": Packages,
+    "stored": StoredValues,
+    "contents": Contents,
 }
-"""By name: which part of the cases it gets, and how it is made."""
 
 
-def drawn(seed: int, surface: str, case: int) -> Random:
-    """What decides one case, and nothing else."""
-    return Random(f"{seed}/{surface}/{case}")
+@dataclass(slots=True)
+class Tally:
+    """What became of the cases of one surface. Memory in bytes, of the whole process: before, midway and after."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    slowest: float = 0.0
+    memory: list[int] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        held = " → ".join(f"{size / 1e6:,.0f}" for size in self.memory)
+        shown = ", ".join(f"{status} {count:,}" for status, count in self.statuses.most_common())
+        return f"{self.statuses.total():,} cases, slowest {self.slowest * 1e3:,.0f} ms, memory {held} MB: {shown}"
 
 
-async def replay(name: str, seed: int, case: int) -> str:
-    """Run one case alone."""
-    async with SURFACES[name][1]() as surface:
-        return str(await surface.case(drawn(seed, name, case)))
+async def run(name: str, cases: Sequence[int], seed: int) -> Tally:
+    """Run cases on one of the surfaces."""
+    tally = Tally()
+    logging.getLogger().addHandler(logging.NullHandler())  # where nobody takes the log, it is not printed
+    async with SURFACES[name]() as surface:
+        tally.memory.append(_memory())
+        for number, case in enumerate(cases):
+            await _case(tally, surface, Random(f"{seed}/{name}/{case}"), case)
+            if number == len(cases) // 2:
+                tally.memory.append(_memory())
+        tally.memory.append(_memory())
+    if len(cases) >= _ENOUGH and tally.memory[2] - tally.memory[1] > _GROWTH:
+        tally.unclear.append(f"memory grew over the second half of the cases: {tally}")
+    return tally
 
 
-async def run(names: Sequence[str], cases: int, seed: int, *, show: bool = False) -> list[Tally]:
-    """Run a number of cases on each of the surfaces; what became of them."""
-    weights = {name: SURFACES[name][0] for name in names}
-    tallies = []
-    for name in names:
-        tally = Tally(name)
-        tallies.append(tally)
-        await _surface(tally, max(1, cases * weights[name] // sum(weights.values())), seed, show)
-    return tallies
-
-
-async def _surface(tally: Tally, cases: int, seed: int, show: bool) -> None:
-    progress = _progress(tally, cases, show)
-    try:
-        async with asyncio.timeout(None), SURFACES[tally.surface][1]() as surface:
-            tally.memory_at_start = memory()
-            halfway = tally.memory_at_start
-            for case in range(cases):
-                await _case(tally, surface, seed, case)
-                if case == cases // 2:
-                    halfway = memory()
-                next(progress)
-            tally.memory_at_end = memory()
-            if cases >= _ENOUGH and tally.memory_at_end - halfway > _GROWTH:
-                tally.unclear.append(
-                    f"memory grew from {halfway:,} to {tally.memory_at_end:,} bytes over the second half of the cases"
-                )
-    except Exception as error:
-        tally.unclear.append(f"the surface itself failed: {type(error).__name__}: {error}")
-    progress.close()
-
-
-async def _case(tally: Tally, surface: Surface, seed: int, case: int) -> None:
+async def _case(tally: Tally, surface: Surface, random: Random, case: int) -> None:
     began = time.perf_counter()
     try:
         async with asyncio.timeout(_HANGS):
-            status = await surface.case(drawn(seed, tally.surface, case))
-    except Unclear as error:
-        status = "UNCLEAR"
-        tally.unclear.append(f"case {case}: {error}")
+            status = await surface.case(random)
     except Exception as error:
         status = "UNCLEAR"
         tally.unclear.append(f"case {case}: {type(error).__name__}: {error}")
-    tally.note(status, time.perf_counter() - began)
+        print(f"UNCLEAR {tally.unclear[-1]}")
+    tally.statuses[status] += 1
+    tally.slowest = max(tally.slowest, time.perf_counter() - began)
 
 
-def _progress(tally: Tally, cases: int, show: bool) -> Generator[None, None, None]:
-    """A line that is rewritten on a terminal, and one every tenth of the cases elsewhere."""
-    step = max(1, cases // (100 if show else 10))
-    while True:
-        if tally.cases and tally.cases % step == 0:
-            end = "\r" if show else "\n"
-            sys.stdout.write(f"{tally.surface}: {tally.cases:,} of {cases:,}, {len(tally.unclear):,} unclear{end}")
-            sys.stdout.flush()
-        yield
+def _memory() -> int:
+    """Bytes resident in this process, after everything that is garbage has gone."""
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)

@@ -22,11 +22,11 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.store.rocks import RowBatch
-from millwheel.worker.interval.divided import joined
+from millwheel.worker.interval.commits.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
 from tests.fuzz.odd import damaged
-from tests.fuzz.tally import Surface, Unclear
+from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import made_database
 
 __all__ = ["Contents", "StoredValues"]

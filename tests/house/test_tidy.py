@@ -69,9 +69,10 @@ def _doc(node: ast.ClassDef) -> str:
     return ast.get_docstring(node) or ""
 
 
-def _public_methods(node: ast.ClassDef) -> list[str]:
+def _public_methods(node: ast.ClassDef) -> set[str]:
+    """Their names: an overload is no further method."""
     functions = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return [one.name for one in functions if not one.name.startswith("_")]
+    return {one.name for one in functions if not one.name.startswith("_")}
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:

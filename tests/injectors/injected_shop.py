@@ -48,23 +48,12 @@ def bucket(order: Order) -> int:
     return order.number % 3
 
 
-shop = mw.Topology("shop")
-shop.source("orders", Order)
-shop.add(Echo, inputs={"orders": mw.key("customer")}, outputs={"echo": dict})
+class Poisoned(mw.Computation[Order, int]):
+    """Takes no order."""
 
-unread = mw.Topology("unread")
-unread.source("orders", Order)
-
-spoken = mw.Topology("spoken")
-spoken.source("words", str)
-
-codekeyed = mw.Topology("codekeyed")
-codekeyed.source("orders", Order)
-codekeyed.add(Hours, inputs={"orders": mw.key(bucket)}, outputs={"totals": dict})
-
-throttled = mw.Topology("throttled")
-throttled.source("orders", Order, allowed_skew=mw.seconds(10))
-throttled.add(Echo, inputs={"orders": mw.key("customer")}, outputs={"echo": dict})
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
+        """Fails."""
+        raise RuntimeError("poison")
 
 
 def only_odd(order: Order) -> int:
@@ -74,20 +63,6 @@ def only_odd(order: Order) -> int:
     return order.number
 
 
-fussy = mw.Topology("fussy")
-fussy.source("orders", Order)
-fussy.add(Echo, inputs={"orders": mw.key(only_odd)}, outputs={"echo": dict})
-
-
-def reader(name: str, computation: type[mw.Computation[Any, Any]], key: Any, **more: Any) -> mw.Topology:
-    """A topology of its own that reads the shop's orders."""
-    made = mw.Topology(name)
-    stream, kind = more.pop("stream", "shop/orders"), more.pop("kind", Order)
-    made.external(stream, kind)
-    made.add(computation, inputs={stream: mw.key(key)}, **more)
-    return made
-
-
 def moody(order: Order) -> int:
     """A key that some records do not have now, and may have later."""
     if str(order.number) in os.environ.get("MILLWHEEL_TEST_WITHOUT_KEY", "").split():
@@ -95,26 +70,45 @@ def moody(order: Order) -> int:
     return order.number
 
 
-fussy_shop = reader("fussy-shop", Echo, only_odd, outputs={"echo": dict})
-moody_hours = reader("moody-hours", Hours, moody, outputs={"totals": dict})
-unkeyable = reader("unkeyable", Loose, "missing", kind=Any)
-anything = reader("anything", Loose, str, stream="unread/orders", kind=Any)
-fussy_hours = reader("fussy-hours", Hours, only_odd, outputs={"totals": dict})
-late_shop = reader("late-shop", Hours, bucket, outputs={"totals": dict})
-broken = reader("broken", Hours, bucket, outputs={"totals": dict})
+def topology(
+    name: str,
+    computation: type[mw.Computation[Any, Any]],
+    key: Any,
+    output: str = "",
+    *,
+    reads: str = "",
+    kind: Any = Order,
+    skew: mw.Duration | None = None,
+) -> mw.Topology:
+    """One computation, which reads orders: those of its own source, or what another topology's stream ``reads`` has."""
+    made = mw.Topology(name)
+    if reads:
+        made.external(reads, kind)
+    else:
+        made.source("orders", kind, allowed_skew=skew)
+    made.add(computation, inputs={reads or "orders": mw.key(key)}, outputs={output: dict} if output else {})
+    return made
 
 
-class Poisoned(mw.Computation[Order, int]):
-    """Takes no order."""
+shop = topology("shop", Echo, "customer", "echo")
+codekeyed = topology("codekeyed", Hours, bucket, "totals")
+throttled = topology("throttled", Echo, "customer", "echo", skew=mw.seconds(10))
+fussy = topology("fussy", Echo, only_odd, "echo")
+poisoned = topology("poisoned", Poisoned, "customer")
 
-    def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
-        """Fails."""
-        raise RuntimeError("poison")
+fussy_shop = topology("fussy-shop", Echo, only_odd, "echo", reads="shop/orders")
+moody_hours = topology("moody-hours", Hours, moody, "totals", reads="shop/orders")
+unkeyable = topology("unkeyable", Loose, "missing", reads="shop/orders", kind=Any)
+anything = topology("anything", Loose, str, reads="unread/orders", kind=Any)
+fussy_hours = topology("fussy-hours", Hours, only_odd, "totals", reads="shop/orders")
+late_shop = topology("late-shop", Hours, bucket, "totals", reads="shop/orders")
+broken = topology("broken", Hours, bucket, "totals", reads="shop/orders")
 
+unread = mw.Topology("unread")
+unread.source("orders", Order)
 
-poisoned = mw.Topology("poisoned")
-poisoned.source("orders", Order)
-poisoned.add(Poisoned, inputs={"orders": mw.key("customer")})
+spoken = mw.Topology("spoken")
+spoken.source("words", str)
 
 two_phases = mw.Topology("two-phases")
 two_phases.source("orders", Order)

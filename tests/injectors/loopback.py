@@ -12,8 +12,6 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from millwheel.authority.service import WatermarkServicer
-from millwheel.authority.shard import AuthorityShard
 from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, injection_pb2, topology_pb2
@@ -22,55 +20,11 @@ from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_se
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.worker.shell.delivery_service import DeliveryService
-from tests.faulty_store import FaultyStore
+from tests.authority.gated import GatedAuthority, gated_authority
 from tests.injectors.receivers import Answer, Consumer, Receiver
 from tests.serving import LoopbackServer
 
-__all__ = ["Authority", "Cluster", "Worker", "cluster"]
-
-
-class Authority(WatermarkServicer):
-    """The real one, which may be made to wait before it hears, accepts or broadcasts anything, or to start again."""
-
-    def __init__(self, store: FaultyStore, shell: AuthorityShard) -> None:
-        super().__init__(shell)
-        self.shell = shell
-        self.store = store
-        self._sequencer = 1
-        self.hearing = asyncio.Event()
-        self.hearing.set()
-        self.accepting = asyncio.Event()
-        self.accepting.set()
-        self.broadcasting = asyncio.Event()
-        self.broadcasting.set()
-
-    async def WatchWatermarks(self, request: Any, context: Any) -> Any:
-        """When it may."""
-        async for response in super().WatchWatermarks(request, context):
-            await self.broadcasting.wait()
-            yield response
-
-    async def start_again(self) -> None:
-        """Die, and be there again with what is in the journal."""
-        await self.shell.close()
-        self._sequencer += 1
-        self.shell = self._shards = await AuthorityShard.open(self.store, "authority.0", self._sequencer)
-
-    async def AcceptSequencer(self, request: Any, context: Any) -> Any:
-        """When it may."""
-        await self.accepting.wait()
-        return await super().AcceptSequencer(request, context)
-
-    async def Report(self, request_iterator: Any, context: Any) -> Any:
-        """When it may: until then reports are on their way."""
-
-        async def received() -> AsyncIterator[Any]:
-            async for request in request_iterator:
-                await self.hearing.wait()
-                yield request
-
-        async for response in super().Report(received(), context):
-            yield response
+__all__ = ["Cluster", "Worker", "cluster"]
 
 
 class Worker:
@@ -115,14 +69,14 @@ class Worker:
         """The service brings a batch."""
         self.batches.append(len(delivery.keys))
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
-        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].deliver(delivery, refuse))
+        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].receive(delivery, refuse))
 
     async def _commit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(0.001)
             for consumer, receiver in self._owned():
                 if not consumer.hold:
-                    _reply(receiver.commit(1_000_000 if self.calm else self.chance.randint(1, 400)))
+                    _reply(receiver.commit_some(1_000_000 if self.calm else self.chance.randint(1, 400)))
 
 
 def _reply(answers: list[Answer]) -> None:
@@ -134,7 +88,7 @@ def _reply(answers: list[Answer]) -> None:
 class Cluster(RoutingServiceServicer, InjectionServiceServicer):
     """The master's part, for one stream "s" of MessagePack maps, keyed by their field "k"."""
 
-    def __init__(self, consumers: dict[str, Consumer], workers: list[Worker], watermarks: Authority) -> None:
+    def __init__(self, consumers: dict[str, Consumer], workers: list[Worker], watermarks: GatedAuthority) -> None:
         self.consumers = consumers
         self.workers = workers
         self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
@@ -194,7 +148,7 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
 def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
     intervals = [
         catalog_pb2.IntervalRecord(
-            keys=common_pb2.KeyInterval(start=receiver.keys.start, end=receiver.keys.end),
+            keys=common_pb2.KeyInterval(start=receiver.interval.start, end=receiver.interval.end),
             journal=journal,
             sequencer=1 + consumer.tenures.get(journal, 0),
             owner=common_pb2.Endpoint(address=consumer.owners[journal]) if consumer.owners[journal] else None,
@@ -217,18 +171,15 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
     for worker in started:
         await worker.start()
-    consumers["x"] = Consumer.new("x", started[0].address)
-    consumers["y"] = Consumer.new("y", started[-1].address)
-    store = FaultyStore()
-    await store.create_journal("authority.0")
-    watermarks = Authority(store, await AuthorityShard.open(store, "authority.0", 1))
-    made = Cluster(consumers, started, watermarks)  # type: ignore[abstract]  # the calls that injectors do not make
-    await made.server.start()
-    made.authority = made.address
-    try:
-        yield made
-    finally:
-        await made.server.stop()
-        await made.watermarks.shell.close()
-        for worker in started:
-            await worker.die()
+    consumers["x"] = Consumer("x", started[0].address)
+    consumers["y"] = Consumer("y", started[-1].address)
+    async with gated_authority() as watermarks:
+        made = Cluster(consumers, started, watermarks)  # type: ignore[abstract]  # the calls that injectors do not make
+        await made.server.start()
+        made.authority = made.address
+        try:
+            yield made
+        finally:
+            await made.server.stop()
+            for worker in started:
+                await worker.die()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.driver import SenderIdentity
 from millwheel.client.injector.ids import IdHasher, IdKind, IdScope, partition_scope
 from millwheel.client.injector.messages import (
     Columns,
@@ -33,7 +34,6 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
-from millwheel.client.injector.session import SenderIdentity
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.driving import SingleCoreDriver
@@ -62,7 +62,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.core = InjectorCore("s", "p", limits=LIMITS)
         self.now = 0
         self.revision = 1
-        self.consumers = {"x": Consumer.new("x", "a"), "y": Consumer.new("y", "b")}
+        self.consumers = {"x": Consumer("x", "a"), "y": Consumer("y", "b")}
         self.known_consumers = set(self.consumers)
         self.gone: list[Consumer] = []
         self.network: list[SendBatch] = []
@@ -168,7 +168,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         value = self.core.published.watermark
         for consumer in self.consumers.values():
             for receiver in consumer.receivers.values():
-                receiver.dedup.advance("injector/s", value, 0, [("injector/s/p", 1)])
+                receiver.dedup.learn("injector/s", [("injector/s/p", 1)])
+                receiver.dedup.advance("injector/s", value, 0)
 
     # The network.
 
@@ -180,7 +181,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             return
         delivery = self.identity.delivery(send)
         delivery.channel = send.address
-        for _, outcome, indexes in consumer.receivers[send.journal].deliver(delivery, refuse):
+        for _, outcome, indexes in consumer.receivers[send.journal].receive(delivery, refuse):
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
     @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 1, 2, 9]), again=st.booleans())
@@ -216,7 +217,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
         receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
-        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit(most):
+        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit_some(most):
             if (address := delivery.channel) in self.up:
                 answer = DeliveryAnswered((delivery.token,), outcome, indexes, "")
                 self.answers.append((address, self.up[address], answer))
@@ -258,7 +259,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
     def split(self, pick: int, at: bytes, owner: str) -> None:
         places = [(one, journal) for one in self.consumers.values() for journal in one.receivers]
         consumer, journal = places[pick % len(places)]
-        consumer.split(journal, at, owner)
+        consumer.halve(journal, at, owner)
 
     @rule()
     def routed(self) -> None:
@@ -271,7 +272,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         if "z" in self.consumers:
             self.gone.append(self.consumers.pop("z"))
         elif not any(one.name == "z" for one in self.gone):
-            self.consumers["z"] = Consumer.new("z", owner)
+            self.consumers["z"] = Consumer("z", owner)
         self.routed()
 
     # What must hold.

@@ -53,7 +53,7 @@ async def _make_trouble(of: Cluster, chance: Random, ended: asyncio.Event) -> No
         if what == 0:
             consumer.move(journal, chance.choice(of.workers).address)
         elif what == 1 and len(consumer.receivers) < 5:
-            consumer.split(journal, chance.choice([b"b", b"d", b"f"]), chance.choice(of.workers).address)
+            consumer.halve(journal, chance.choice([b"b", b"d", b"f"]), chance.choice(of.workers).address)
         elif what == 2:
             worker = chance.choice(of.workers)
             await worker.die()
@@ -336,7 +336,7 @@ async def test_a_consumer_that_joins_finds_no_record_without_its_key() -> None:
         for number in range(2_000):
             await injector.send(values(number, number + 1)[0], timestamp=5)
             if number == 700:
-                made.consumers["z"] = Consumer.new("z", made.workers[0].address)
+                made.consumers["z"] = Consumer("z", made.workers[0].address)
                 made.changed()
             if number % 50 == 0:
                 await asyncio.sleep(0.002)

@@ -1,4 +1,7 @@
-"""A real master behind real gRPC on loopback, over the coordinator and the store in memory; and whom it asks."""
+"""A real master behind real gRPC on loopback, over the coordinator and the store in memory; and whom it asks.
+
+That is a real shard of the authority, and a double of a worker.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from millwheel.coordination.contract import Coordinator, Put
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.settings import MasterSettings
-from millwheel.model.catalog import Catalog
+from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -20,10 +23,10 @@ from millwheel.rpc.v1 import (
     handover_pb2_grpc,
     inspection_pb2,
     inspection_pb2_grpc,
-    watermark_pb2,
     watermark_pb2_grpc,
 )
 from millwheel.store.contract import StateStore
+from tests.authority.gated import GatedAuthority, gated_authority
 from tests.serving import serving
 
 
@@ -33,6 +36,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
     def __init__(self, coordinator: Coordinator, worker: str) -> None:
         self.worker = worker
         self.independent = False
+        self.queued = 0
         self.busy = 0.1
         self.costs: dict[str, float] = {}
         """What intervals cost, by journal, where it is not ``busy``."""
@@ -43,13 +47,26 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self.hold.set()
         self._coordinator = coordinator
 
+    async def _owned(self) -> list[OwnedInterval]:
+        known = Catalog()
+        known.load(await self._coordinator.list(""))
+        return known.owned_by(self.worker)
+
+    async def GetIntervalStatus(
+        self, request: inspection_pb2.GetIntervalStatusRequest, context: object
+    ) -> inspection_pb2.GetIntervalStatusResponse:
+        (sequencer,) = (
+            one.interval.sequencer for one in await self._owned() if one.interval.journal == request.journal
+        )
+        return inspection_pb2.GetIntervalStatusResponse(
+            journal=request.journal, sequencer=sequencer, commit=3, queued_records=self.queued
+        )
+
     async def GetWorkerLoad(
         self, request: inspection_pb2.GetWorkerLoadRequest, context: object
     ) -> inspection_pb2.GetWorkerLoadResponse:
-        known = Catalog()
-        known.load(await self._coordinator.list(""))
         response = inspection_pb2.GetWorkerLoadResponse(cpu=0.2, resident_bytes=1 << 20, memory_limit_bytes=1 << 30)
-        for owned in known.owned_by(self.worker):
+        for owned in await self._owned():
             load = response.intervals.add(
                 incarnation=owned.incarnation,
                 journal=owned.interval.journal,
@@ -123,69 +140,12 @@ async def register_authority(coordinator: Coordinator, address: str) -> None:
     await coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
 
 
-class Neighbours(inspection_pb2_grpc.InspectionServiceServicer, watermark_pb2_grpc.WatermarkServiceServicer):
-    """Answers as idle workers, and as an authority of injectors, do: the roles themselves may not be imported here."""
-
-    def __init__(self) -> None:
-        self.queued = 0
-        self.sequencers: dict[str, int] = {}
-        self.values: dict[str, int] = {}
-        self.journaled: dict[str, int] = {}
-        """By process: what the journal has, where that is less than what was received."""
-        self.together = -5
-        self.journals: dict[str, int] = {}
-        self.expected: dict[str, list[str]] = {}
-        self.as_of: list[int] = []
-        self.reported: asyncio.Queue[list[str]] = asyncio.Queue()
-        self.removed: asyncio.Queue[str] = asyncio.Queue()
-
-    async def GetIntervalStatus(
-        self, request: inspection_pb2.GetIntervalStatusRequest, context: object
-    ) -> inspection_pb2.GetIntervalStatusResponse:
-        return inspection_pb2.GetIntervalStatusResponse(
-            journal=request.journal, sequencer=self.journals[request.journal], commit=3, queued_records=self.queued
-        )
-
-    async def AcceptSequencer(
-        self, request: watermark_pb2.AcceptSequencerRequest, context: object
-    ) -> watermark_pb2.AcceptSequencerResponse:
-        self.sequencers[request.process] = request.sequencer
-        return watermark_pb2.AcceptSequencerResponse(
-            watermark_us=self.journaled.get(request.process, self.values.get(request.process, -5))
-        )
-
-    async def ExpectInjectors(
-        self, request: watermark_pb2.ExpectInjectorsRequest, context: object
-    ) -> watermark_pb2.ExpectInjectorsResponse:
-        assert not self.sequencers or request.stream in self.expected, "expected before the first is accepted"
-        self.expected[request.stream] = list(request.processes)
-        self.as_of.append(request.as_of_revision)
-        self.reported.put_nowait(list(request.processes))
-        return watermark_pb2.ExpectInjectorsResponse()
-
-    async def RemoveGroup(
-        self, request: watermark_pb2.RemoveGroupRequest, context: object
-    ) -> watermark_pb2.RemoveGroupResponse:
-        self.removed.put_nowait(request.group)
-        return watermark_pb2.RemoveGroupResponse()
-
-    async def ExplainWatermark(
-        self, request: watermark_pb2.ExplainWatermarkRequest, context: object
-    ) -> watermark_pb2.ExplainWatermarkResponse:
-        response = watermark_pb2.ExplainWatermarkResponse(watermark_us=self.together)
-        for process, value in list(self.values.items())[: request.limit or 100]:
-            response.intervals.add(
-                process=process, sequencer=self.sequencers.get(process, 0), watermark_us=value, idle=value == 0
-            )
-        return response
-
-
 @asynccontextmanager
-async def neighbours() -> AsyncIterator[tuple[str, Neighbours]]:
-    """A server of :class:`Neighbours`."""
-    servicer = Neighbours()  # type: ignore[abstract]
-    inspecting = partial(inspection_pb2_grpc.add_InspectionServiceServicer_to_server, servicer)
-    async with serving(
-        inspecting, partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)
-    ) as address:
-        yield address, servicer
+async def authority(coordinator: Coordinator) -> AsyncIterator[GatedAuthority]:
+    """A registered authority behind real gRPC on loopback."""
+    async with (
+        gated_authority() as servicer,
+        serving(partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)) as address,
+    ):
+        await register_authority(coordinator, address)
+        yield servicer

@@ -22,16 +22,20 @@ from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.model.time import MAX_TIMESTAMP, milliseconds
+from millwheel.model.incarnation import injector_group
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.rpc.v1.control_pb2_grpc import TopologyServiceStub
+from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
+from tests.authority.gated import GatedAuthority
 from tests.coordination.memory import MemoryCoordinator
-from tests.master.replica import neighbours, register_authority, register_worker, replica
+from tests.master.replica import authority, owner, register_worker, replica
 from tests.patience import patience
 
 from .harness import computation, external, source, topology
@@ -246,11 +250,8 @@ async def test_to_look_for_a_streams_cursors_makes_no_log(cluster: Cluster) -> N
 
 
 async def test_a_drain_ends_once_the_workers_have_nothing_to_do(cluster: Cluster) -> None:
-    async with neighbours() as (address, servicer):
-        await register_worker(cluster.coordinator, "w1", address)
+    async with owner(cluster.coordinator, "w1") as servicer:
         record = await cluster.submit()
-        found = await cluster.client.get_topology("zeitgeist")
-        servicer.journals = {i.journal: i.sequencer for one in found.interval_maps for i in one.intervals}
         servicer.queued = 4
         assert (await cluster.client.drain("zeitgeist")).state == catalog.TOPOLOGY_STATE_DRAINING
         await until(cluster, lambda one: any("4 records pending" in line for line in one.waiting_for))
@@ -271,8 +272,7 @@ async def until(cluster: Cluster, holds: Any) -> control.GetTopologyResponse:
 
 
 async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Cluster) -> None:
-    async with neighbours() as (address, _):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator):
         await cluster.submit()
         journals = [
             one.journal for m in (await cluster.client.get_topology("zeitgeist")).interval_maps for one in m.intervals
@@ -285,37 +285,47 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
         assert (await cluster.submit(request="again")).version == 2
 
 
+async def report(authority: GatedAuthority, process: str, watermark: int) -> None:
+    """As the process does."""
+    group = injector_group("zeitgeist/queries")
+    one = WatermarkReport(group, process, authority.sequencers[process], watermark)
+    assert await authority.shell.report([one]) == []
+
+
 @pytest.mark.guarantee("G4")
 async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluster) -> None:
     await cluster.submit()
     assert (await refused(cluster.client.open_injector("zeitgeist/queries", "p"))).reason == "NO_AUTHORITY"
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         await asyncio.sleep(0.05)
         opened = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert servicer.sequencers == {"p": opened.sequencer}
-        assert opened.watermark_us == -5
-        assert opened.authority.address == address
+        assert opened.watermark_us == MIN_TIMESTAMP
+        known = (await cluster.shell.leading()).catalog
+        assert opened.authority == known.authority_of(injector_group("zeitgeist/queries"))
         again = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert again.sequencer > opened.sequencer
-        servicer.values = {"p": 7, "q": MAX_TIMESTAMP}
+        await report(servicer, "p", 7)
         (status,) = await cluster.client.list_injectors("zeitgeist/queries")
         assert (status.process, status.watermark_us, status.finished) == ("p", 7, False)
         assert status.sequencer == again.sequencer
+        await cluster.client.open_injector("zeitgeist/queries", "q")
+        await report(servicer, "q", MAX_TIMESTAMP)
         assert (await refused(cluster.client.open_injector("zeitgeist/queries", "q"))).reason == "INJECTOR_FINISHED"
         assert [one.finished for one in await cluster.client.list_injectors()] == [False, True]
         assert (await refused(cluster.client.list_injectors("nope"))).code is FailureCode.NOT_FOUND
 
 
 async def test_an_ended_stream_and_a_finished_process_are_distinct(cluster: Cluster) -> None:
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
-        servicer.values = {"p": MAX_TIMESTAMP, "new": MAX_TIMESTAMP}
+        for process in ("p", "other"):
+            await cluster.client.open_injector("zeitgeist/queries", process)
+        await report(servicer, "p", MAX_TIMESTAMP)
         one = await refused(cluster.client.open_injector("zeitgeist/queries", "p"))
         assert "injector process 'p' of stream 'zeitgeist/queries' has finished" in one.message
         assert one.remedy == "use another process name"
-        servicer.together = MAX_TIMESTAMP
+        await report(servicer, "other", MAX_TIMESTAMP)
         ended = await refused(cluster.client.open_injector("zeitgeist/queries", "new"))
         assert "stream 'zeitgeist/queries', with every injector process of it, has finished" in ended.message
         assert "another stream" in ended.remedy
@@ -323,28 +333,30 @@ async def test_an_ended_stream_and_a_finished_process_are_distinct(cluster: Clus
 
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) -> None:
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         opened = await cluster.client.open_injector("zeitgeist/queries", "p")
-        servicer.values, servicer.journaled = {"p": MAX_TIMESTAMP}, {"p": 7}
-        assert (
-            await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
-        ).reason == "INJECTOR_NOT_FINISHED"
-        assert not (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
+        await report(servicer, "p", 7)
+        error = await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
+        assert error.reason == "INJECTOR_NOT_FINISHED"
+        servicer.store.gate.clear()
+        await report(servicer, "p", MAX_TIMESTAMP)
+        retiring = asyncio.create_task(cluster.client.retire_injector("zeitgeist/queries", "p"))
+        await asyncio.sleep(0.2)
+        (status,) = await cluster.client.list_injectors("zeitgeist/queries")
+        assert (status.watermark_us, status.retired, retiring.done()) == (MAX_TIMESTAMP, False, False)
         assert servicer.sequencers == {"p": opened.sequencer}, "no other life was accepted"
-        servicer.journaled = {}
-        await cluster.client.retire_injector("zeitgeist/queries", "p")
+        servicer.store.gate.set()
+        await retiring
         assert (await cluster.client.list_injectors("zeitgeist/queries"))[0].retired
 
 
 async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
     """Whether it has finished was not known. The one who was asked to finish it first had done so."""
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         await cluster.client.open_injector("zeitgeist/queries", "p")
-        servicer.values = {"p": MAX_TIMESTAMP}
+        await report(servicer, "p", MAX_TIMESTAMP)
     away = await refused(cluster.client.retire_injector("zeitgeist/queries", "p"))
     assert (away.code, away.reason) == (FailureCode.UNAVAILABLE, "AUTHORITY_AWAY")
     assert "authority of stream 'zeitgeist/queries' cannot be reached" in away.message
@@ -354,12 +366,11 @@ async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: 
 @pytest.mark.guarantee("G8")
 async def test_of_many_injector_processes_each_is_listed_as_it_is(cluster: Cluster) -> None:
     names = [f"p{number:03}" for number in range(120)]
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         for name in names:
             await cluster.client.open_injector("zeitgeist/queries", name)
-        servicer.values = dict.fromkeys(names, 7)
+            await report(servicer, name, 7)
         listed = await cluster.client.list_injectors("zeitgeist/queries")
     assert [(one.process, one.watermark_us) for one in listed] == [(name, 7) for name in names]
 
@@ -368,8 +379,7 @@ async def test_of_many_injector_processes_each_is_listed_as_it_is(cluster: Clust
 async def test_the_authority_expects_injectors_until_cancellation(
     cluster: Cluster,
 ) -> None:
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         streams = [
             source("zeitgeist/queries", expected_injectors=["p", "q"]),
             specs.StreamSpec(name="zeitgeist/windows"),
@@ -390,8 +400,7 @@ async def test_an_update_that_drops_a_process_is_reported_by_itself(
     cluster: Cluster,
 ) -> None:
     """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
-    async with neighbours() as (address, servicer):
-        await register_authority(cluster.coordinator, address)
+    async with authority(cluster.coordinator) as servicer:
         streams = [
             source("zeitgeist/queries", expected_injectors=["p", "q"]),
             specs.StreamSpec(name="zeitgeist/windows"),
@@ -454,8 +463,10 @@ async def test_a_standby_names_the_leader_and_takes_over_when_it_ends() -> None:
         await leader.leading()
         second, _ = await new.enter_async_context(replica(coordinator, store, ttl=0.3))
         async with ControlClient(second) as client:
-            with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
-                await client._topologies().ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))  # noqa: SLF001  # the client would try again
+            async with open_channel(second) as channel:  # the client would try again
+                stub = TopologyServiceStub(channel)
+                with pytest.raises(grpc.aio.AioRpcError, match=f"the master at {first} leads"):
+                    await stub.ListTopologies(control.ListTopologiesRequest(), timeout=patience(5))
             await client.upload_package(DIGEST, CODE)
             assert client.address == first
             await client.submit(with_code(topology()), "r1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -131,8 +132,36 @@ def test_wrong_options_are_refused() -> None:
     source = mw.Topology("shop").source("items", Item)
     with pytest.raises(mw.UsageError, match="a positive concurrency, not 0"):
         source.enrich("prices", Service(), str, concurrency=0)
-    for timeout, retries, backoff in [(0, 0, 1), (1, -1, 1), (1, 0, 0)]:
-        with pytest.raises(mw.UsageError, match="enrich takes a positive timeout, retries from 0 on"):
+    mistakes = [(0, 0, 1, "timeout=...) must be a positive"), (1, -1, 1, "retries from 0 on, not -1")]
+    for timeout, retries, backoff, message in [*mistakes, (1, 0, 0, "backoff=...) must be a positive")]:
+        with pytest.raises(mw.UsageError, match=re.escape(message)):
             source.enrich(
                 "prices", Service(), str, timeout=mw.Duration(timeout), retries=retries, backoff=mw.Duration(backoff)
             )
+
+
+def test_a_dead_letter_has_the_key_of_the_record() -> None:
+    """It had the number of the call's slot, by which no one finds the record."""
+    topology = mw.Topology("shop")
+    source = topology.source("items", Item)
+    doubled = source.map(lambda item: Item(item.shop + 40, item.number), Item)
+    policy = mw.dead_letter(after=1)
+    doubled.key_by("shop").enrich("keyed", Service(failures=9), str, concurrency=3, on_failure=policy)
+    source.enrich("any", Service(failures=9), str, concurrency=3, on_failure=policy)
+    harness = send(topology, [Item(2, 7)])
+    assert {letter.computation: letter.key for letter in harness.values("dead-letters")} == {"keyed": "42", "any": ""}
+    harness.close()
+
+
+def test_a_key_that_is_not_found_again_does_not_hide_the_error() -> None:
+    topology, service = mw.Topology("shop"), Service(failures=9)
+
+    def shop(item: Item) -> int:
+        return item.shop // (not service.calls)
+
+    keyed = topology.source("items", Item).key_by(shop)
+    keyed.enrich("keyed", service, str, concurrency=1, on_failure=mw.dead_letter(after=1))
+    harness = send(topology, [Item(2, 7)])
+    (letter,) = harness.values("dead-letters")
+    assert (letter.key, letter.error) == ("0", "ConnectionError: down")
+    harness.close()

@@ -147,7 +147,7 @@ def test_the_first_record_of_a_key_passes_until_it_is_forgotten() -> None:
 
 def test_a_time_to_remember_is_positive() -> None:
     keyed = mw.Topology("auctions").source("bids", Bid).key_by("auction")
-    with pytest.raises(mw.UsageError, match="deduplicate takes a positive time"):
+    with pytest.raises(mw.UsageError, match=r"deduplicate\(within\) must be a positive duration"):
         keyed.deduplicate("firsts", mw.Duration(0))
     with pytest.raises(mw.UsageError, match="has no aggregate: add one"):
         keyed.aggregate("none")

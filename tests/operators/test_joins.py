@@ -100,6 +100,24 @@ def test_an_interval_join_is_a_loop_over_all_pairs(
 
 
 @pytest.mark.guarantee("G1")
+@given(events=events_of, keep=st.integers(1, 5), crash_at=st.integers(0, 12), lag=st.none() | st.integers(0, 4))
+def test_a_join_that_forgets_gives_the_pairs_in_its_time(
+    events: list[Event], keep: int, crash_at: int, lag: Any
+) -> None:
+    topology = mw.Topology("shop")
+    payments = topology.source("payments", Payment).key_by("order")
+    topology.source("orders", Order).key_by("id").join("joined", payments, pair, Pair, keep=mw.Duration(keep))
+    expected = [
+        (pair(order, payment), max(at, time))
+        for at, order in events
+        for time, payment in events
+        if isinstance(order, Order) and isinstance(payment, Payment)
+        if order.id == payment.order and abs(at - time) <= keep
+    ]
+    assert joined(topology, events, crash_at, lag) == sorted(expected)
+
+
+@pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("outer", [False, True])
 @given(events=events_of, crash_at=st.integers(0, 12), lag=st.none() | st.integers(0, 4))
 def test_a_join_as_of_a_time_takes_the_newest_value_up_to_it(
@@ -179,9 +197,9 @@ def test_wrong_joins_are_refused() -> None:
     topology = mw.Topology("shop")
     orders = topology.source("orders", Order).key_by("id")
     with pytest.raises(mw.UsageError, match="no time is from -2 microseconds before a record to 1"):
-        orders.join_within("joined", orders, pair, Pair, before=mw.Duration(-2), after=US)
+        orders.join_within("joined", orders, lambda one, other: Pair(), Pair, before=mw.Duration(-2), after=US)
     with pytest.raises(mw.UsageError, match="sessions have bounds of their own on each side"):
-        orders.window(windows.session(US)).join("joined", orders, pair, Pair)
+        orders.window(windows.session(US)).join("joined", orders, lambda one, other: Pair(), Pair)
     other = mw.Topology("other").source("payments", Payment).key_by("order")
     with pytest.raises(mw.UsageError, match="a join takes two streams of one topology"):
         orders.join_as_of("joined", other, pair, Pair)

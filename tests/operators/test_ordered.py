@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg
 from millwheel.operators import ordered
+from millwheel.operators.ordered_context import OrderedContext
 from millwheel.testing import TopologyHarness
 
 BEGIN = 1_700_000_000_000_000
@@ -365,3 +366,18 @@ def test_ordered_input_of_a_growing_state_is_refused() -> None:
     words = mw.Topology("words").source("words", str).key_by(mw.everything)
     with pytest.raises(mw.UsageError, match="Keeper has a growing state"):
         words.ordered_by_time().process("keeper", Keeper, {})
+
+
+class Dropping(mw.Computation[int, None]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[int]) -> None:
+        ctx.count_dropped()
+
+
+def test_hooks_in_order_have_all_that_a_context_has() -> None:
+    assert [name for name in dir(mw.Context) if name[0] != "_" and not hasattr(OrderedContext, name)] == []
+    topology = mw.Topology("t")
+    topology.source("values", int).key_by(mw.everything).ordered_by_time().process("dropping", Dropping, {})
+    harness = TopologyHarness(topology)
+    harness.send("values", 1, timestamp=mw.Timestamp(1_700_000_000_000_000))
+    harness.finish()
+    assert harness.counts("dropping")["dropped"] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -108,6 +108,66 @@ def test_the_latest_record_does_not_depend_on_arrival(events: list[Event], crash
         assert mine == sorted(set(mine)), "each is newer than those before"
 
 
+class Both(msgspec.Struct, frozen=True):
+    order: int = -1
+    price: int = -1
+
+
+def both(order: Order | None, price: Price | None) -> Both:
+    return Both(order.number if order else -1, price.number if price else -1)
+
+
+Newest = tuple[int, bytes, Any]
+
+
+def changes(events: list[Event], outer: str) -> tuple[list[tuple[Both, int]], dict[int, Both]]:
+    """The results of a join of two tables, and the result of the newest records of each key."""
+    tables: dict[tuple[int, type], Newest] = {}
+    results, last = [], {}
+    for time, event in events:
+        key, kind = event.id if isinstance(event, Order) else event.order, type(event)
+        found = time, msgspec.msgpack.encode(event), event
+        if (key, kind) in tables and tables[key, kind][:2] >= found[:2]:
+            continue
+        tables[key, kind] = found
+        order, price = tables.get((key, Order)), tables.get((key, Price))
+        if (order or outer in ("right", "both")) and (price or outer in ("left", "both")):
+            result = both(order[2] if order else None, price[2] if price else None)
+            results.append((result, max(one[0] for one in (order, price) if one)))
+            last[key] = result
+    return results, last
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("outer", ["", "left", "right", "both"])
+@given(events=events_of, crash_at=st.integers(0, 14), lag=st.none() | st.integers(0, 4), data=st.data())
+def test_two_tables_are_joined_when_one_changes(
+    outer: Literal["", "left", "right", "both"], events: list[Event], crash_at: int, lag: int | None, data: Any
+) -> None:
+    topology, orders, prices = shop()
+    orders.join_tables("joined", prices, both, Both, outer=outer)
+    harness = run(topology, events, crash_at, lag)
+    expected, last = changes(events, outer)
+    assert [(one.value, one.timestamp - BEGIN) for one in harness.produced("joined")] == expected
+    _, other_last = changes(data.draw(st.permutations(events)), outer)
+    assert other_last == last, "the last result of a key does not depend on the order"
+
+
+@pytest.mark.guarantee("G13")
+def test_each_side_of_two_tables_is_forgotten() -> None:
+    topology, orders, prices = shop()
+    orders.join_tables("joined", prices, both, Both, outer="both", keep=mw.Duration(10))
+    harness = TopologyHarness(topology)
+    harness.send("orders", Order(1, 1), timestamp=at(0))
+    harness.send("prices", Price(1, 2), timestamp=at(5))
+    harness.advance(at(10))
+    harness.crash()
+    harness.send("prices", Price(1, 3), timestamp=at(10))
+    assert harness.values("joined") == [Both(1), Both(1, 2), Both(-1, 3)]
+    harness.advance(at(20))
+    assert (harness.state("joined", 1), harness.timers("joined", 1)) == (None, {})
+
+
 @pytest.mark.guarantee("G13")
 def test_a_table_forgets_what_is_old() -> None:
     topology, orders, prices = shop()
@@ -139,7 +199,11 @@ def test_a_removed_row_has_no_timer() -> None:
 
 def test_a_time_to_keep_is_positive() -> None:
     _, orders, prices = shop()
-    with pytest.raises(mw.UsageError, match="keep= takes a positive time, not 0"):
+    with pytest.raises(mw.UsageError, match=r"keep must be a positive duration .*, not 0"):
         orders.join_latest("joined", prices, pair, Pair, keep=mw.Duration(0))
-    with pytest.raises(mw.UsageError, match="keep= takes a positive time, not -1"):
+    with pytest.raises(mw.UsageError, match=r"keep must be a positive duration .*, not 0"):
+        orders.join_tables("joined", prices, pair, Pair, keep=mw.Duration(0))
+    with pytest.raises(mw.UsageError, match=r"keep must be a positive duration .*, not -1"):
+        orders.join("joined", prices, pair, Pair, keep=mw.Duration(-1))
+    with pytest.raises(mw.UsageError, match=r"keep must be a positive duration .*, not -1"):
         prices.latest("latest", keep=mw.Duration(-1))

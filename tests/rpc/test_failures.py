@@ -21,7 +21,7 @@ from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
 from tests.patience import patience
-from tests.proxy import CuttingProxy
+from tests.relay import CuttingProxy
 from tests.serving import serving
 
 

@@ -92,7 +92,7 @@ def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
     over = wire.HookFailures(attempts=9, last=FAILURE)
     assert computation_text("t/c", over, "", SINCE + 35_000_000) == (
         "computation t/c: process_record raised ValueError: no cats (a.py:3 in f), the last time 30 s ago, for key "
-        "'cat'; 9 attempts failed, and no key is blocked now"
+        "'cat', whose work was given up; 9 attempts failed, and no key is blocked now"
     )
     assert failed_lately(over, SINCE + 35_000_000)
     assert not failed_lately(over, SINCE + 66_000_000)

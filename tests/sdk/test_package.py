@@ -219,11 +219,11 @@ def test_code_that_pickles_is_refused_if_its_modules_are_renamed(tmp_path: Path)
 
 def test_a_package_that_is_unloaded_leaves_nothing_behind(tmp_path: Path) -> None:
     before = set(sys.modules), list(sys.meta_path)
-    for name in ("one", "two"):
-        built = build_package(f"{write_package(tmp_path / name, topology=name)}:it")
+    packages = [build_package(f"{write_package(tmp_path / name, topology=name)}:it") for name in ("one", "two")]
+    for built in packages:
         load(built, tmp_path / "packages")
-    for digest in list(loading._finders):  # noqa: SLF001  # what loading keeps by package
-        loading.unload_package(digest)
+    for built in packages:
+        loading.unload_package(built.digest)
     assert (set(sys.modules), list(sys.meta_path)) == before
     assert loading._finders == {}  # noqa: SLF001  # what loading keeps by package
 
@@ -254,7 +254,9 @@ def test_damaged_bytes_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil.py", "/evil.py", "a/../../evil.py"])
 def test_a_package_cannot_write_outside_of_its_directory(tmp_path: Path, name: str) -> None:
-    data = package._zip({name: b"x = 1"})  # noqa: SLF001  # what loading keeps by package
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
+        archive.writestr(name, "x = 1")
+    data = buffer.getvalue()
     digest = hashlib.sha256(data).hexdigest()
     with pytest.raises(mw.PackageError, match="which lies outside of it"):
         load_topology(digest, data, "evil:x", tmp_path / "packages")
@@ -326,7 +328,8 @@ def test_code_that_cannot_be_packaged_is_refused_with_what_to_do(
 
 def test_packages_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_package(tmp_path)
-    size = sum(len(data) for _, data in package._files([file.parent]))  # noqa: SLF001  # what loading keeps by package
+    with zipfile.ZipFile(io.BytesIO(build_package(f"{file}:it").data)) as archive:
+        size = sum(one.file_size for one in archive.infolist())
     monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size)
     build_package(f"{file}:it")
     monkeypatch.setattr(package, "MAX_PACKAGE_BYTES", size - 1)

@@ -7,21 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("typed_program.py")
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("tests/sdk/typed_program.py", "tests/streams/typed_steps.py")
 
 
-def test_a_users_program_is_checked_strictly(tmp_path: Path) -> None:
+def test_users_programs_are_checked_strictly(tmp_path: Path) -> None:
+    modules = [part for one in PROGRAMS for part in ("-m", one.removesuffix(".py").replace("/", "."))]
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), "-m", "tests.sdk.typed_program"],
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), *modules],
         capture_output=True,
         text=True,
         check=False,
-        cwd=PROGRAM.parents[2],
+        cwd=ROOT,
     )
-    found = re.findall(r"typed_program\.py:(\d+): error: .*\[([a-z-]+)\]", checked.stdout)
+    found = re.findall(r"^(\S+):(\d+): error: .*\[([a-z-]+)\]", checked.stdout, re.MULTILINE)
     expected = [
-        (str(number), code)
-        for number, line in enumerate(PROGRAM.read_text().splitlines(), 1)
+        (program, str(number), code)
+        for program in PROGRAMS
+        for number, line in enumerate((ROOT / program).read_text().splitlines(), 1)
         for code in re.findall(r"# error: ([a-z-]+)", line)
     ]
-    assert found == expected, checked.stdout + checked.stderr
+    assert sorted(found) == sorted(expected), checked.stdout + checked.stderr

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription import From, Subscription
+from millwheel.client.subscription import BlockingSubscription, From
 from millwheel.injectors.spark.loop import run
 from tests.spark import trips
 from tests.spark.trips import Seen
@@ -14,6 +15,9 @@ from tests.submitting import submit_copy
 from tests.system.server import Server
 
 __all__ = ["TripServer"]
+
+
+Answer = TypeVar("Answer")
 
 
 class TripServer(Server):
@@ -32,31 +36,22 @@ class TripServer(Server):
 
     def effects(self, stream: str = "seen") -> list[Seen]:
         """Every record of a stream that has ended."""
-
-        async def read() -> list[Seen]:
-            found: list[Seen] = []
-            options = {"start": From.OLDEST, "address": self.address, "record_type": Seen, "until_end": True}
-            async with Subscription(stream, **options) as subscription:  # type: ignore[arg-type]
-                async for batch in subscription:
-                    found += batch.values
-            return found
-
-        return run(read())
+        options = {"start": From.OLDEST, "address": self.address, "record_type": Seen, "until_end": True}
+        with BlockingSubscription(stream, **options) as subscription:
+            return [value for batch in subscription for value in batch.values]
 
     def cursor(self, query: str) -> int:
         """The last batch of ``query`` that is in."""
-
-        async def ask() -> int:
-            async with ControlClient(self.address) as client:
-                return await client.batch_cursor(f"{query}/trips/trips")
-
-        return run(ask())
+        return self._ask(lambda client: client.batch_cursor(f"{query}/trips/trips"))
 
     def watermark(self, process: str = "spark") -> int:
         """What the injector process has published, in microseconds."""
+        listed = self._ask(lambda client: client.list_injectors("trips"))
+        return next(one.watermark_us for one in listed if one.process == process)
 
-        async def ask() -> int:
+    def _ask(self, call: Callable[[ControlClient], Awaitable[Answer]]) -> Answer:
+        async def ask() -> Answer:
             async with ControlClient(self.address) as client:
-                return next(one.watermark_us for one in await client.list_injectors("trips") if one.process == process)
+                return await call(client)
 
         return run(ask())

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import millwheel as mw
+from millwheel import agg, windows
 from millwheel.master.updating import update_problems
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.spec import build_spec
@@ -121,6 +122,45 @@ def test_an_update_notices_a_key_that_changes(before: Build, after: Build) -> No
     harness = TopologyHarness(program(before))
     with pytest.raises(mw.TopologyError, match="would take effect under the other key"):
         harness.update(program(after))
+
+
+async def page_of(event: Event) -> int:
+    return event.page
+
+
+def enriched(events: mw.Stream[Event], *parts: Any, concurrency: int = 4) -> Any:
+    return events.key_by(*parts).enrich("count", page_of, int, concurrency=concurrency)
+
+
+def spread(events: mw.Stream[Event], *parts: Any, shards: int = 4) -> Any:
+    return events.key_by(*parts).window(windows.tumbling(mw.hours(1))).aggregate("n", n=agg.count(), spread=shards)
+
+
+STEP_OF_TWO_KEYS: list[tuple[Build, Build]] = [
+    (lambda events: enriched(events, "page"), lambda events: enriched(events, lower)),
+    (lambda events: enriched(events, "page"), lambda events: enriched(events, "page", concurrency=5)),
+    (lambda events: enriched(events.filter(known), lower), lambda events: enriched(events.filter(known), "page")),
+    (lambda events: events.enrich("count", page_of, int), lambda events: enriched(events, "page", concurrency=64)),
+    (lambda events: spread(events, "page"), lambda events: spread(events, lower)),
+    (lambda events: spread(events, "page"), lambda events: spread(events, "page", shards=5)),
+]
+
+
+def declared(build: Build) -> mw.Topology:
+    topology = mw.Topology("site")
+    build(topology.source("events", Event))
+    return topology
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize(("before", "after"), STEP_OF_TWO_KEYS)
+def test_a_key_that_is_hashed_is_compared_in_an_update(before: Build, after: Build) -> None:
+    harness = TopologyHarness(declared(before))
+    harness.send("events", Event(User("a"), 7), timestamp=at(0))
+    harness.update(declared(before))
+    with pytest.raises(mw.TopologyError, match="would take effect under the other key"):
+        harness.update(declared(after))
+    harness.close()
 
 
 @pytest.mark.parametrize(("before", "after"), SAME)

@@ -42,6 +42,10 @@ def ids(orders: list[Order]) -> list[int]:
     return [order.id for order in orders]
 
 
+def missing(orders: list[Order], payments: list[Payment]) -> list[int]:
+    return [order.id for order in orders if not payments]
+
+
 def count(so_far: int, order: Order) -> tuple[int, list[int]]:
     return so_far + 1, [so_far + 1]
 
@@ -75,10 +79,13 @@ PAID: list[Callable[[Shop], mw.Stream[Paid]]] = [
     lambda shop: shop.orders.join_within("out", shop.payments, paid_of),
     lambda shop: shop.orders.join_as_of("out", shop.payments, paid_of),
     lambda shop: shop.orders.join_latest("out", shop.payments, paid_of, outer=True),
+    lambda shop: shop.orders.join_tables("out", shop.payments, paid_of, outer="left"),
     lambda shop: shop.windowed.join("out", shop.payments, paid_of),
     lambda shop: shop.windowed.join("out", shop.payments, lambda one, other: paid_of(one, other), Paid),
 ]
 NUMBERS: list[Callable[[Shop], mw.Stream[int]]] = [
+    lambda shop: shop.windowed.cogroup("out", shop.payments, missing),
+    lambda shop: shop.windowed.cogroup("out", (shop.payments, shop.orders), lambda one, two, three: [len(three)], int),
     lambda shop: shop.orders.complete("out", ids),
     lambda shop: shop.orders.update("out", 0, count),
     lambda shop: shop.orders.ordered_by_time().update("out", 0, count),
@@ -129,6 +136,8 @@ MISTAKES: list[tuple[Callable[[Shop], Any], str]] = [
     (lambda shop: shop.orders.join_within("out", shop.payments, plain), "annotate plain to return its result"),
     (lambda shop: shop.orders.join_as_of("out", shop.payments, plain), "annotate plain to return its result"),
     (lambda shop: shop.orders.join_latest("out", shop.payments, plain), "annotate plain to return its result"),
+    (lambda shop: shop.orders.join_tables("out", shop.payments, plain), "annotate plain to return its result"),
+    (lambda shop: shop.windowed.cogroup("out", shop.payments, plain), "annotate plain to return the list of its"),
     (lambda shop: shop.windowed.join("out", shop.payments, plain), "annotate plain to return its result"),
     (lambda shop: shop.orders.complete("out", listed), "annotate listed to return the list of its results"),
     (
@@ -146,3 +155,25 @@ def test_a_function_without_an_annotation_needs_the_type(build: Callable[[Shop],
     with pytest.raises(mw.UsageError, match="nothing says the type of the results of step 'out'") as raised:
         build(Shop())
     assert re.search(re.escape(message), str(raised.value))
+
+
+def test_a_first_state_of_none_needs_the_type_of_states() -> None:
+    def number(_: Any, order: Order) -> tuple[Any, list[int]]:
+        return order.id, [order.id]
+
+    def stated(_: int | None, order: Order) -> tuple[int | None, list[int]]:
+        return order.id, [order.id]
+
+    with pytest.raises(mw.UsageError, match=r"type of the states of step 'out'.*parameter of .*<lambda>, .*state="):
+        Shop().orders.update("out", None, lambda _, order: (order.id, [order.id]), int)
+    builds: list[Callable[[Shop], mw.Stream[int]]] = [
+        lambda shop: shop.orders.update("out", None, lambda _, order: (order.id, [order.id]), int, state=int),
+        lambda shop: shop.orders.update("out", None, stated),
+        lambda shop: shop.orders.update("out", None, number),
+    ]
+    for build in builds:
+        shop = Shop()
+        build(shop)
+        harness = TopologyHarness(shop.topology)
+        harness.send("orders", Order(7), timestamp=NOON)
+        assert harness.values("out") == [7]

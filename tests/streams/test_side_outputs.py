@@ -88,6 +88,22 @@ def test_a_stream_of_one_kind_is_passed_on() -> None:
     assert harness.values("latest") == [Bid(1, 1), Bid(1, 2)]
 
 
+def test_steps_get_the_type_of_what_is_passed_on() -> None:
+    topology = mw.Topology("auctions")
+    keyed = topology.source("bids", Bid).key_by("auction")
+    newest = keyed.deduplicate("firsts", mw.Duration(10)).key_by("auction").latest("newest", late="late")
+    late: mw.Stream[Bid] = topology.stream("late", Bid)
+    for name, bids in (("windows", newest), ("late-windows", late)):
+        windowed = bids.key_by("auction").window(windows.tumbling(mw.Duration(10)))
+        windowed.aggregate(name, agg.max(lambda bid: bid.price, int))
+    harness = TopologyHarness(topology)
+    harness.send("bids", Bid(1, 7), timestamp=at(1))
+    harness.finish()
+    assert [one.value for one in harness.values("windows")] == [7]
+    types = {name: one.type for name, one in topology.plan().streams.items()}
+    assert (types["firsts"], types["newest"], types["late"]) == (Bid, Bid, Bid)
+
+
 @pytest.mark.guarantee("G1")
 def test_what_failed_is_a_stream() -> None:
     topology = mw.Topology("auctions")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +64,12 @@ def test_a_pipeline_that_does_not_expand_makes_one_value(steps: list[Step], valu
         (lambda bid: bid.auction if bid.price > 3 else bid.seller, None),
         (lambda bid: {1: 2}.get(bid.auction, bid.auction), None),
         (lambda bid: bid["auction"], None),
+        (lambda bid: bid.auction if type(bid) is SimpleNamespace else bid.seller, None),
+        (lambda bid: bid.auction if hasattr(bid, "auction") else bid.seller, None),
+        (lambda bid: bid.auction if bid.seller is None else bid.seller, None),
+        (lambda bid: bid.auction if bid is not None else 0, None),
+        (lambda bid: getattr(bid, "auction", 0), None),
+        (attrgetter("user.id"), "user.id"),
         (lambda bid: bid.name.lower(), None),
         (lambda bid: bid.auction + 1, None),
         (lambda bid: bid, None),

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from deploy.local.child import free_ports
 from tests.patience import patience
 
-__all__ = ["MAIN", "ROOT", "Finished", "RunningCommand", "Server", "free_port", "run_cli"]
+__all__ = ["MAIN", "ROOT", "Finished", "RunningCommand", "Server", "run_cli"]
 
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
-
-
-def free_port() -> int:
-    """A port that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +144,7 @@ class Server(RunningCommand):
     ) -> None:
         """``wrapper``: a command that runs the server's, such as strace's. ``options``: further ones of start-dev."""
         self.db = db
-        self.port = port or free_port()
+        self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         place = ["--port", str(self.port), "--db", str(db)]
         settings = ["--intervals", str(intervals), "--log-level", level, *options]

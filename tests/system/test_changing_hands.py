@@ -17,11 +17,10 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
-from millwheel.rpc.failures import RequestError
-from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.worker.interval import IntervalSettings
 from tests.daemons.together import Together, together
 from tests.patience import patience
+from tests.reshaping import reshape
 from tests.submitting import submit_copy
 from tests.system import counting
 from tests.system.counting import Load, Total, WindowCount
@@ -29,6 +28,7 @@ from tests.system.counting import Load, Total, WindowCount
 SMALL = IntervalSettings(flush_interval=50_000, checkpoint_entries=20)
 RATE = 2_000
 WORKERS = ["w0.0", "w1.0"]
+CUTS = {"counter": [f"key-{number}" for number in range(40)], "adder": [f"group-{number}" for number in range(7)]}
 SEED = int(os.environ.get("MILLWHEEL_SEED", "11"))
 
 
@@ -58,27 +58,6 @@ async def feed(cluster: Together, load_: Load, stop: asyncio.Event) -> int:
     return position
 
 
-async def reshape(client: ControlClient, chance: random.Random, reached: Counter[str]) -> None:
-    """One change that an operator may ask for; the master says so where it cannot be yet."""
-    computation = chance.choice(["counter", "adder"])
-    intervals = await client.list_intervals("counting", computation)
-    one = chance.choice(intervals).interval
-    name = wire.IntervalName(topology="counting", computation=computation, journal=one.journal)
-    what = chance.choice(["move", "split", "merge"])
-    try:
-        if what == "move":
-            await client.move_interval(name, chance.choice(WORKERS))
-        elif what == "split":
-            at = f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(7)}"
-            name = wire.IntervalName(topology="counting", computation=computation, key=at.encode())
-            await client.split_interval(name, at.encode(), chance.choice(WORKERS))
-        else:
-            await client.merge_intervals(name, chance.choice(WORKERS))
-        reached[what] += 1
-    except RequestError as error:
-        reached[f"no {what}: {error.code.name}"] += 1
-
-
 def enough(reached: Counter[str]) -> bool:
     return reached["move"] > 2 and reached["split"] > 1 and reached["merge"] > 0
 
@@ -101,7 +80,7 @@ async def test_moves_splits_and_merges_under_load_keep_exactly_once(
         began = time.monotonic()
         while not feeding.done() and time.monotonic() - began < (12 if enough(reached) else patience(60)):
             await asyncio.sleep(chance.uniform(0.05, 0.4))
-            await reshape(client, chance, reached)
+            reached[await reshape(client, "counting", CUTS, WORKERS, chance)] += 1
         stop.set()
         count = await asyncio.wait_for(feeding, patience(60))
         windows = Counter(await asyncio.wait_for(everything(cluster.address, "windows", WindowCount), patience(30)))

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.child import free_ports
 from tests import disks
 from tests.patience import patience
 from tests.submitting import submit_copy
 from tests.system import words
-from tests.system.server import Finished, Server, free_port, run_cli
+from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import read, speak, submit
 from tests.system.words import Seen
 
@@ -149,7 +150,8 @@ async def test_a_port_in_use_is_named(server: Server, tmp_path: Path) -> None:
     ],
 )
 async def test_an_option_that_cannot_be_met_is_named(tmp_path: Path, options: list[str], code: int, part: str) -> None:
-    shown = await run_cli("", "server", "start-dev", "--port", str(free_port()), "--db", str(tmp_path / "db"), *options)
+    place = ["--port", str(free_ports(1)[0]), "--db", str(tmp_path / "db")]
+    shown = await run_cli("", "server", "start-dev", *place, *options)
     assert shown.code == code
     assert part in shown.err
     assert "fault of millwheel" not in shown.err
@@ -157,7 +159,7 @@ async def test_an_option_that_cannot_be_met_is_named(tmp_path: Path, options: li
 
 
 async def test_a_port_for_metrics_that_is_in_use_is_named(server: Server, tmp_path: Path) -> None:
-    place = ["--port", str(free_port()), "--db", str(tmp_path / "db2")]
+    place = ["--port", str(free_ports(1)[0]), "--db", str(tmp_path / "db2")]
     shown = await run_cli("", "server", "start-dev", *place, "--metrics-port", str(server.port))
     assert shown.code == 4
     assert f"cannot serve metrics on 127.0.0.1:{server.port}: Address already in use" in shown.err

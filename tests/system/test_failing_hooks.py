@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from deploy.local.child import free_ports
 from millwheel.cli.stream import kept_note
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
 from tests.system import words as program
-from tests.system.server import Finished, Server, free_port, run_cli
+from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import SOURCE, speak, submit, submit_source
 from tests.system.words import Word
 
@@ -61,7 +62,7 @@ def _page(port: int) -> str:
 @asynccontextmanager
 async def running(tmp_path: Path, source: str, name: str = "words") -> AsyncIterator[Watched]:
     """A server that runs ``source``, a module of the topology's name."""
-    port = free_port()
+    port = free_ports(1)[0]
     server = Server(tmp_path / "db", tmp_path / "server.log", options=("--metrics-port", str(port)))
     try:
         await server.start()

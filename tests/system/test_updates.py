@@ -229,3 +229,12 @@ async def test_states_are_migrated_at_their_next_read_through_failures(server: S
     back = await update(server, SOURCE)
     assert back.code == 5
     assert "states of version 2 are stored" in back.err
+
+
+async def test_a_submit_that_waits_returns_when_all_intervals_run(server: Server) -> None:
+    path = write(server, SOURCE)
+    done = await run_cli(server.address, "topology", "submit", f"{path}:words", "--wait", "30")
+    assert (done.code, done.out) == (0, "topology words is running (version 1)\n"), done.err
+    listed = json.loads(await command(server, "interval", "list", "-o", "json"))
+    assert [one["load"]["serving"] for one in listed] == [True] * len(listed)
+    assert {one["stream"] for one in listed} == {None, "words/seen", "words/dead-letters"}

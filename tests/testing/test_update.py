@@ -258,10 +258,35 @@ def test_another_aggregator_is_refused_another_size_mixes_none() -> None:
         return made
 
     harness = started(counting(10, agg.count()))
-    with pytest.raises(mw.TopologyError, match="set state_version"):
+    with pytest.raises(mw.TopologyError, match="a step of the library converts no states"):
         harness.update(counting(10, agg.mean(lambda word: 1.0)))
     harness.update(counting(20, agg.count()))
     for stamp in (5, 15):
         harness.send("words", Word("a"), mw.Timestamp(stamp))
     harness.finish()
     assert [(r.start, r.end, r.value) for r in harness.values("windows")] == [(0, 10, 2), (0, 20, 2)]
+
+
+@pytest.mark.paper(section="4.4")
+def test_a_step_of_the_library_is_not_told_to_migrate() -> None:
+    def program(of: type, build: Any) -> mw.Topology:
+        steps = mw.Topology("steps")
+        build(steps.source("words", Word).key_by("text"), of)
+        return steps
+
+    def library(words: Any, of: type) -> None:
+        words.update("out", of(), lambda state, word: (state, []), str)
+
+    def own(words: Any, of: type) -> None:
+        class Own(mw.Computation[Word, of]):  # type: ignore[valid-type]
+            def process_record(self, ctx: Any, record: Any) -> None: ...
+
+        words.ordered_by_time().process("out", Own, {})
+
+    for build, remedy in (
+        (library, "a step of the library converts no states: .* or give the step another name"),
+        (own, r"set state_version = 2 and define migrate\(self, stored\)"),
+    ):
+        harness = TopologyHarness(program(int, build))
+        with pytest.raises(mw.TopologyError, match=remedy):
+            harness.update(program(str, build))

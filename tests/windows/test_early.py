@@ -195,7 +195,7 @@ def test_a_pane_of_an_earlier_version_can_be_read() -> None:
             lambda windowed: windowed(windows.tumbling(mw.seconds(1)), {"spread": 2}),
             "without allowed_lateness and early",
         ),
-        (lambda windowed: windows.every(mw.Duration(0)), "positive period"),
+        (lambda windowed: windows.every(mw.Duration(0)), "a positive duration"),
     ],
 )
 def test_early_results_are_refused_where_they_cannot_be(make: Callable[[Any], Any], message: str) -> None:

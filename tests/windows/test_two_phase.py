@@ -165,3 +165,39 @@ def test_the_first_phase_has_the_late_records() -> None:
     harness.advance(now)
     harness.send("hits", Hit("a"), timestamp=Timestamp(now - 1))
     assert harness.values("lost") == [Hit("a")]
+
+
+def test_dead_letters_of_both_phases_have_the_key_of_the_record() -> None:
+    def refuse(total: int) -> int:
+        raise ValueError(f"no {total}")
+
+    def weigh(a: int, record: mw.Record[Hit]) -> int:
+        return a + 100 // record.value.size
+
+    topology = mw.Topology("hits")
+    windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
+    weights = agg.Aggregator(int, lambda: 0, weigh, lambda a, b: a + b, refuse, int)
+    windowed.aggregate("weights", weights, spread=3, options={"on_failure": mw.dead_letter(after=1)})
+    harness = TopologyHarness(topology)
+    harness.send("hits", Hit("a", 0), timestamp=Timestamp(1))
+    harness.send("hits", Hit("b", 1), timestamp=Timestamp(1))
+    harness.advance(Timestamp(30))
+    letters = [(letter.computation, letter.key) for letter in harness.values("dead-letters")]
+    assert letters == [("weights-partial", "a"), ("weights", "b")]
+
+
+def test_two_phases_are_done_at_the_end_of_the_window() -> None:
+    """They needed one more microsecond than one phase, so the results of a window came with the next report."""
+    topology = mw.Topology("hits")
+    windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
+    windowed.aggregate("one", agg.sum("size"))
+    windowed.aggregate("two", agg.sum("size"), spread=4)
+    harness = TopologyHarness(topology)
+    for size in (1, 2, 3):
+        harness.send("hits", Hit("a", size), timestamp=Timestamp(9))
+    harness.advance(Timestamp(9))
+    assert (harness.values("one"), harness.values("two")) == ([], [])
+    harness.advance(Timestamp(10))
+    assert harness.values("two") == harness.values("one")
+    assert [one.timestamp for one in harness.produced("two")] == [10]
+    assert (harness.watermark("one"), harness.watermark("two")) == (10, 10)

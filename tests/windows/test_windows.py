@@ -109,10 +109,10 @@ def test_windows_equal_a_naive_group_by(hits: list[tuple[str, int, int]], shape:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: windows.tumbling(mw.Duration(0)), "must be positive"),
+        (lambda: windows.tumbling(mw.Duration(0)), "must be a positive duration"),
         (
             lambda: windows.Aggregate(windows.tumbling(mw.seconds(1)), agg.count(), allowed_lateness=mw.Duration(-1)),
-            "must not be negative",
+            "must be a duration of 0 or more",
         ),
         (lambda: windows.sliding(mw.Duration(5), mw.Duration(6)), "would skip records"),
         (lambda: windows.tumbling(mw.hours(7), zone="UTC"), "must divide a day or be whole days"),

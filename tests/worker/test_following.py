@@ -27,7 +27,8 @@ from tests.worker.doubles import ScriptedCore, World
 class Here:
     """An interval that runs here."""
 
-    def __init__(self, core: ScriptedCore) -> None:
+    def __init__(self, core: ScriptedCore, *senders: str) -> None:
+        self.senders = frozenset(senders)
         queue = RunQueue(asyncio.get_running_loop())
         self.host = CoreHost("c.1.j1", core, FaultyStore(), World(), queue)
 
@@ -95,7 +96,7 @@ async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
         SenderWatermarks({"weak.1": 9}, {"weak.1": [(left, 4)]}),
         SenderWatermarks({"weak.1": 9}),
     ]
-    following = SenderWatch(watch, {"c.1.j1": Here(core)})
+    following = SenderWatch(watch, {"c.1.j1": Here(core, "weak.1")})
     following.follow(frozenset({"weak.1", "gone.1"}))
     for update in sent:
         updates.put_nowait(update)
@@ -104,6 +105,25 @@ async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
     known = following.known()
     assert known.values == {"weak.1": 9}
     assert {name: dict(members) for name, members in known.sequencers.items()} == {"weak.1": {left: 4, right: 2}}
+    await following.close()
+
+
+async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
+    updates: asyncio.Queue[SenderWatermarks] = asyncio.Queue()
+    first, second = ScriptedCore(), ScriptedCore()
+
+    async def watch(senders: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+        while True:
+            yield await updates.get()
+
+    following = SenderWatch(watch, {"c.1.j1": Here(first, "a.1", "b.1"), "c.2.j1": Here(second, "b.1")})
+    following.follow(frozenset({"a.1", "b.1"}))
+    sent = [SenderWatermarks({"a.1": 5}), SenderWatermarks({"b.1": 6})]
+    for update in sent:
+        updates.put_nowait(update)
+    await until(lambda: second.events)
+    assert first.events == sent
+    assert second.events == sent[1:]
     await following.close()
 
 
@@ -117,7 +137,7 @@ async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
         while True:
             yield await updates.get()
 
-    following = SenderWatch(watch, {"c.1.j1": Here(core)})
+    following = SenderWatch(watch, {"c.1.j1": Here(core, "count.1")})
     senders = frozenset({"injector/s", "count.1"})
     first, second = {"injector/s": (("t", 5),)}, {"injector/s": (("t", 9),)}
     following.follow(senders, first)

@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import handover_pb2_grpc
 from millwheel.sdk.errors import PackageError
 from millwheel.store.contract import Append, PartId
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.interval.divided import divide, joined
+from millwheel.worker.interval.commits.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
 from millwheel.worker.shell import handover
 from millwheel.worker.shell.handover import HandoverService

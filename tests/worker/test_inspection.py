@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -37,14 +38,16 @@ class Damaged(MemoryStore):
         raise CorruptValueError("row of key b'k'", "its checksum does not match")
 
 
-def service(solo: Solo, store: MemoryStore | None = None) -> InspectionService:
+def service(solo: Solo, store: MemoryStore | None = None, append_seconds: float = 60) -> InspectionService:
     store = store or MemoryStore()
     owned = OwnedStates(lambda incarnation, key: "solo.1.j1", lambda journal: solo.core, lambda journal: "", store)
-    return InspectionService(owned, store, wire.GetWorkerLoadResponse)
+    return InspectionService(owned, store, wire.GetWorkerLoadResponse, append_seconds)
 
 
-async def inspected(solo: Solo, store: MemoryStore | None = None) -> wire.InspectKeyResponse:
-    return await service(solo, store).InspectKey(
+async def inspected(
+    solo: Solo, store: MemoryStore | None = None, append_seconds: float = 60
+) -> wire.InspectKeyResponse:
+    return await service(solo, store, append_seconds).InspectKey(
         wire.InspectKeyRequest(incarnation=IncarnationId("solo.1"), key=b"k"), None
     )
 
@@ -121,3 +124,23 @@ async def test_the_owner_reports_what_holds_its_watermark_now() -> None:
     assert "key 'k' waits for its next attempt after 2 failed: ValueError at test_inspection.py" in answer.hold.subject
     assert (answer.failures.blocked_keys, answer.failures.oldest[0].key) == (1, b"k")
     assert [(one.hook, one.failures) for one in answer.hooks] == [("process_record", 2)]
+
+
+async def test_a_key_is_shown_as_its_last_commit_leaves_it() -> None:
+    """It showed what was sealed, under the number of the commit before."""
+    solo = Solo(Picky())
+    solo.deliver(("k", "good", 1))
+    asked = asyncio.create_task(inspected(solo))
+    await asyncio.sleep(0)
+    solo.commit_all()
+    answer = await asked
+    assert (answer.state_text, answer.commit, answer.sealed_commit) == ("1", 1, 0)
+
+
+async def test_a_commit_that_the_store_does_not_take_is_named() -> None:
+    solo = Solo(Picky())
+    solo.deliver(("k", "good", 1))
+    solo.commit_all()
+    solo.deliver(("k", "good", 2))
+    answer = await inspected(solo, append_seconds=0)
+    assert (answer.state_text, answer.commit, answer.sealed_commit) == ("2", 1, 2)

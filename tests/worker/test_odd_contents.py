@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millwheel.store.contract import CorruptValueError
-from millwheel.worker.interval.divided import joined
+from millwheel.worker.interval.commits.divided import joined
 from millwheel.worker.interval.entry import TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, decode
 

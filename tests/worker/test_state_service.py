@@ -71,7 +71,7 @@ def request(*keys: str) -> wire.GetStatesRequest:
 
 async def states(service: StateService, *keys: str) -> list[Any]:
     """The decoded states, or errors."""
-    answer = await service._answer(request(*keys))  # noqa: SLF001  # without gRPC's context
+    answer = await service.answer(request(*keys))
     return [one.error or (msgspec.msgpack.decode(one.state) if one.state else None) for one in answer.states]
 
 

@@ -19,6 +19,7 @@ from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import chunk_key, topology_key, worker_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -245,6 +246,62 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
     another = hosted(one, "c.1.j2", 5)
     await noticed()
     assert another.of(CatalogChanged), "a new owner knows nothing yet"
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
+    one = worker(tmp_path)
+    core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
+    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(senders))
+    one.notices.notify()
+    one.notices.watch.publish(SenderWatermarks({"b.1": 7}))
+    monkeypatch.setattr(one.notices.watch, "known", lambda: SenderWatermarks({"b.1": 7}))
+    senders.add("b.1")
+    one.notices.notify()
+    await until(lambda: len(core.of(CatalogChanged)) == 2)
+    assert core.events[-2].senders == {"a.1", "b.1"}
+    assert core.events[-1] == SenderWatermarks({"b.1": 7})
+    one.notices.notify()
+    one.notices.watch.publish(SenderWatermarks({"b.1": 8}))
+    await until(lambda: core.events[-1] == SenderWatermarks({"b.1": 8}))
+    assert [type(event) for event in core.events].count(SenderWatermarks) == 3
+    await one.notices.watch.close()
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled and submitted again in one jump of the catalog: the new intervals began at the former end."""
+
+    class Ended(Quiet):
+        async def watch(self, computations: Iterable[str]) -> AsyncIterator[SenderWatermarks]:
+            yield SenderWatermarks({"injector/s": MAX_TIMESTAMP})
+            await asyncio.Event().wait()
+
+    one = worker(tmp_path, Ended())
+    lives = {"injector/s": (("t", 5),)}
+    monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(lives))
+    monkeypatch.setattr(one.catalog, "injector_lives", lambda: dict(lives))
+    former = hosted(one, "c.1.j1", 4)
+    one.notices.notify()
+    await until(lambda: former.of(SenderWatermarks) and former.events[-1].values)
+    late = hosted(one, "c.1.j2", 5)
+    one.notices.notify()
+    await until(lambda: late.of(SenderWatermarks))
+    assert late.events[-1].values == {"injector/s": MAX_TIMESTAMP}
+    lives["injector/s"] = (("t", 9),)
+    monkeypatch.setattr(one.notices.watch, "_watch", Quiet().watch)
+    new = hosted(one, "c.2.j1", 6)
+    one.notices.notify()
+    await until(lambda: new.of(SenderWatermarks))
+    assert new.of(SenderWatermarks) == [SenderWatermarks({})]
+    await one.notices.watch.close()
     await one.ownership.drop_all()
 
 

@@ -16,7 +16,8 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
     dedup.abandon(verdict, indexes | None)                     # give up fresh records (refused as full)
     dedup.admit(sequence); dedup.retire(sequence)              # after UNKNOWN_SEQUENCE, after a change of the catalog
     dedup.retire_injector(origin); dedup.retire_query(query)   # when an operator retires them
-    dedup.advance(computation, watermark, slack, sequencers)   # an authority broadcast: collects opaque ids
+    dedup.learn(computation, sequencers)                       # an authority broadcast: first its sequencers,
+    dedup.advance(computation, watermark, slack)               # then its value, which collects opaque ids
     for sealed in dedup.seal(): ...                            # write sealed.ids and sealed.filter as base parts,
         dedup.segment_stored(sealed.name)                      # then report that they are stored
     snapshot = dedup.snapshot()                                # blobs to store, and the segments that must stay

@@ -1,4 +1,12 @@
-"""The interval core: one owned key interval as a pure state machine. Start reading in ``core.py``."""
+"""The interval core: one owned key interval as a pure state machine. Start reading in ``core.py``.
+
+``state.py`` names the owners of its data. Four folders have what works on it:
+
+- ``hooks/``: which key runs next, and how.
+- ``commits/``: from a batch of hooks to the journal, and the checkpoints that keep the journal short.
+- ``outbox/``: productions until their ACKs.
+- ``cache/``: key states in memory, and the pages of growing states.
+"""
 
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.draining import DrainingCore

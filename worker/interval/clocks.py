@@ -1,15 +1,24 @@
-"""The input watermark and the clocks of one interval (sections 4.5, 4.6; G7)."""
+"""The watermarks and the clocks of one interval (sections 4.5, 4.6; G7)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP, TimeDomain
-from millwheel.model.watermarks import InputWatermark
+from millwheel.model.time import LAST_TIMESTAMP, MAX_CLOCK_SKEW_US, MIN_TIMESTAMP, TimeDomain
+from millwheel.model.watermarks import InputWatermark, MinTracker
+from millwheel.rpc.v1.watermark_pb2 import (
+    HOLD_KIND_INPUT,
+    HOLD_KIND_PRODUCTION,
+    HOLD_KIND_RECORD,
+    HOLD_KIND_STATE,
+    HOLD_KIND_TIMER,
+    HoldKind,
+)
 from millwheel.sdk.scope import Scope
+from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 
-__all__ = ["IntervalClocks"]
+__all__ = ["IntervalClocks", "OutputWatermark"]
 
 
 class IntervalClocks:
@@ -90,3 +99,45 @@ class IntervalClocks:
     def _set_key_bounds(self, bounds: KeyWatermarkBounds) -> None:
         self.key_bounds, self.bounded = bounds, bool(bounds.rows())
         self._scope.bound_of = bounds.of if self.bounded else None
+
+
+class OutputWatermark:
+    """The output watermark of one interval, at its oldest unfinished work.
+
+    Unfinished are uncommitted records, productions without an ACK, timers, and holds.
+    """
+
+    __slots__ = ("_holds", "_productions", "_records", "value")
+
+    def __init__(self, records: MinTracker, productions: MinTracker, holds: Holds) -> None:
+        """``records``, ``productions``: their timestamps. Their owners are the intake and the outbox."""
+        self._records = records
+        self._productions = productions
+        self._holds = holds
+        self.value: int = MIN_TIMESTAMP
+        """The output watermark last reported. It is monotone."""
+
+    def lowest(self, watermark: int, *times: int | None) -> tuple[int, HoldKind.ValueType]:
+        """The least timestamp of unfinished work, and the kind of that work (section 4.5).
+
+        Args:
+            watermark: The input watermark in use.
+            times: The times of the first event-time timers: in memory, and in the store. None: there are none.
+        """
+        output, kind = watermark, HOLD_KIND_INPUT
+        if (first := self._records.min()) <= output:
+            output, kind = first, HOLD_KIND_RECORD
+        if (first := self._productions.min()) < output:
+            output, kind = first, HOLD_KIND_PRODUCTION
+        for time in times:
+            # A timer at the end of time holds one step before it, as ``Hold.cover`` says.
+            if time is not None and (first := min(time, LAST_TIMESTAMP)) < output:
+                output, kind = first, HOLD_KIND_TIMER
+        if (first := min(self._holds.stated.min(), self._holds.passing.min())) < output:
+            output, kind = first, HOLD_KIND_STATE
+        return output, kind
+
+    def rise(self, to: int) -> int:
+        """Raise the output watermark to ``to``, unless it is higher. Returns it. It never goes back (G7)."""
+        self.value = max(to, self.value)
+        return self.value

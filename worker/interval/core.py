@@ -18,19 +18,19 @@ from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
-from millwheel.worker.interval.commits import CommitPipeline
+from millwheel.worker.interval.cache.eviction import evict_cells
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.parents import Needs
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
-from millwheel.worker.interval.eviction import evict_cells
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
-from millwheel.worker.interval.parents import Needs
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.scheduler import KeyScheduler
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
+from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject, waits_for_input
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -172,7 +172,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._checkpoints.recovered(self.state.clocks.elapsed)
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
-        self.state.holds.raise_output(watermark)
+        self.state.output.rise(watermark)
         out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
         for delivery in self._early_deliveries.take():
             out.extend(self._receiver.deliver(delivery))
@@ -275,7 +275,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
-            if commits.settle_weak(out) or (spilled.parts and checkpoints.spilling.may_take_in):
+            settled = bool(commits.weak_queue) and commits.settle_weak(out)
+            if settled or (spilled.parts and checkpoints.spilling.may_take_in):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
@@ -307,12 +308,21 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
         timers = self.state.timers
         times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
-        return self.state.holds.lowest(self.state.clocks.watermark, *times)
+        return self.state.output.lowest(self.state.clocks.watermark, *times)
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
         held, hold = self._held()
-        return hold, self._subject(hold, max(held, self.state.holds.output))
+        value = max(held, self.state.output.value)
+        if hold == HoldKind.HOLD_KIND_INPUT:
+            return hold, self._subject(hold, value)
+        return hold, hold_subject(self.state, hold, value, asked=True)
+
+    def awaited_groups(self) -> list[str]:
+        """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
+        held, hold = self._held()
+        waits = waits_for_input(self.state, hold, max(held, self.state.output.value))
+        return self._inputs.holding()[:3] if waits else []
 
     def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
         return hold_subject(self.state, hold, value)
@@ -321,7 +331,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
         state = self.state
         output, hold = self._held()
-        output = state.holds.raise_output(output)
+        output = state.output.rise(output)
         detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
         reported = (output, state.clocks.watermark, hold, detail)
         at_once = self._reported_failures == 0 or failures == BLOCKED

@@ -103,7 +103,7 @@ class DrainingCore(IntervalCore):
         """Report the output watermark if its value or its hold kind has changed."""
         state = self.state
         output, hold = self._held()
-        output = state.holds.raise_output(output)
+        output = state.output.rise(output)
         if (output, hold) == self._reported_hold:
             return ()
         self._reported_hold = output, hold

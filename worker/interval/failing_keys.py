@@ -112,7 +112,9 @@ class FailingKeys:
         """The number of failed attempts."""
         self.blocked = 0
         self.last: KeyFailure | None = None
-        """The newest failure. Its key may no longer be blocked."""
+        """The newest failure of work that has not succeeded since: its key is blocked, or the work was given up."""
+        self._given_up: KeyFailure | None = None
+        """The newest failure of work that was given up."""
         self._detailed: dict[bytes, KeyFailure] = {}
 
     def failed(self, before: KeyFailure | None, now: KeyFailure) -> None:
@@ -128,9 +130,13 @@ class FailingKeys:
             now.text = now.letter = ""
 
     def cleared(self, failure: KeyFailure) -> None:
-        """The key is no longer blocked by its failure."""
+        """The key is no longer blocked by its failure: its work has succeeded or was given up."""
         self.blocked -= 1
         self._detailed.pop(failure.key, None)
+        if failure.next_attempt is None:
+            self._given_up = failure
+        elif failure is self.last:
+            self.last = self._given_up
 
     def oldest(self, count: int) -> list[KeyFailure]:
         """Up to ``count`` blocked keys, those with the longest failures first."""

@@ -1,7 +1,7 @@
-"""The holds of one interval, and the output watermark that they allow (sections 4.5, 5.2, 7.2; G7, G8).
+"""The holds of one interval (sections 4.5, 5.2; G7, G8).
 
-The output watermark stands at the oldest unfinished work: uncommitted records, productions without an ACK, timers, and
-holds. Each hold is stated or passing:
+The output watermark stays at or below the lowest hold (``OutputWatermark``, ``clocks.py``). Each hold is stated or
+passing:
 
 - A hold is *stated* while a hook may still end it. It belongs to a key, to a timer that is set, or to a part of spilled
   timers. Each of these owners states its hold when it begins, and names the passing hold that replaces it when it ends.
@@ -15,21 +15,13 @@ fire for a passing one (G13).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
-from millwheel.rpc.v1.watermark_pb2 import (
-    HOLD_KIND_INPUT,
-    HOLD_KIND_PRODUCTION,
-    HOLD_KIND_RECORD,
-    HOLD_KIND_STATE,
-    HOLD_KIND_TIMER,
-    HoldKind,
-)
 
-__all__ = ["Hold", "Holds"]
+__all__ = ["Hold", "Holds", "joined"]
 
 
 class Hold:
@@ -39,7 +31,7 @@ class Hold:
     timestamps that it covers. A hold that covers nothing costs nothing.
 
     Invariant: a hold ends exactly once, by ``release`` or because another hold took it over. Afterwards every use is an
-    error. A hold that its owner forgets never ends: ``Holds.check`` finds it.
+    error. A hold that its owner forgets never ends: ``check_holds`` (``invariants.py``) finds it.
     """
 
     __slots__ = ("_holds", "at", "count")
@@ -82,48 +74,50 @@ class Hold:
             holds._drop(self)
 
 
+def joined(hold: Hold | None, other: Hold) -> Hold:
+    """One hold with what both cover. None: there is only the other."""
+    if hold is None:
+        return other
+    hold.take(other)
+    return hold
+
+
 class Holds:
-    """The holds of one interval, and its output watermark.
+    """The holds of one interval."""
 
-    ``records`` and ``productions`` have the timestamps of uncommitted records and of productions without an ACK. Their
-    owners are the intake and the outbox.
-    """
+    __slots__ = ("_open", "of_keys", "passing", "stated")
 
-    __slots__ = ("_open", "_passing", "_productions", "_records", "_stated", "of_keys", "output")
-
-    def __init__(self, records: MinTracker, productions: MinTracker) -> None:
-        self._records = records
-        self._productions = productions
+    def __init__(self) -> None:
         self.of_keys: dict[bytes, int] = {}
         """The stated hold of each key that has one. Only ``set_of_key`` changes it."""
-        self._stated = MinTracker()
-        self._passing = MinTracker()
+        self.stated = MinTracker()
+        """The timestamps of the stated holds. Others read them only."""
+        self.passing = MinTracker()
+        """The timestamps of the passing holds. Others read them only."""
         self._open: dict[Hold, None] = {}
         """The passing holds that cover something."""
-        self.output: int = MIN_TIMESTAMP
-        """The output watermark last reported. It is monotone."""
 
     def __len__(self) -> int:
         """The number of stated holds, and of passing holds that cover something."""
-        return len(self._stated) + len(self._open)
+        return len(self.stated) + len(self._open)
 
     def min(self) -> int:
         """The lowest hold. MAX_TIMESTAMP: there is none."""
-        return min(self._stated.min(), self._passing.min())
+        return min(self.stated.min(), self.passing.min())
 
     def min_stated(self) -> int:
         """The lowest stated hold. MAX_TIMESTAMP: there is none."""
-        return self._stated.min()
+        return self.stated.min()
 
     def items(self) -> Iterator[tuple[int, int]]:
         """(timestamp, number of holds). A timestamp may appear several times."""
-        return chain(self._stated.items(), ((hold.at, hold.count) for hold in self._open))
+        return chain(self.stated.items(), ((hold.at, hold.count) for hold in self._open))
 
     # Stated holds. Their owners call these: the timer tables, the spilled timers, and ``set_of_key``.
 
     def begin(self, at: int) -> None:
         """A stated hold begins."""
-        self._stated.add(at)
+        self.stated.add(at)
 
     def end(self, at: int, ending: Hold | None) -> None:
         """A stated hold ends.
@@ -136,7 +130,7 @@ class Holds:
         Raises:
             KeyError: There is no stated hold at ``at``.
         """
-        self._stated.remove(at)
+        self.stated.remove(at)
         if ending is not None:
             ending.cover(at)
 
@@ -145,7 +139,7 @@ class Holds:
         previous = self.of_keys.pop(key, None)
         if at is not None:
             self.of_keys[key] = at
-            self._stated.add(at)
+            self.stated.add(at)
         if previous is not None:
             self.end(previous, ending)
 
@@ -158,71 +152,22 @@ class Holds:
             hold.cover(at)
         return hold
 
+    def covering(self, hold: Hold | None, at: int) -> Hold:
+        """``hold``, or a new one for None, which covers ``at`` too."""
+        if hold is None:
+            hold = Hold(self)
+        hold.cover(at)
+        return hold
+
     def _lower(self, hold: Hold, at: int) -> None:
         """``hold`` stands at ``at`` from here on."""
         if hold.count:
-            self._passing.remove(hold.at)
+            self.passing.remove(hold.at)
         else:
             self._open[hold] = None
-        self._passing.add(at)
+        self.passing.add(at)
         hold.at = at
 
     def _drop(self, hold: Hold) -> None:
-        self._passing.remove(hold.at)
+        self.passing.remove(hold.at)
         del self._open[hold]
-
-    # The output watermark.
-
-    def lowest(self, watermark: int, *times: int | None) -> tuple[int, HoldKind.ValueType]:
-        """The least timestamp of unfinished work, and the kind of that work (section 4.5).
-
-        Args:
-            watermark: The input watermark in use.
-            times: The times of the first event-time timers: in memory, and in the store. None: there are none.
-        """
-        output, kind = watermark, HOLD_KIND_INPUT
-        if (first := self._records.min()) <= output:
-            output, kind = first, HOLD_KIND_RECORD
-        if (first := self._productions.min()) < output:
-            output, kind = first, HOLD_KIND_PRODUCTION
-        for time in times:
-            # A timer at the end of time holds one step before it, as ``Hold.cover`` says.
-            if time is not None and (first := min(time, LAST_TIMESTAMP)) < output:
-                output, kind = first, HOLD_KIND_TIMER
-        if (first := self.min()) < output:
-            output, kind = first, HOLD_KIND_STATE
-        return output, kind
-
-    def raise_output(self, to: int) -> int:
-        """Raise the output watermark to ``to``, unless it is higher. Returns it. It never goes back (G7)."""
-        self.output = max(to, self.output)
-        return self.output
-
-    def check(self, stated: Iterable[int], passing: Iterable[Hold]) -> None:
-        """Check that each hold has an owner, and each owner its hold.
-
-        Args:
-            stated: The stated holds that the timers, the spilled timers and the keys have.
-            passing: The passing holds of all owners.
-
-        Raises:
-            RuntimeError: A hold was lost, or ended too early.
-        """
-        kept, needed = dict(self._stated.items()), _counted(stated)
-        if kept != needed:
-            raise RuntimeError(f"the stated holds are {kept}, and their owners have {needed}")
-        owned = [hold for hold in passing if hold.count]
-        if len(owned) != len(self._open) or set(owned) != self._open.keys():
-            times = sorted(hold.at for hold in self._open), sorted(hold.at for hold in owned)
-            raise RuntimeError("the passing holds are at {}, and those of owners at {}".format(*times))
-        kept, needed = dict(self._passing.items()), _counted(hold.at for hold in self._open)
-        if kept != needed:
-            raise RuntimeError(f"the passing holds are {needed}, and the output watermark stands by {kept}")
-
-
-def _counted(times: Iterable[int]) -> dict[int, int]:
-    """How often each time appears. It is called after each event of a checked interval, and mostly with few times."""
-    counts: dict[int, int] = {}
-    for at in times:
-        counts[at] = counts.get(at, 0) + 1
-    return counts

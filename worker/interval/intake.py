@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from millwheel.model.page_keys import any_page_key
+from millwheel.model.page_keys import PAGE_BYTE
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -241,7 +241,7 @@ class IntervalReceiver:
             return problem
         if keys and (min(keys) < own.start or (own.end is not None and max(keys) >= own.end)):
             return f"keys outside the interval {own}: look up the interval map again"
-        if any_page_key(keys):
+        if PAGE_BYTE in b"".join(keys):
             return "a key with the byte 0xFF: a key is text in UTF-8, which never has this byte"
         return None
 

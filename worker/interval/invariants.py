@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from millwheel.model.core_protocol import RisingValues, require
-from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.runner import Runner
+from millwheel.worker.interval.holds import Hold, Holds
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import IntervalEffect
 
-__all__ = ["IntervalInvariants"]
+__all__ = ["IntervalInvariants", "check_holds"]
 
 
 class IntervalInvariants:
@@ -35,7 +35,7 @@ class IntervalInvariants:
         point = journal.truncation_point
         self._rising.check(
             watermark=state.clocks.watermark,
-            output=state.holds.output,
+            output=state.output.value,
             elapsed=state.clocks.elapsed,
             committed=journal.committed,
             truncation_point=point,
@@ -52,7 +52,7 @@ class IntervalInvariants:
             if len(table):
                 stated += [effective_hold(one, domain) for _, _, one in table.items()]
         stated += [part.hold for part in state.timers.spilled.parts.values()]
-        state.holds.check((at for at in stated if at is not None), passing)
+        check_holds(state.holds, (at for at in stated if at is not None), passing)
 
     def check_rest(
         self, runner: Runner, work: Callable[[list[IntervalEffect]], None], next_deadline: Callable[[], int | None]
@@ -75,3 +75,35 @@ class IntervalInvariants:
         # All deadlines that have passed ask for a Tick now.
         same = {None if at is None else max(at, now) for at in (deadline, next_deadline())}
         require(len(same) == 1, "the deadline is known (G8)")
+
+
+def check_holds(holds: Holds, stated: Iterable[int], passing: Iterable[Hold]) -> None:
+    """Check that each hold has an owner, and each owner its hold.
+
+    Args:
+        holds: The holds.
+        stated: The stated holds that the timers, the spilled timers and the keys have.
+        passing: The passing holds of all owners.
+
+    Raises:
+        RuntimeError: A hold was lost, or ended too early.
+    """
+    kept, needed = dict(holds.stated.items()), _counted(stated)
+    if kept != needed:
+        raise RuntimeError(f"the stated holds are {kept}, and their owners have {needed}")
+    covering = holds._open
+    owned = [hold for hold in passing if hold.count]
+    if len(owned) != len(covering) or set(owned) != covering.keys():
+        times = sorted(hold.at for hold in covering), sorted(hold.at for hold in owned)
+        raise RuntimeError("the passing holds are at {}, and those of owners at {}".format(*times))
+    kept, needed = dict(holds.passing.items()), _counted(hold.at for hold in covering)
+    if kept != needed:
+        raise RuntimeError(f"the passing holds are {needed}, and the output watermark stands by {kept}")
+
+
+def _counted(times: Iterable[int]) -> dict[int, int]:
+    """How often each time appears. It is called after each event of a checked interval, and mostly with few times."""
+    counts: dict[int, int] = {}
+    for at in times:
+        counts[at] = counts.get(at, 0) + 1
+    return counts

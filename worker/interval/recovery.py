@@ -13,12 +13,12 @@ from typing import Final
 from millwheel.model.keys import KeyInterval
 from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
-from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
+from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.interval.base_parts import (
+from millwheel.worker.interval.commits.base_parts import (
     HOLDS_PART,
     INHERITED_PART,
     META_PART,
@@ -26,7 +26,14 @@ from millwheel.worker.interval.base_parts import (
     TIMERS_PART,
     VOIDS_PART,
 )
-from millwheel.worker.interval.divided import ENTRY_PART, base_parts, entry_parts, is_entry_part, joined, names_base
+from millwheel.worker.interval.commits.divided import (
+    ENTRY_PART,
+    base_parts,
+    entry_parts,
+    is_entry_part,
+    joined,
+    names_base,
+)
 from millwheel.worker.interval.entry import (
     BaseMeta,
     InheritedRow,
@@ -41,7 +48,7 @@ from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART, CommitCounts
+from millwheel.worker.journal import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
@@ -128,7 +135,7 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     """Move the recovered values into the soft state."""
     state.ids.dedup, state.journal.segments = whole.dedup, whole.segments
     state.clocks.restore(whole.watermark, whole.wall, whole.key_bounds)
-    state.holds.raise_output(whole.output)
+    state.output.rise(whole.output)
     state.journal.restore_counts(whole.counts.row)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
@@ -227,7 +234,7 @@ class _Reader:
         A parent's are loaded, because the child's base stores them.
         """
         where = f"journal {self._journal}, base part"
-        spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds(MinTracker(), MinTracker()))
+        spilled = self._state.timers.spilled if self._keys is None else SpilledTimers(Holds())
         for part, blob in parts.items():
             if part.name.startswith(FAR_PART) and not is_spilled([part]):
                 spilled.add(SpilledPart.decode(part, blob, f"{where} {part.name}"))

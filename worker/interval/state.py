@@ -8,20 +8,21 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
+from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
-from millwheel.worker.interval.cells import CellCache
-from millwheel.worker.interval.clocks import IntervalClocks
-from millwheel.worker.interval.flows import INDEX_BITS
+from millwheel.worker.interval.cache.cells import CellCache
+from millwheel.worker.interval.cache.pages import PageTable, undoable
+from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.outbox import Outbox
-from millwheel.worker.interval.pages import PageTable, undoable
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
-from millwheel.worker.journal import CommitCounts, OwnedJournal
+from millwheel.worker.journal import OwnedJournal
 
 __all__ = ["INDEX_BITS", "IntervalConfig", "IntervalSettings", "IntervalState"]
 
@@ -44,14 +45,16 @@ class IntervalState(IntervalSetup):
         if program.growing:
             program = undoable(program, lambda: self.pages)
         super().__init__(config, program, outputs, meter)
-        self.clocks = IntervalClocks(self.scope, InputWatermark(config.senders))
+        inputs = InputWatermark(config.senders)
+        self.clocks = IntervalClocks(self.scope, inputs)
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack, program.options.exactly_once)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack, inputs, program.options.exactly_once)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
         self.outbox = Outbox(locate)
-        self.holds = Holds(self.intake.pending, self.outbox.unacked.held)
+        self.holds = Holds()
+        self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)
         self.pages = PageTable(self, self.cells, self.timers.processing_time)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.worker.admission import DeliveryAdmission
-from millwheel.worker.interval.commits import CommitPipeline
-from millwheel.worker.interval.scheduler import KeyScheduler
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import (

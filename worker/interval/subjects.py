@@ -8,15 +8,17 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from millwheel.model.time import TimeDomain
+from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
-__all__ = ["BLOCKED", "hold_detail", "hold_subject"]
+__all__ = ["BLOCKED", "hold_detail", "hold_subject", "waits_for_input"]
 
 _MAX_LOOKED_AT: Final = 16
+_MAX_TIMERS_ASKED: Final = 10_000
+"""The same for timers when somebody asks: some milliseconds."""
 _MAX_CHARACTERS: Final = 80
 
 
@@ -35,8 +37,11 @@ def hold_detail(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes |
     return key, blocked.attempts if blocked.failure is None or blocked.failure.next_attempt is not None else BLOCKED
 
 
-def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> str:
-    """What holds the output watermark at ``value``, besides senders. Empty if only a long search could find it."""
+def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int, *, asked: bool = False) -> str:
+    """What holds the output watermark at ``value``, besides senders. Empty if only a long search could find it.
+
+    ``asked``: somebody waits for the answer, so the search may be longer.
+    """
     if hold == HoldKind.HOLD_KIND_RECORD:
         return _record(state, value)
     if hold == HoldKind.HOLD_KIND_PRODUCTION:
@@ -44,7 +49,15 @@ def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int) -> 
     if hold == HoldKind.HOLD_KIND_TIMER:
         first = state.timers.tables[TimeDomain.EVENT_TIME].first()
         return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
-    return _hold(state, value)
+    return _hold(state, value, _MAX_TIMERS_ASKED if asked else _MAX_LOOKED_AT)
+
+
+def waits_for_input(state: IntervalState, hold: HoldKind.ValueType, value: int) -> bool:
+    """Whether a timer holds the output watermark at ``value`` that waits for the input watermark."""
+    if hold != HoldKind.HOLD_KIND_STATE:
+        return False
+    found = _waiting_timer(state, value, _MAX_TIMERS_ASKED)
+    return found is not None and found[2] is TimeDomain.EVENT_TIME
 
 
 def _shown(key: bytes) -> str:
@@ -85,7 +98,7 @@ def _production(state: IntervalState, value: int) -> str:
     return ""
 
 
-def _hold(state: IntervalState, value: int) -> str:
+def _hold(state: IntervalState, value: int, timers: int) -> str:
     for key, held in islice(state.holds.of_keys.items(), _MAX_LOOKED_AT):
         if held == value:
             return f"key {_shown(key)}"
@@ -93,8 +106,18 @@ def _hold(state: IntervalState, value: int) -> str:
         for at, domain, tag in blocked.due:
             if at == value and domain is TimeDomain.EVENT_TIME:
                 return f"timer {tag!r} of key {_shown(key)} is due and {_waits(blocked)}"
+    found = _waiting_timer(state, value, timers)
+    if found is None:
+        return ""
+    key, tag, domain, at = found
+    clock = "its low watermark" if domain is TimeDomain.EVENT_TIME else "the clock"
+    return f"timer {tag!r} of key {_shown(key)} waits until {clock} is {format_timestamp(Timestamp(at))}"
+
+
+def _waiting_timer(state: IntervalState, value: int, most: int) -> tuple[bytes, str, TimeDomain, int] | None:
+    """The key, tag, domain and time of a timer with a stated hold at ``value``."""
     for domain, table in state.timers.tables.items():
-        for key, tag, setting in islice(table.items(), _MAX_LOOKED_AT):
+        for key, tag, setting in islice(table.items(), most):
             if effective_hold(setting, domain) == value:
-                return f"timer {tag!r} of key {_shown(key)}"
-    return ""
+                return key, tag, domain, setting.at
+    return None

@@ -1,4 +1,4 @@
-"""Group commit: sealing entries, retention, and the steps after an append (sections 6.1.1, 6.1.2).
+"""Group commit: sealing entries, and the steps after an append (sections 6.1.1, 6.1.2).
 
 Invariant: at most one entry is between seal and acknowledgement. Senders are ACKed, and subscribers see records, only
 when the entry with these records is in the journal (G1).
@@ -6,7 +6,7 @@ when the entry with these records is in the journal (G1).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,19 +18,13 @@ from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
 from millwheel.worker.log.intake import FreshRecords
 from millwheel.worker.log.messages import CursorsAnswer, LogEffect
-from millwheel.worker.log.segments import LogSegment
+from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Acknowledge, Appended
 
-__all__ = ["LogCommits", "Retainer"]
+__all__ = ["LogCommits"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
-
-_SEGMENTS_PER_AGE: Final = 8
-"""The open segment ends at the maximum age divided by this, so retention is that precise. The log's age is journaled
-as often, if no other commit does it. So a takeover sets the age back by no more than that."""
-_MIN_SEGMENT_AGE_US: Final = 1_000_000
-"""The minimum for both periods, in microseconds."""
 
 
 @dataclass(slots=True)
@@ -80,20 +74,30 @@ class LogCommits:
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.queue or state.cursors.urgent or self._retainer.fills(state.cursors.durable):
+        if state.intake.queue or state.cursors.urgent or self._is_full(state.cursors.durable):
             return True
         alarm = self._alarm()
         return alarm is not None and alarm <= state.clock.now
+
+    def _is_full(self, cursors: Mapping[str, int]) -> bool:
+        """Whether the log is at its cap, and would drop all its records if the open segment ended now.
+
+        A log at its cap may refuse every record (``LogIntake.bound``). So no record would ever end the segment (G8).
+        """
+        state = self.state
+        return state.records.kept >= state.settings.cap_bytes and self._retainer.drops_all(cursors)
 
     def _alarm(self) -> int | None:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
         state = self.state
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and bool(self._subscribers)
+        kept = state.records.start < state.records.end
+        ages = kept and (state.config.retention.stated or not state.cursors.durable)
         alarms = (
             None if since is None else since + state.settings.ack_delay,
             state.clock.appended_at + state.settings.watermark_delay if waits else None,
-            self._retainer.due(),
+            self._retainer.due() if ages else None,
         )
         return min((alarm for alarm in alarms if alarm is not None), default=None)
 
@@ -109,7 +113,9 @@ class LogCommits:
         checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
         after = cursors.durable if changes is None else cursors.after(changes)
         cuts = self._cuts(pieces, checkpoint, after)
-        start = self._retainer.start_after(after, cuts)
+        start = state.records.start
+        if cuts or state.records.closed:
+            start = self._retainer.start_after(after, cuts)
         # Without records there are no ids, and the other facts may wait for the next commit with records.
         delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces) if pieces else None
         entry = self._entry(pieces, cuts, start, changes, delta)
@@ -151,7 +157,9 @@ class LogCommits:
         limit, current = self.state.settings.segment_bytes, self.state.records.open
         at, size = current.end, current.size
         cuts: list[int] = []
-        if size and (self._retainer.is_old(current) or self._retainer.fills(cursors)):
+        cut_age = self._retainer.cut_age
+        if size and ((cut_age and self.state.clock.age - current.opened >= cut_age) or self._is_full(cursors)):
+            # It is old: its records must not wait for new ones to be dropped. Or the log is full.
             cuts.append(at)
             size = 0
         for piece in pieces:
@@ -180,7 +188,8 @@ class LogCommits:
         state.clock.appended_at = state.clock.now
         if entry.values or entry.cuts or entry.start != state.records.start:
             state.records.apply(entry, sealed.commit)
-        state.journal.counts.add(*entry.counts)
+        if any(entry.counts):
+            state.journal.counts.add(*entry.counts)
         if sealed.delta is not None:
             state.ids.dedup.committed(sealed.delta)
         if sealed.changes is not None:
@@ -204,72 +213,3 @@ def _columns(pieces: list[FreshRecords]) -> tuple[list[bytes], list[int]]:
         values += piece.values
         timestamps += piece.timestamps
     return values, timestamps
-
-
-class Retainer:
-    """Decides which records a log drops: those that every cursor has ACKed.
-
-    If a retention is set or there is no cursor, they must also be too old or too many. The decision is made when an
-    entry is sealed, and journaled with it. So every owner drops the same records.
-    """
-
-    def __init__(self, state: LogState) -> None:
-        self.state = state
-        self._age = state.config.retention.max_age
-        self._bytes = state.config.retention.max_bytes
-        self._stated = state.config.retention.stated
-        self._cut_age = max(_MIN_SEGMENT_AGE_US, self._age // _SEGMENTS_PER_AGE)
-
-    def is_old(self, segment: LogSegment) -> bool:
-        """Whether to end the open segment now. Its old records must not wait for new ones to be dropped."""
-        if not self._age or segment.end == segment.first:
-            return False
-        return self.state.clock.age - segment.opened >= min(self._cut_age, self._age)
-
-    def fills(self, cursors: Mapping[str, int]) -> bool:
-        """Whether the log is at its cap, and would drop all its records if the open segment ended now.
-
-        A log at its cap may refuse every record (``LogIntake.bound``). So no record would ever end the segment (G8).
-        """
-        records = self.state.records
-        if records.kept < self.state.settings.cap_bytes:
-            return False
-        end = records.open.end
-        return self.start_after(cursors, [end]) == end
-
-    def due(self) -> int | None:
-        """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock. None if
-        there is no maximum age, no record, or a cursor that must ACK first."""
-        state = self.state
-        if not self._age or state.records.start == state.records.end:
-            return None
-        oldest = state.records.closed[0] if state.records.closed else state.records.open
-        cursors = state.cursors.durable
-        if cursors and (not self._stated or min(cursors.values()) < oldest.end):
-            return None
-        return state.clock.at(min(oldest.age + self._age, state.clock.journaled_age + self._cut_age))
-
-    def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
-        """The oldest offset to keep with cursors at ``cursors``. Only closed segments, or those cut now, can go."""
-        records = self.state.records
-        start, kept = records.start, records.kept
-        acked = min(cursors.values(), default=records.end)
-        retains = self._stated or not cursors
-        for segment in self._whole(cuts):
-            if segment.end > acked or (retains and not self._beyond(segment, kept)):
-                break
-            start = segment.end
-            kept -= segment.size
-        return start
-
-    def _beyond(self, segment: LogSegment, kept: int) -> bool:
-        """Whether the retention drops the oldest segment, when ``kept`` bytes are kept in all."""
-        old = self._age and segment.age + self._age <= self.state.clock.age
-        return bool(old or (self._bytes and kept > self._bytes))
-
-    def _whole(self, cuts: Sequence[int]) -> Iterator[LogSegment]:
-        """The committed segments that get no more records."""
-        records = self.state.records
-        yield from records.closed
-        if cuts and cuts[0] == records.open.end:
-            yield records.open

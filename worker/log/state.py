@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
+from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.journal import CommitCounts, OwnedJournal
+from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
 from millwheel.worker.log.segments import Records
@@ -48,7 +49,7 @@ class LogState:
         self.cursors = Cursors()
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack)
+        self.ids = AdmissionState(config.keys, self.journal, config.slack, self.inputs)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
         self.assured: int = MIN_TIMESTAMP

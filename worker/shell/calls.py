@@ -21,7 +21,7 @@ from millwheel.store.contract import (
     StoreError,
 )
 from millwheel.store.repetition import CertainCalls
-from millwheel.worker.interval.failures import refuse_result
+from millwheel.worker.interval.hooks.failures import refuse_result
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,

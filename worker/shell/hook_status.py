@@ -22,7 +22,7 @@ def failures_of(core: IntervalCore) -> wire.HookFailures | None:
     """Exceptions of the interval's hooks, and hooks that run for long. None if there are neither."""
     failing = core.failing
     awaited = core.awaited_hooks(wall_now() - AWAITED_SHOWN, _MAX_SHOWN_KEYS)
-    if failing.last is None and not awaited:
+    if failing.last is None and not failing.blocked and not awaited:
         return None
     return wire.HookFailures(
         attempts=failing.total,

@@ -39,6 +39,8 @@ class Hosted:
     owned: OwnedInterval
     built: Built
     channel: LocalChannel
+    senders: frozenset[str] = frozenset()
+    """Those whose broadcast watermarks it receives."""
 
     @property
     def sequencer(self) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +25,9 @@ from millwheel.worker.shell.owned_states import OwnedStates
 
 __all__ = ["InspectionService", "status_of"]
 
+_APPEND_SECONDS: Final = 2.0
+"""An append takes some milliseconds. If the store does not answer, an inspection says so, instead of waiting for it."""
+
 
 class InspectionService(InspectionServiceServicer):
     """Answers for the intervals that this process runs."""
@@ -33,16 +37,19 @@ class InspectionService(InspectionServiceServicer):
         owned: OwnedStates,
         store: StateStore,
         load: Callable[[], wire.GetWorkerLoadResponse],
+        append_seconds: float = _APPEND_SECONDS,
     ) -> None:
         """
         Args:
             owned: The intervals and states of this process.
             store: The store with spilled timers.
             load: The load of the process and its intervals.
+            append_seconds: How long an inspection waits for the commit that it shows.
         """
         self._owned = owned
         self._store = store
         self._load = load
+        self._append_seconds = append_seconds
 
     async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
         """One key: state, timers, hold and pending work."""
@@ -62,9 +69,11 @@ class InspectionService(InspectionServiceServicer):
         journal = self._owned.locate(request.incarnation, request.key)
         core = self._owned.core(journal, f"an interval of {request.incarnation!r} with key {request.key!r}")
         state = core.state
-        encoded, damage = await self._encoded_state(core, request.key)
         spilled = await self._spilled_timers(state, request.key)
-        response = wire.InspectKeyResponse(journal=state.config.journal, commit=state.committed)
+        encoded, damage = await self._encoded_state(core, request.key)
+        # From here to the wait nothing changes, unless the state had to be read from its row.
+        sealed = state.journal.sealed
+        response = wire.InspectKeyResponse(journal=state.config.journal)
         response.state, response.state_error = encoded, damage
         if encoded:
             try:
@@ -91,6 +100,13 @@ class InspectionService(InspectionServiceServicer):
         if blocked is not None and blocked.failure is not None:
             response.failure.CopyFrom(key_failure(core, blocked.failure))
         response.waits, response.stopped = waits_of(core, request.key), core.stopped
+        # All of this is what is sealed. It is committed once its entry is in the journal.
+        try:
+            async with asyncio.timeout(self._append_seconds):
+                await self._owned.committed(core, sealed)
+        except TimeoutError:
+            response.sealed_commit = sealed
+        response.commit = min(sealed, state.committed)
         return response
 
     async def _spilled_timers(self, state: IntervalState, key: bytes) -> list[TimerRow]:
@@ -132,7 +148,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         commit=state.committed,
         truncation_point=state.journal.truncation_point,
         input_watermark_us=state.watermark,
-        output_watermark_us=state.holds.output,
+        output_watermark_us=state.output.value,
         queued_records=state.intake.records,
         pending_productions=state.outbox.unacked.records,
         timers=state.timers.count,
@@ -146,6 +162,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         hooks=hooks_of(core),
     )
     response.hold.kind, response.hold.subject = core.explain_hold()
+    response.awaited_groups.extend(core.awaited_groups())
     if (failures := failures_of(core)) is not None:
         response.failures.CopyFrom(failures)
     response.keys.start = state.config.keys.start

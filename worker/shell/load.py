@@ -16,6 +16,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.shell.tallies import HookPlace
 
@@ -150,6 +151,7 @@ def _slow_seconds(core: IntervalCore | LogCore) -> float:
 def _interval_load(one: Metered) -> wire.IntervalLoad:
     load = wire.IntervalLoad(incarnation=one.incarnation, journal=one.journal, sequencer=one.sequencer)
     core = one.core
+    load.serving = core.phase is OwnerPhase.SERVING
     if isinstance(core, LogCore):
         load.cached_bytes = core.state.records.memory
         load.independent = True

@@ -48,8 +48,7 @@ class HostNotices:
         """The incarnations in the catalog when the hosts last received it."""
 
     def started(self, hosted: Hosted) -> None:
-        """A host was started: it receives all broadcasts so far."""
-        hosted.host.post(self.watch.known())
+        """A host was started. ``notify`` then brings it the catalog and all broadcasts so far."""
         self.forget_dead_later(hosted)
 
     def notify(self) -> None:
@@ -62,24 +61,27 @@ class HostNotices:
             # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self.forget_dead_later(*hosted)
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
-        followed: set[str] = set()
         by_inputs: dict[tuple[str, ...], CatalogChanged] = {}
+        for inputs in {one.built.inputs: None for one in hosted}:
+            senders, slack = builder.senders(inputs), builder.slack(inputs)
+            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
+            by_inputs[inputs] = CatalogChanged(senders, slack, retired, mine, queries)
+        followed = frozenset().union(*(changed.senders for changed in by_inputs.values()))
+        # Invariant: what was broadcast of a sender's former life is dropped before hosts receive what is known (G7).
+        self.watch.follow(followed, self._catalog.injector_lives())
         posted, self._posted = self._posted, {}
         for one in hosted:
-            inputs = one.built.inputs
-            changed = by_inputs.get(inputs)
-            if changed is None:
-                senders, slack = builder.senders(inputs), builder.slack(inputs)
-                mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-                changed = by_inputs[inputs] = CatalogChanged(senders, slack, retired, mine, queries)
-                followed |= senders
+            changed = by_inputs[one.built.inputs]
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
+            if not changed.senders <= one.senders:
+                # The watch may have broadcast values of new senders already: to other intervals here.
+                one.host.post(self.watch.known())
+            one.senders = changed.senders
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
-        self.watch.follow(frozenset(followed), self._catalog.injector_lives())
 
     def forget_dead_later(self, *hosted: Hosted) -> None:
         """Drop duplicate-check state of senders that no longer exist, after some time."""

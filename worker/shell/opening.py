@@ -23,7 +23,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.interval.divided import names_base
+from millwheel.worker.interval.commits.divided import names_base
 from millwheel.worker.interval.spilled_timers import is_spilled
 from millwheel.worker.messages import FenceJournal, Opened, OpenedParent, Parent
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Callable, Iterable
+from typing import Final
 
+from millwheel.model.backoff import Backoff
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import StateStore
@@ -11,7 +15,10 @@ from millwheel.worker.interval import IntervalCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.rows import read_rows
 
-__all__ = ["OwnedStates"]
+__all__ = ["OwnedStates", "not_owned"]
+
+_COMMIT_DELAYS: Final = Backoff(first=0.001, largest=0.05)
+"""Seconds between two looks whether a commit in flight has ended. A commit takes some milliseconds."""
 
 
 class OwnedStates:
@@ -51,6 +58,19 @@ class OwnedStates:
             return core
         why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
         raise _not_serving(what, why) if why else not_owned(what)
+
+    async def committed(self, core: IntervalCore, sealed: int) -> None:
+        """Wait until commit ``sealed`` is in the journal, or has ended without an append because it keeps nothing.
+
+        Raises:
+            RequestError: The interval has left this worker.
+        """
+        journal, looks = core.state.journal, 0
+        while journal.committed < min(sealed, journal.sealed) and self.serves(core):
+            looks += 1
+            await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
+        if not self.serves(core):
+            raise not_owned(f"journal {core.state.config.journal} any more")
 
     async def rows(self, core: IntervalCore, keys: Iterable[bytes], damaged: dict[bytes, str]) -> dict[bytes, bytes]:
         """The encoded states of keys that have no cell. ``damaged`` gets the reason for each row that is damaged."""

@@ -21,7 +21,7 @@ from millwheel.sdk.errors import KeyExtractionError, MillwheelError
 from millwheel.sdk.keys import mapping_extractor
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.worker.interval.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 
 __all__ = ["Programs", "beside"]
 

@@ -8,12 +8,10 @@ owner that was deposed before that, and does not know it, answers nothing (figur
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from millwheel.model.backoff import Backoff
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import state_pb2 as wire
@@ -33,8 +31,6 @@ _MAX_REQUESTS: Final = 256
 _ROWS_AT_ONCE: Final = 16
 """Rows that one read of the store returns. With ``_MAX_READS`` they bound the memory: 256 MiB of the largest states."""
 _MAX_READS: Final = 4
-_COMMIT_DELAYS: Final = Backoff(first=0.001, largest=0.05)
-"""Seconds between two looks whether a commit in flight has ended. A commit takes some milliseconds."""
 
 
 class FreshHeads:
@@ -75,9 +71,9 @@ class StateService(StateServiceServicer):
 
     async def GetStates(self, request: wire.GetStatesRequest, context: Any) -> wire.GetStatesResponse:
         """The states of some keys of one computation."""
-        return await answering(context, lambda: self._answer(request))
+        return await answering(context, lambda: self.answer(request))
 
-    async def _answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
+    async def answer(self, request: wire.GetStatesRequest) -> wire.GetStatesResponse:
         if not 0 < len(request.keys) <= _MAX_KEYS:
             raise RequestError(
                 FailureCode.INVALID_ARGUMENT, f"a request has 1 to {_MAX_KEYS:,} keys, not {len(request.keys):,}"
@@ -124,8 +120,8 @@ class StateService(StateServiceServicer):
 
         The cells have what is sealed, so the answer waits until the commits that changed them are in the journal. Other
         commits do not matter, and one that keeps nothing ends without an append. A key without a cell has exactly the
-        state of its row (:mod:`millwheel.worker.interval.cells`). If a commit changes it meanwhile, either state will
-        do. The read of the head comes last: it shows that no successor had committed anything before it.
+        state of its row (:mod:`millwheel.worker.interval.cache.cells`). If a commit changes it meanwhile, either state
+        will do. The read of the head comes last: it shows that no successor had committed anything before it.
         """
         journal, cells = core.state.journal, core.state.cells.cached()
         cached = {key: cell for key in keys if (cell := cells.get(key)) is not None}
@@ -133,7 +129,7 @@ class StateService(StateServiceServicer):
         encoded = {key: cell.encoded for key, cell in cached.items()}
         damaged: dict[bytes, str] = {}
         await self._add_rows(core, keys, encoded, damaged)
-        await self._committed(core, sealed)
+        await self._owned.committed(core, sealed)
         head = await self._heads.read(journal.name)
         if head.sequencer != journal.sequencer:
             raise not_owned(f"journal {journal.name} any more: its sequencer is {head.sequencer}")
@@ -159,17 +155,6 @@ class StateService(StateServiceServicer):
                 rows = await self._owned.rows(core, chunk, damaged)
             encoded.update({key: rows.get(key, b"") for key in chunk if key not in damaged})
             size += sum(map(len, rows.values()))
-
-    async def _committed(self, core: IntervalCore, sealed: int) -> None:
-        """Wait until commit ``sealed`` is in the journal."""
-        looks = 0
-        while core.state.journal.committed < sealed:
-            if not self._owned.serves(core):
-                break
-            looks += 1
-            await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
-        if not self._owned.serves(core):
-            raise not_owned(f"journal {core.state.config.journal} any more")
 
 
 def _chunks(keys: Sequence[bytes]) -> Iterable[Sequence[bytes]]:

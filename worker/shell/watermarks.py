@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from millwheel.client.authorities import ShardAddresses
 from millwheel.client.shards import ShardedWatermarks
-from millwheel.client.watermark_streams import PendingOf
+from millwheel.client.watermark_streams import PendingOf, ReportStream
 from millwheel.model.backoff import Backoff
 from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
@@ -21,7 +21,6 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.messages import Report, SenderWatermarks
-from millwheel.worker.owner import LatestWatermarks
 from millwheel.worker.shell.host import RunningInterval
 
 __all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "OnRefused", "SenderWatch"]
@@ -73,6 +72,8 @@ class AuthorityLink:
         """``addresses``: the addresses of the shards. ``pending_of``: the pending work of a group's intervals."""
         self._client = ShardedWatermarks(addresses, on_refused=self._refused, pending_of=pending_of)
         self._on_refused = on_refused
+        self._reports: dict[str, ReportStream] = {}
+        """What carries the reports, by group. :meth:`forget` ends an entry, :meth:`report` may renew it."""
 
     async def close(self) -> None:
         """Stop sending."""
@@ -80,6 +81,7 @@ class AuthorityLink:
 
     def forget(self, group: str, keys: KeyInterval) -> None:
         """Report nothing more for a released interval."""
+        self._reports.pop(group, None)
         self._client.forget(group, keys)
 
     def _refused(self, report: WatermarkReport) -> None:
@@ -104,9 +106,13 @@ class AuthorityLink:
 
     def report(self, report: Report) -> None:
         """Report an interval's watermark."""
-        self._client.report(
+        group = report.incarnation
+        reports = self._reports.get(group)
+        if reports is None:
+            reports = self._reports[group] = self._client.of(group).reports
+        reports.report(
             WatermarkReport(
-                report.incarnation,
+                group,
                 report.keys,
                 report.sequencer,
                 report.output,
@@ -125,6 +131,7 @@ class AuthorityLink:
                     {
                         name: [_origin(name, member, number) for member, number in value.sequencers]
                         for name, value in update.items()
+                        if value.sequencers
                     },
                 )
 
@@ -135,13 +142,45 @@ def _origin(group: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyI
     return member, sequencer
 
 
+class LatestWatermarks:
+    """Merges many updates into one. It serves receivers that join later."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._sequencers: dict[str, dict[KeyInterval | str, int]] = {}
+
+    def add(self, update: SenderWatermarks) -> None:
+        """Merge an update. Neither values nor sequencers go back."""
+        for sender, value in update.values.items():
+            self._values[sender] = max(value, self._values.get(sender, value))
+            known = self._sequencers.setdefault(sender, {})
+            for member, sequencer in update.sequencers.get(sender, ()):
+                known[member] = max(sequencer, known.get(member, sequencer))
+
+    def keep(self, senders: Collection[str]) -> None:
+        """Drop all senders except these."""
+        for sender in self._values.keys() - senders:
+            del self._values[sender], self._sequencers[sender]
+
+    def update(self) -> SenderWatermarks:
+        """The merged update."""
+        sequencers = {sender: list(members.items()) for sender, members in self._sequencers.items()}
+        return SenderWatermarks(dict(self._values), sequencers)
+
+
+class Receiver(RunningInterval, Protocol):
+    """An interval that runs in this process, and those whose watermarks it receives."""
+
+    senders: frozenset[str]
+
+
 class SenderWatch:
-    """One watch for all senders of the intervals here. Each interval receives every update."""
+    """One watch for all senders of the intervals here. Each interval receives the updates about its own senders."""
 
     def __init__(
         self,
         watch: Callable[[Iterable[str]], AsyncIterator[SenderWatermarks]],
-        hosted: Mapping[str, RunningInterval],
+        hosted: Mapping[str, Receiver],
     ) -> None:
         self._watch = watch
         self._hosted = hosted
@@ -151,7 +190,7 @@ class SenderWatch:
         self._task: asyncio.Task[None] | None = None
 
     def known(self) -> SenderWatermarks:
-        """All broadcasts so far, for a new host. Later updates name only new sequencers, so they are not enough."""
+        """All broadcasts so far, for a host with new senders. Later updates name only new sequencers."""
         return self._latest.update()
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
@@ -191,6 +230,7 @@ class SenderWatch:
                 self.publish(update)
 
     def publish(self, news: SenderWatermarks) -> None:
-        """Bring broadcast values to all intervals here."""
+        """Bring broadcast values to the intervals here that have one of these senders."""
         for one in self._hosted.values():
-            one.host.post(news)
+            if not one.senders.isdisjoint(news.values):
+                one.host.post(news)

@@ -36,6 +36,8 @@ class HoldCause:
     interval: str = ""
     process: str = ""
     subject: str = ""
+    awaited: list[str] = field(default_factory=list)
+    """The groups whose low watermarks the cause waits for. The cause is one more step of the chain then."""
     chain: list[HoldStep] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Further sentences about the cause: which hook raises which error, and since when."""

@@ -35,17 +35,22 @@ async def explain_chain(
     first = found = await read_watermark(client, start)
     chain: list[HoldStep] = []
     seen = {start}
+    cause: HoldCause | None = None
     while len(chain) < _MAX_STEPS:
-        awaited = [await read_watermark(client, one) for one in _awaited_groups(found) if one not in seen]
+        name = names.show(found.group)
+        waits, awaited = name, [one for one in _awaited_groups(found) if one not in seen]
+        if not awaited:
+            cause = await _cause(found, control_client, names)
+            waits, awaited = f"{cause.text}; {name}", [one for one in cause.awaited if one not in seen]
         if not awaited:
             break
+        read = [await read_watermark(client, one) for one in awaited]
         # Of several inputs, the one that is furthest behind is the cause. One without any report comes first.
-        upstream = min(awaited, key=lambda one: (one.value, one.row is not None))
-        name = names.show(found.group)
-        chain.append(HoldStep(name, found.value, f"{name} waits for {names.show(upstream.group)}"))
+        upstream = min(read, key=lambda one: (one.value, one.row is not None))
+        chain.append(HoldStep(name, found.value, f"{waits} waits for {names.show(upstream.group)}"))
         seen.add(upstream.group)
-        found = upstream
-    cause = await _cause(found, control_client, names)
+        found, cause = upstream, None
+    cause = cause or await _cause(found, control_client, names)
     failing = await _failing(seen, control_client, names)
     return first, replace(cause, chain=chain, failing=failing)
 

@@ -34,7 +34,7 @@ _WORDS: Final = {
     HoldKind.HOLD_KIND_INPUT: "it follows its input, which moves on, or has no group that is known",
     HoldKind.HOLD_KIND_RECORD: "a record that it received is not committed",
     HoldKind.HOLD_KIND_PRODUCTION: "a production is not ACKed by its consumer",
-    HoldKind.HOLD_KIND_TIMER: "a timer that is not due holds its output",
+    HoldKind.HOLD_KIND_TIMER: "a timer that is due has not fired",
     HoldKind.HOLD_KIND_STATE: "a hold on state, or of a timer",
     HoldKind.HOLD_KIND_INJECTOR: "an injector",
 }
@@ -54,7 +54,8 @@ async def computation_cause(found: GroupWatermark, name: str, client: ControlCli
     hold = row.hold if isinstance(owner, str) else owner.hold
     shown = names.in_words(hold.subject)
     text = f"{name}, interval {interval}: {_WORDS[hold.kind]}" + (f": {shown}" if shown else "")
-    cause = HoldCause(kind_name(hold.kind), name, text, interval=interval, subject=shown)
+    awaited = [] if isinstance(owner, str) else list(owner.awaited_groups)
+    cause = HoldCause(kind_name(hold.kind), name, text, interval=interval, subject=shown, awaited=awaited)
     if isinstance(owner, str):
         if owner.startswith(_TOPOLOGY):
             return replace(cause, text=f"{text}; {owner}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-from millwheel.client.background import cancel_others
+from millwheel.client.background import BackgroundLoop, LoopStoppedError
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.encoding import GivenKeys
 from millwheel.client.injector.errors import InjectorClosedError
@@ -56,10 +54,7 @@ class BlockingInjector:
             settings=settings,
         )
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        """Held while a call is passed to the loop. So no call arrives after :meth:`close` has cancelled the others."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: BackgroundLoop | None = None
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("an injector is not pickled: make it where it is used, and pass on its arguments instead")
@@ -80,9 +75,7 @@ class BlockingInjector:
         """See :meth:`Injector.open`."""
         if self._loop is not None:
             raise UsageError("an injector is opened once: make another one")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="millwheel-injector", daemon=True)
-        self._thread.start()
+        self._loop = BackgroundLoop("millwheel-injector")
         try:
             self._do(self._injector.open())
         except BaseException:
@@ -91,7 +84,7 @@ class BlockingInjector:
 
     def close(self, timeout: float | None = None) -> None:
         """See :meth:`Injector.close`."""
-        if self._thread is not None:
+        if self._loop is not None and self._loop.is_open:
             try:
                 self._do(self._injector.close(timeout))
             finally:
@@ -179,26 +172,17 @@ class BlockingInjector:
         if os.getpid() != self._pid:
             call.close()
             raise UsageError("an injector does not outlive a fork: make it in the process that uses it")
-        with self._lock:
-            if self._loop is None or self._thread is None:
-                call.close()
-                raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} is not open: use `with`")
-            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        name = f"the injector of stream {self._injector.stream!r}"
         try:
-            return future.result()
+            if self._loop is None:
+                call.close()
+                raise LoopStoppedError("not opened yet")
+            return self._loop.run(call)
+        except LoopStoppedError:
+            raise InjectorClosedError(f"{name} is not open: use `with`") from None
         except CancelledError:
-            raise InjectorClosedError(f"the injector of stream {self._injector.stream!r} was closed") from None
-        except BaseException:
-            # For example a KeyboardInterrupt: the call must not continue in the background.
-            future.cancel()
-            raise
+            raise InjectorClosedError(f"{name} was closed") from None
 
     def _stop(self) -> None:
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._thread = None
-        if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(cancel_others(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+        if self._loop is not None:
+            self._loop.stop()

@@ -23,6 +23,7 @@ from millwheel.client.injector.messages import (
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unacked import pending_work
 from millwheel.client.shards import ShardedWatermarks
+from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.backoff import Backoff
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.failures import RequestError
@@ -63,7 +64,9 @@ class Membership:
     def __init__(self, core: InjectorCore, control: ControlClient, patience: float, session: MemberSession) -> None:
         """``patience``: seconds to wait for the authority."""
         self.authority: ShardedWatermarks | None = None
-        """The client for reports of the published watermark. None before :meth:`announce`."""
+        """The client of the authority. None before :meth:`announce`."""
+        self.reports: ReportStream | None = None
+        """Carries the reports of the published watermark. None before :meth:`announce`."""
         self.waking = False
         """Whether :meth:`wake` is in progress."""
         self._core = core
@@ -100,6 +103,7 @@ class Membership:
             pending_of=lambda _: {process: pending_work(self._core)},
             refresh=1.0,
         )
+        self.reports = self.authority.of(self._group).reports
         looking = asyncio.create_task(self._look_for_authority(self._shards), name=f"authority of {stream}")
         try:
             reached = await self._join(self.authority)

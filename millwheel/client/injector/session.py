@@ -1,111 +1,30 @@
-"""The inside of an open injector: its core with connections, clock and waits around it (section 5.2).
-
-The session decides nothing. It passes events to the core, and performs the core's effects.
-"""
+"""The inside of an injector, from its opening to its end: the driver, the routing and the membership (section 5.2)."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Final, assert_never, cast
+from collections.abc import Callable
 
 from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
-from millwheel.client.injector.errors import InjectorClosedError, InjectorError
-from millwheel.client.injector.ids import IdKind
-from millwheel.client.injector.membership import Membership
+from millwheel.client.injector.driver import InjectorDriver, SenderIdentity
 from millwheel.client.injector.messages import (
-    Connect,
-    ConnectionLost,
-    ConnectionOpened,
-    DeliveryAnswered,
-    Disconnect,
-    InjectorEffect,
-    InjectorEvent,
     Limits,
     PublicationStarted,
-    Published,
-    PublishWatermark,
     RoutingArrived,
-    SendBatch,
-    SessionFailed,
-    Tick,
-    WatermarksBroadcast,
 )
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.routing_follower import RoutingFollower
-from millwheel.client.injector.unacked import unacked_records
-from millwheel.model.deliveries import BatchIds, Delivery, DeliveryIds, OpaqueIds, PositionIds, Sender
-from millwheel.model.incarnation import injector_group
-from millwheel.model.wording import counted
-from millwheel.rpc.deliveries import answered_tokens, encode_delivery
-from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import control_pb2 as control
-from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS, wait_notices
-from millwheel.rpc.watermarks import WatermarkReport
 
-__all__ = ["InjectorSession", "SenderIdentity"]
-
-log = logging.getLogger("millwheel.client")
-
-_LONG_ACK_SECONDS: Final = 5.0
-"""A longer wait for ACKs gets a notice in the log."""
+__all__ = ["InjectorSession"]
 
 
-class SenderIdentity:
-    """The sender of an injector's deliveries and reports."""
-
-    def __init__(self, stream: str, process: str, sequencer: int, *, publishes: bool = True) -> None:
-        """``publishes``: False if another process publishes the watermark for this sender."""
-        self.sequencer = sequencer
-        self.publishes = publishes
-        self._stream = stream
-        self._process = process
-        self._group = injector_group(stream)
-        self._name = f"{self._group}/{process}"
-
-    def request(self, send: SendBatch) -> wire.DeliverRequest:
-        """The message for one delivery attempt."""
-        return encode_delivery(self.delivery(send), send.token)
-
-    def report(self, published: Published) -> WatermarkReport:
-        """The report of the published watermark to the authority."""
-        return WatermarkReport(
-            self._group, self._process, self.sequencer, published.watermark, published.watermark,
-            HoldKind.HOLD_KIND_UNSPECIFIED, "", published.idle,
-        )  # fmt: skip
-
-    def delivery(self, send: SendBatch) -> Delivery:
-        """The delivery of one delivery attempt."""
-        watermark = send.watermark if self.publishes else None
-        sender = Sender(self._name, self.sequencer, None, self._group, watermark)
-        keys, values = cast("list[bytes]", send.keys), cast("list[bytes]", send.values)
-        timestamps = cast("list[int]", send.timestamps)
-        return Delivery(
-            send.consumer, send.journal, self._stream, sender, _ids(send), keys, values, timestamps, send.token
-        )
-
-
-def _ids(send: SendBatch) -> DeliveryIds:
-    scope = send.scope
-    if scope.kind is IdKind.POSITION:
-        return PositionIds(scope.name, send.mark, cast("list[int]", send.ids), send.unacked)
-    ids = cast("list[bytes]", send.ids)
-    return OpaqueIds(ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, ids)
-
-
-class InjectorSession:
+class InjectorSession(InjectorDriver):
     """One incarnation of one injector process.
 
     ``sequencer`` 0 allocates a new sequencer. Any other value is the sequencer of another injector, on whose behalf
     this session sends.
-
-    It has many methods: what ``Injector`` offers, and what its parts post back.
     """
 
     def __init__(
@@ -119,46 +38,11 @@ class InjectorSession:
         before_routing: Callable[[], None],
     ) -> None:
         """``before_routing`` is called before a new routing takes effect."""
-        self.core = InjectorCore(stream, process, limits=limits, chance=random.random)
-        self.is_open = False
-        self.last_report = 0
-        """The number of the last report to the authority."""
-        self.control = ControlClient(address, patience=patience)
-        self.membership = Membership(self.core, self.control, patience, self)
+        core = InjectorCore(stream, process, limits=limits, chance=random.random)
+        identity = SenderIdentity(stream, process, sequencer, publishes=sequencer == 0)
+        super().__init__(core, identity, ControlClient(address, patience=patience), patience)
         self.follower = RoutingFollower(self.control, self.core, self.take_routing, self._fail)
         self._before_routing = before_routing
-        self._identity = SenderIdentity(stream, process, sequencer, publishes=sequencer == 0)
-        self._patience = patience
-        self._links: dict[str, DeliveryConnection[SendBatch]] = {}
-        self._connected: set[str] = set()
-        """The addresses of the open connections."""
-        self._closing: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: int | None = None
-        self._change: asyncio.Future[None] | None = None
-
-    @property
-    def sequencer(self) -> int:
-        """The sequencer in every delivery."""
-        return self._identity.sequencer
-
-    @property
-    def delegate(self) -> bool:
-        """Whether this session sends on another injector's behalf."""
-        return not self._identity.publishes
-
-    @property
-    def routing(self) -> StreamRouting:
-        """The current routing. It exists once the session is open."""
-        assert self.core.routing is not None
-        return self.core.routing
-
-    @property
-    def asleep(self) -> bool:
-        """Whether ``membership.wake`` must finish before a record is accepted."""
-        return self.core.publication.idling or self.membership.waking
-
-    # Life cycle.
 
     async def full_name(self) -> str:
         """The full name of the stream, for a session that is not open yet. RequestError if a master refuses it."""
@@ -171,8 +55,7 @@ class InjectorSession:
 
     async def open(self) -> None:
         """Announce the process and fetch the routing. Raises RequestError or InjectorError if that fails."""
-        self._loop = asyncio.get_running_loop()
-        self.is_open = True
+        self._begin()
         try:
             if self._identity.publishes:
                 with self.notices(self.control.awaited):
@@ -186,123 +69,12 @@ class InjectorSession:
 
     async def close(self) -> None:
         """Close all connections and stop all tasks."""
-        self.is_open = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop()
         await self.follower.close()
-        links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(link.close() for link in links), *self._closing, return_exceptions=True)
+        await self._disconnect()
         await self.membership.close()
         await self.control.close()
         self._notify()
-
-    def check(self) -> None:
-        """Raise an InjectorError if the session cannot accept records, or does not yet."""
-        if (stopped := self.stopped()) is not None:
-            raise stopped
-        if self.core.routing is None:
-            # Its sequencer may be unknown: the authority would refuse a report, or never see it.
-            raise self._not_open()
-        self.core.check_open()
-
-    def stopped(self) -> InjectorError | None:
-        """Why the session has failed or is not open. None while it works."""
-        if self.core.failed is None and not self.is_open:
-            return self._not_open()
-        return self.core.failed
-
-    def _not_open(self) -> InjectorClosedError:
-        return InjectorClosedError(
-            f"the injector of stream {self.core.stream!r} is closed, or was not opened: use `async with`"
-        )
-
-    # Waits.
-
-    async def until(
-        self, done: Callable[[], bool], patience: float | None = None, what: str = "", newest: int | None = None
-    ) -> None:
-        """Wait until ``done()`` is true. It is checked after every event. A long wait is logged.
-
-        Args:
-            done: The condition.
-            patience: Seconds to wait at most. None waits without limit.
-            what: What the wait is for, for the error text.
-            newest: The timestamp of the record that waits for admission, for the log.
-
-        Raises:
-            InjectorError: The time is over, or the session has failed or is closed.
-        """
-        if done() and self.core.failed is None:
-            return
-        began = self._loop.time()
-        notice_at = began + _LONG_ACK_SECONDS
-        try:
-            async with asyncio.timeout(patience):
-                while not done():
-                    if (stopped := self.stopped()) is not None:
-                        raise stopped
-                    if self._change is None:
-                        self._change = self._loop.create_future()
-                    now = self._loop.time()
-                    if now >= notice_at:
-                        log.warning(self._notice(now - began, self._awaited(newest)))
-                        notice_at = now + NEXT_NOTICE_SECONDS
-                    await asyncio.wait([self._change], timeout=notice_at - now)
-        except TimeoutError as error:
-            raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error
-        if self.core.failed is not None:
-            raise self.core.failed
-
-    def notices(self, awaited: Callable[[], str]) -> AbstractContextManager[None]:
-        """Context of a wait for ``awaited()``. The log names it if it lasts long, and repeatedly after that."""
-        return wait_notices(lambda seconds: self._notice(seconds, awaited()), log.warning)
-
-    def _notice(self, seconds: float, awaited: str) -> str:
-        return f"injector {self.core.process!r} of stream {self.core.stream!r} has waited {seconds:.0f} s for {awaited}"
-
-    def _awaited(self, newest: int | None) -> str:
-        """Describe what a wait is for."""
-        core = self.core
-        if core.routing is None:
-            return self.control.awaited()
-        if newest is not None and core.throttled(newest):
-            skew = self.routing.allowed_skew / 1e6
-            return f"the low watermark: the record is ahead of it by more than the allowed skew of {skew:g} s"
-        away = sorted(self._links.keys() - self._connected)
-        why = f" (no connection to {', '.join(away)})" if away else ""
-        return f"the ACKs of {counted(unacked_records(core), 'record')}{why}"
-
-    def _notify(self) -> None:
-        """Let every wait check its condition."""
-        if self._change is not None:
-            if not self._change.done():
-                self._change.set_result(None)
-            self._change = None
-
-    # Events.
-
-    def connected(self, address: str) -> None:
-        """A connection is open."""
-        self._connected.add(address)
-        self.step(ConnectionOpened(address))
-
-    def disconnected(self, address: str) -> None:
-        """A connection broke."""
-        self._connected.discard(address)
-        self.step(ConnectionLost(address))
-
-    def broke(self, address: str, error: Exception) -> bool:
-        """A connection failed in a way that a reconnect does not repair. The session fails."""
-        self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
-        return False
-
-    def answered(self, response: wire.DeliverResponse) -> None:
-        """A worker answered one or more deliveries."""
-        self.step(DeliveryAnswered(answered_tokens(response), response.outcome, response.indexes, response.message))
-
-    def broadcast(self, watermarks: Mapping[str, int]) -> None:
-        """The authority broadcast low watermarks, by group, in microseconds."""
-        self.step(WatermarksBroadcast(watermarks))
 
     def take_routing(self, routing: StreamRouting, response: control.WatchRoutingResponse) -> None:
         """A master sent the routing in ``response``."""
@@ -310,47 +82,3 @@ class InjectorSession:
         self._before_routing()
         self.step(RoutingArrived(routing))
         self.membership.follow(routing)
-
-    def _fail(self, error: InjectorError) -> None:
-        self.step(SessionFailed(error))
-
-    def step(self, event: InjectorEvent) -> None:
-        """Pass an event to the core, and perform its effects."""
-        # One more microsecond than the truncated value, so that a timer that fires sees its time as past.
-        self._perform(self.core.step(event, int(self._loop.time() * 1e6) + 1))
-
-    def _perform(self, effects: Sequence[InjectorEffect]) -> None:
-        if not self.is_open:
-            # A connection opened or received an answer while the session was closing.
-            self._notify()
-            return
-        for effect in effects:
-            match effect:
-                case SendBatch():
-                    self._links[effect.address].send(effect)
-                case PublishWatermark(published):
-                    if self.membership.authority is not None:
-                        self.last_report = self.membership.authority.report(self._identity.report(published))
-                case Connect(address):
-                    self._links[address] = DeliveryConnection(address, self._identity.request, self)
-                case Disconnect(address):
-                    self._connected.discard(address)
-                    task = asyncio.create_task(self._links.pop(address).close())
-                    self._closing.add(task)
-                    task.add_done_callback(self._closing.discard)
-                case _:
-                    assert_never(effect)
-        at = self.core.next_deadline()
-        if at != self._timer_at and self.is_open:
-            self._set_timer(at)
-        self._notify()
-
-    def _set_timer(self, at: int | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = None if at is None else self._loop.call_at(at / 1e6, self._tick)
-
-    def _tick(self) -> None:
-        self._timer_at = None
-        self.step(Tick())

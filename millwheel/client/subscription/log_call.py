@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
-from millwheel.rpc.cancelling import cancellations
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -56,7 +55,8 @@ class LogCall:
         Raises:
             RequestError: The call has ended.
         """
-        before = cancellations()
+        reader = _current_task()
+        before = reader.cancelling()
         try:
             self._waits_since = asyncio.get_running_loop().time()
             response = await self._call.read()
@@ -66,9 +66,9 @@ class LogCall:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, f"the log of stream {self._stream!r}") from error
         except asyncio.CancelledError:
-            # gRPC cancels the call together with its reader.
+            # gRPC cancels the call together with its reader. It also shows the end of the call as a cancellation.
             self.ended = True
-            if not self._has_moved or cancellations() > before:
+            if not self._has_moved or reader.cancelling() > before:
                 raise
             raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "") from None
         finally:
@@ -79,14 +79,15 @@ class LogCall:
         """Send a request. If the call is broken, nothing is sent: the next call's first requests say the same."""
         if self.ended:
             return
-        before = cancellations()
+        writer = _current_task()
+        before = writer.cancelling()
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except asyncio.CancelledError:
             self.ended = True
-            if not self._has_moved or cancellations() > before:
+            if not self._has_moved or writer.cancelling() > before:
                 raise
 
     async def begin(self, requests: Iterable[wire.SubscribeRequest]) -> None:
@@ -119,3 +120,9 @@ class LogCall:
                 self._call.cancel()
                 return
             await asyncio.sleep(MAX_SILENCE_SECONDS)
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

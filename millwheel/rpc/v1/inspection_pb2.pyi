@@ -60,6 +60,7 @@ class InspectKeyResponse(_message.Message):
     WAITS_FIELD_NUMBER: _builtins.int
     STATE_ERROR_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
+    SEALED_COMMIT_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     """The journal and the commit number of the state that this response shows."""
     commit: _builtins.int
@@ -77,6 +78,8 @@ class InspectKeyResponse(_message.Message):
     """The reason why the state cannot be read. Empty if it can be read."""
     stopped: _builtins.str
     """The reason why the failure policy has stopped the computation. Empty if it has not."""
+    sealed_commit: _builtins.int
+    """Set if the response shows what this commit leaves, and the commit is not in the journal yet."""
     @_builtins.property
     def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimerStatus]: ...
     @_builtins.property
@@ -98,10 +101,11 @@ class InspectKeyResponse(_message.Message):
         waits: _builtins.str = ...,
         state_error: _builtins.str = ...,
         stopped: _builtins.str = ...,
+        sealed_commit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "failure", b"failure", "hold_us", b"hold_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "commit", b"commit", "failure", b"failure", "hold_us", b"hold_us", "journal", b"journal", "pending_productions", b"pending_productions", "pending_records", b"pending_records", "sealed_commit", b"sealed_commit", "state", b"state", "state_error", b"state_error", "state_text", b"state_text", "stopped", b"stopped", "timers", b"timers", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_us: _TypeAlias = _typing.Literal["hold_us"]  # noqa: Y015
     _WhichOneofArgType__hold_us: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us"]  # noqa: Y015
@@ -429,6 +433,7 @@ class GetIntervalStatusResponse(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     DROPPED_TOTAL_FIELD_NUMBER: _builtins.int
+    AWAITED_GROUPS_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     incarnation: _IncarnationId
     sequencer: _builtins.int
@@ -459,6 +464,10 @@ class GetIntervalStatusResponse(_message.Message):
     def failures(self) -> Global___HookFailures: ...
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HookTime]: ...
+    @_builtins.property
+    def awaited_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
+
     def __init__(
         self,
         *,
@@ -484,10 +493,11 @@ class GetIntervalStatusResponse(_message.Message):
         failures: Global___HookFailures | None = ...,
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dropped_total: _builtins.int = ...,
+        awaited_groups: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "hold", b"hold", "keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "dropped_total", b"dropped_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaited_groups", b"awaited_groups", "cached_bytes", b"cached_bytes", "commit", b"commit", "dead_letters_total", b"dead_letters_total", "dropped_total", b"dropped_total", "duplicates_total", b"duplicates_total", "failures", b"failures", "hold", b"hold", "hooks", b"hooks", "incarnation", b"incarnation", "input_watermark_us", b"input_watermark_us", "journal", b"journal", "keys", b"keys", "late_total", b"late_total", "output_watermark_us", b"output_watermark_us", "pending_productions", b"pending_productions", "pinned_bytes", b"pinned_bytes", "queued_records", b"queued_records", "records_total", b"records_total", "sequencer", b"sequencer", "stopped", b"stopped", "timers", b"timers", "truncation_point", b"truncation_point"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -604,6 +614,7 @@ class IntervalLoad(_message.Message):
     HOOKS_FIELD_NUMBER: _builtins.int
     DEAD_LETTERS_FIELD_NUMBER: _builtins.int
     SLOW_FIELD_NUMBER: _builtins.int
+    SERVING_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
@@ -631,6 +642,8 @@ class IntervalLoad(_message.Message):
     """The part of busy spent in slow calls of hooks, in batches that blocked the event loop for worker.slow_hook_seconds
     or more.
     """
+    serving: _builtins.bool
+    """Whether the owner serves the interval: the journal is its own, and the authority has accepted it."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the most expensive keys, sorted by key, with their share of the interval's records (0 to 1).
@@ -663,10 +676,11 @@ class IntervalLoad(_message.Message):
         hooks: _abc.Iterable[Global___HookTime] | None = ...,
         dead_letters: _builtins.int = ...,
         slow: _builtins.float = ...,
+        serving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

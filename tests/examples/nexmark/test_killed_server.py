@@ -53,7 +53,7 @@ async def inject(server: Server, chance: Random, events: list[Any]) -> None:
 
 
 @pytest.mark.guarantee("G1", section="6.1")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_a_killed_server_answers_each_query(tmp_path: Path) -> None:
     """All but Q12, whose answer depends on the clock."""
     events = list(generate(EVENTS, 7, mw.milliseconds(25)))

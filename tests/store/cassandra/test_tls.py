@@ -12,7 +12,7 @@ import pytest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, StoreUnavailableError
-from tests.proxy import CuttingProxy
+from tests.relay import CuttingProxy
 from tests.store.cassandra.conftest import OpenStore
 
 CERTIFICATES: Final = Path(__file__).parents[2] / "rpc" / "certificates"

@@ -48,7 +48,7 @@ def test_an_id_is_kept_until_the_horizon_passes_its_record(
     known = 0
     for number, batch in enumerate(batches):
         known = max(known, batch.known)
-        dedup.advance("weak.1", known, SLACK, [])
+        dedup.advance("weak.1", known, SLACK)
         sender = Sender("w1", 1, ALL_KEYS, "weak.1", batch.watermark, batch.heard)
         ids = ids_of(number, batch)
         verdict = dedup.check(OpaqueIds(ids), [b"a"] * len(ids), batch.timestamps, sender)
@@ -59,7 +59,7 @@ def test_an_id_is_kept_until_the_horizon_passes_its_record(
             waiting = []
     if sealed:
         dedup.seal()
-    dedup.advance("weak.1", max(known, horizon + slack), max(known - horizon, slack), [])
+    dedup.advance("weak.1", max(known, horizon + slack), max(known - horizon, slack))
     for number, batch in enumerate(batches):
         if batch.kept_until() >= horizon:
             ids = ids_of(number, batch)
@@ -75,7 +75,7 @@ def test_a_run_of_ids_is_kept_as_long_as_its_longest() -> None:
     for time in (20, 10):
         verdict = dedup.check(OpaqueIds([b"%016d" % time]), [b"a"], [time], sender)
         dedup.committed(dedup.take([(verdict, None)]))
-    dedup.advance("weak.1", 15, 0, [])
+    dedup.advance("weak.1", 15, 0)
     again = dedup.check(OpaqueIds([b"%016d" % 20]), [b"a"], [20], sender)
     assert list(again.duplicates) == [0]
 
@@ -89,7 +89,7 @@ def test_a_segment_is_kept_as_long_as_its_longest_id() -> None:
         verdict = dedup.check(OpaqueIds(ids), [b"a"] * 1_024, [time] * 1_024, sender)
         dedup.committed(dedup.take([(verdict, None)]))
     assert len(dedup.seal()) == 1
-    dedup.advance("weak.1", 15, 0, [])
+    dedup.advance("weak.1", 15, 0)
     kept = [b"%08d%08d" % (20, index) for index in range(1_024)]
     again = dedup.check(OpaqueIds(kept), [b"a"] * 1_024, [20] * 1_024, sender)
     assert list(again.duplicates) == list(range(1_024))
@@ -112,7 +112,7 @@ def test_what_is_known_of_sequencers_never_falls() -> None:
     """A broadcast that names an older owner, or process, comes late."""
     dedup = Dedup(ALL_KEYS, "r1")
     for sequencer in (5, 3):
-        dedup.advance("up.1", sequencer, 0, [(ALL_KEYS, sequencer), ("injector/in/p", sequencer)])
+        dedup.learn("up.1", [(ALL_KEYS, sequencer), ("injector/in/p", sequencer)])
     for origin, keys in (("j1", ALL_KEYS), ("injector/in/p", None)):
         older = Sender(origin, 4, keys, "up.1" if keys else "injector/in")
         assert dedup.check(PositionIds("s1", 0, [1]), [b"a"], [10], older).outcome.name == "REFUSED_SEQUENCER"

@@ -78,7 +78,7 @@ class Owner:
     def outbox(self) -> list[Record]:
         return [record for _, unacked in self.running.values() for record in unacked]
 
-    def copies(self, records: list[Record], receivers: Receivers) -> list[Copy]:
+    def copies(self, records: list[Record], receivers: Receivers[Receiver]) -> list[Copy]:
         """One delivery for each receiver concerned."""
         found = []
         for receiver in receivers.all:
@@ -185,7 +185,8 @@ class OpaqueModel(ReceiverRules):
         self.world.reached["collected"] += before > seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
 
     def _advance(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
-        receiver.dedup.advance(COMPUTATION, broadcast[0], 0, [(ALL_KEYS, broadcast[1])])
+        receiver.dedup.learn(COMPUTATION, [(ALL_KEYS, broadcast[1])])
+        receiver.dedup.advance(COMPUTATION, broadcast[0], 0)
 
     @rule(at=some)
     def receiver_seals(self, at: int) -> None:

@@ -87,7 +87,8 @@ def test_collection_learns_the_broadcasts_sequencers_first() -> None:
     """A zombie that states no watermark is recognised by its sequencer alone."""
     dedup = Dedup(ALL_KEYS, "r1")
     commit(dedup, OpaqueIds([X]), sender=weak(1))
-    dedup.advance("weak.1", 1_000, 0, [(ALL_KEYS, 2)])
+    dedup.learn("weak.1", [(ALL_KEYS, 2)])
+    dedup.advance("weak.1", 1_000, 0)
     assert seen_ids(dedup) == 0
     for known in (dedup, restored(dedup), Dedup.inherit(ALL_KEYS, "c", [dedup])):
         assert judge(known, OpaqueIds([X]), sender=weak(1)).outcome is CheckOutcome.REFUSED_SEQUENCER
@@ -98,7 +99,8 @@ def test_a_merged_receiver_keeps_the_higher_horizon() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     commit(left, OpaqueIds([X]), sender=weak(1, 5))
     commit(right, OpaqueIds([Y]), b"z", weak(1, 5))
-    left.advance("weak.1", 1_000, 0, [(ALL_KEYS, 1)])
+    left.learn("weak.1", [(ALL_KEYS, 1)])
+    left.advance("weak.1", 1_000, 0)
     for parents in ([left, right], [right, left]):
         child = Dedup.inherit(ALL_KEYS, "c", parents)
         assert judge(child, OpaqueIds([X]), sender=weak(1, 5)).outcome is CheckOutcome.SEND_AGAIN
@@ -125,7 +127,8 @@ def test_replayed_deltas_give_what_the_owner_knew() -> None:
         successor.replay(commit(owner, PositionIds("j1", 10 * number, [10 * number, 10 * number + 3])))
         successor.replay(commit(owner, OpaqueIds([bytes([number]) * 16]), sender=weak(1, number)))
         successor.replay(commit(owner, BatchIds("q", number, [X, Y]), sender=SPARK))
-    owner.advance("weak.1", 11, 0, [(ALL_KEYS, 1)])
+    owner.learn("weak.1", [(ALL_KEYS, 1)])
+    owner.advance("weak.1", 11, 0)
     successor.replay(owner.take([]))
     assert seen_ids(successor) == seen_ids(owner)
     assert msgspec.msgpack.decode(successor.snapshot().blobs[0]) == msgspec.msgpack.decode(owner.snapshot().blobs[0])

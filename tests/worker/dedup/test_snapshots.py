@@ -56,7 +56,7 @@ def test_a_replayed_horizon_that_is_known_forgets_nothing() -> None:
     owner = Dedup(ALL_KEYS, "r1")
     verdict = owner.check(OpaqueIds([first]), [b"a"], [10], SENDER)
     delta = owner.take([(verdict, None)])
-    owner.advance(SENDER.group, 500, 0, ())
+    owner.advance(SENDER.group, 500, 0)
     owner.committed(delta)
     base = owner.snapshot().blobs
     verdict = owner.check(OpaqueIds([second]), [b"a"], [900], SENDER)

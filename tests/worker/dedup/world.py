@@ -1,8 +1,8 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
-The naive model is one counter of effects by record. A record's identity is known to the test alone:
-for any ids and marks, no identity may take effect twice, none may be ACKed without effect. What may happen to receivers
-at any time are rules that the three models share.
+The naive model is one counter of effects by record. A record's identity is known to the test alone: for any ids and
+marks, no identity may take effect twice, none may be ACKed without effect. What may happen to receivers at any time are
+rules that the three models share. Injectors' tests have their workers from here, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from hypothesis import strategies as st
@@ -57,19 +57,23 @@ class World:
     alive: Callable[[str], bool] = lambda sequence: True
     effects: dict[Any, int] = field(default_factory=dict)
     segments: dict[str, Any] = field(default_factory=dict)
+    prefix: str = "r"
+    """Of the names of journals."""
     journals: int = 0
     deaf: bool = False
     """ACKs are lost on their way."""
     reached: Counter[str] = field(default_factory=Counter)
     """How often each interesting thing happened: a model that never gets there proves nothing."""
+    committed: list[Record] = field(default_factory=list)
 
     def take_effect(self, record: Record) -> None:
         self.effects[record.identity] = self.effects.get(record.identity, 0) + 1
         assert self.effects[record.identity] == 1, f"{record} took effect twice"
+        self.committed.append(record)
 
     def journal(self) -> str:
         self.journals += 1
-        return f"r{self.journals}"
+        return f"{self.prefix}{self.journals}"
 
 
 class Receiver:
@@ -83,7 +87,7 @@ class Receiver:
         self.copies: dict[DeliveryVerdict, Copy] = {}
         self.work: list[tuple[DeliveryVerdict, int]] = []
         self.unsure: list[DeliveryVerdict] = []
-        self.flight: tuple[IdDelta, bytes, list[tuple[DeliveryVerdict, int]]] | None = None
+        self.flight: tuple[IdDelta, bytes, dict[DeliveryVerdict, list[int]]] | None = None
         self.write_snapshot()
 
     def write_snapshot(self) -> None:
@@ -92,7 +96,7 @@ class Receiver:
         self.durable = (snapshot.blobs, filters)
         self.deltas: list[bytes] = []
 
-    def deliver(self, copy: Copy) -> None:
+    def deliver(self, copy: Copy) -> DeliveryVerdict:
         keys = [record.key for record in copy.records]
         assert all(key in self.interval for key in keys)
         times = [record.timestamp for record in copy.records]
@@ -101,23 +105,24 @@ class Receiver:
             self.world.reached[verdict.outcome.name] += 1
             if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
                 self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
-                return
+                return verdict
             self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
             verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
         self.world.reached[verdict.outcome.name] += 1
         if verdict.outcome is not CheckOutcome.JUDGED:
             assert not verdict.all_fresh
             assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
-            return
+            return verdict
         self.copies[verdict] = copy
         listed = sorted([*verdict.fresh_indexes, *verdict.duplicates, *verdict.waiting, *verdict.unsure])
         assert listed == list(range(len(copy.records))), "each record is in one list"
         self._fresh(verdict, verdict.fresh_indexes)
-        self._ack(copy, verdict.duplicates)
+        self.ack(copy, verdict.duplicates)
         self.world.reached["duplicate"] += len(verdict.duplicates)
         self.world.reached["waiting"] += len(verdict.waiting)
         if verdict.unsure:
             self.unsure.append(verdict)
+        return verdict
 
     def _fresh(self, verdict: DeliveryVerdict, indexes: Sequence[int]) -> None:
         copy = self.copies[verdict]
@@ -126,7 +131,7 @@ class Receiver:
             assert record.identity not in self.world.effects, f"{record} was called fresh after its effect"
         self.work += [(verdict, index) for index in indexes]
 
-    def _ack(self, copy: Copy, indexes: Sequence[int]) -> None:
+    def ack(self, copy: Copy, indexes: Sequence[int]) -> None:
         for index in indexes:
             record = copy.records[index]
             assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
@@ -143,7 +148,7 @@ class Receiver:
             self._fresh(verdict, resolution.fresh)
             self.world.reached["confirmed"] += len(resolution.duplicates)
             self.world.reached["collected while read"] += len(resolution.again)
-            self._ack(self.copies[verdict], resolution.duplicates)
+            self.ack(self.copies[verdict], resolution.duplicates)
         self.unsure = []
 
     def seal(self) -> None:
@@ -166,33 +171,38 @@ class Receiver:
                 for verdict, indexes in chosen.items()
             ]
         )
-        self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), items)
+        self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), chosen)
 
     def commit(self) -> None:
         """The store has the entry, and says so."""
         if self.flight is None:
             return
-        delta, entry, items = self.flight
+        delta, _, chosen = self.flight
+        self._apply()
+        self.dedup.committed(delta)
+        for verdict, indexes in chosen.items():
+            self.ack(self.copies[verdict], indexes)
+
+    def _apply(self) -> None:
+        """The entry in flight is in the journal."""
+        assert self.flight is not None
+        _, entry, chosen = self.flight
         self.flight = None
         self.deltas.append(entry)
-        for verdict, index in items:
-            self.world.take_effect(self.copies[verdict].records[index])
-        self.dedup.committed(delta)
-        for verdict, index in items:
-            self._ack(self.copies[verdict], [index])
+        for verdict, indexes in chosen.items():
+            for index in indexes:
+                self.world.take_effect(self.copies[verdict].records[index])
 
-    def abandon(self) -> None:
-        """Give up the oldest work, as a full intake does."""
-        if self.work:
-            verdict, index = self.work.pop(0)
+    def abandon(self, given_up: Sequence[tuple[DeliveryVerdict, int]]) -> None:
+        """Give up work, as a full intake does."""
+        for verdict, index in given_up:
+            self.work.remove((verdict, index))
             self.dedup.abandon(verdict, [index])
 
-    def crash(self, applied: bool) -> None:
+    def crash(self, applied: bool = False) -> None:
         """Lose the memory; the entry in flight is in the journal if ``applied``, and no sender was notified."""
         if self.flight is not None and applied:
-            self.deltas.append(self.flight[1])
-            for verdict, index in self.flight[2]:
-                self.world.take_effect(self.copies[verdict].records[index])
+            self._apply()
         blobs, filters = self.durable
         self.dedup = Dedup.restore(
             self.interval, self.journal, blobs, filters, segment_ids=SEGMENT_IDS, cached_segments=1
@@ -203,14 +213,18 @@ class Receiver:
         self.world.reached["replayed with ids"] += bool(self.deltas)
 
 
-class Receivers:
+SomeReceiver = TypeVar("SomeReceiver", bound=Receiver)
+
+
+class Receivers(Generic[SomeReceiver]):
     """The intervals of one consumer, which cover every key once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, kind: type[SomeReceiver]) -> None:
         self.world = world
-        self.all = [Receiver(world, ALL_KEYS)]
+        self.kind = kind
+        self.all = [kind(world, ALL_KEYS)]
 
-    def owner(self, key: bytes) -> Receiver:
+    def owner(self, key: bytes) -> SomeReceiver:
         return next(receiver for receiver in self.all if key in receiver.interval)
 
     def deliver(self, copy: Copy) -> None:
@@ -238,12 +252,12 @@ class Receivers:
         self.all = [r for r in self.all if r not in (left, right)] + [child]
         self.all.sort(key=lambda receiver: receiver.interval.start)
 
-    def _child(self, interval: KeyInterval, parents: list[Receiver]) -> Receiver:
+    def _child(self, interval: KeyInterval, parents: list[SomeReceiver]) -> SomeReceiver:
         journal = self.world.journal()
         dedup = Dedup.inherit(
             interval, journal, [parent.dedup for parent in parents], segment_ids=SEGMENT_IDS, cached_segments=1
         )
-        return Receiver(self.world, interval, dedup, journal)
+        return self.kind(self.world, interval, dedup, journal)
 
     def run(self) -> None:
         """Commit everything at hand."""
@@ -271,7 +285,7 @@ class ReceiverRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.receivers = Receivers(self.world)
+        self.receivers = Receivers(self.world, Receiver)
         self.network: list[Copy] = []
 
     def send(self, copy: Copy, arrives: bool) -> None:
@@ -305,7 +319,8 @@ class ReceiverRules(RuleBasedStateMachine):
 
     @rule(at=some)
     def abandon(self, at: int) -> None:
-        self.pick(at).abandon()
+        receiver = self.pick(at)
+        receiver.abandon(receiver.work[:1])
 
     @rule(at=some, applied=st.booleans())
     def receiver_crashes(self, at: int, applied: bool) -> None:

@@ -17,7 +17,7 @@ from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
-from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.hook_times import HookMeter
 from tests.driving import SingleCoreDriver
 
@@ -86,7 +86,7 @@ class Solo(SingleCoreDriver[Any, Any]):
         self.handle(m.Opened(head, dict(self.parts), self.entries, parents))
         self.handle(m.Accepted(accepted))
         if segment_ids is not None:
-            self.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
+            self.state.dedup.segment_ids = segment_ids
 
     def begin(self, effect: Any) -> None:
         """The test performs it; see ``take``."""

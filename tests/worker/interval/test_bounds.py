@@ -10,15 +10,14 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_VALUE_BYTES
 from millwheel.model.time import Duration, Timestamp
-from millwheel.model.watermarks import MinTracker
 from millwheel.sdk.scope import OutputBinding, TimerSetting
 from millwheel.testing import TopologyHarness
 from millwheel.worker.admission import column_problem
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.commits.parts import PART_BYTES
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.parts import PART_BYTES
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import (
     Acknowledged,
@@ -208,7 +207,7 @@ def test_timers_that_end_together_are_spread_over_commits() -> None:
 @pytest.mark.guarantee("G13")
 def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
     """Each move left a slot in a bucket until the watermark came by: for sessions a slot a record."""
-    table = TimerTable(Holds(MinTracker(), MinTracker()), domain=mw.TimeDomain.EVENT_TIME)
+    table = TimerTable(Holds(), domain=mw.TimeDomain.EVENT_TIME)
     for at in range(10_000):
         table.set(b"k", "session", TimerSetting(1_000_000 + at, None, at), None)
     table.cancel(b"j", "none", None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.worker.interval.cells import CELL_OVERHEAD_BYTES, CellCache, KeyCell
-from millwheel.worker.interval.eviction import evict_cells
+from millwheel.worker.interval.cache.cells import CELL_OVERHEAD_BYTES, CellCache, KeyCell
+from millwheel.worker.interval.cache.eviction import evict_cells
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 BLOBS = st.sampled_from([b"", b"", b"x", b"yy"])

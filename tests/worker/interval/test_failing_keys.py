@@ -15,6 +15,7 @@ from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
+from millwheel.worker.shell.hook_status import failures_of
 from tests.worker.interval.solo import Solo
 
 
@@ -78,7 +79,9 @@ def test_a_key_that_succeeds_is_no_failing_key_any_more() -> None:
     picky.broken.clear()
     wait(solo, seconds(60))
     assert (solo.core.failing.blocked, solo.core.failing.oldest(5)) == (0, [])
-    assert solo.core.failing.last is not None, "what failed last is remembered"
+    assert solo.core.failing.last is None, "nothing fails any more"
+    assert failures_of(solo.core) is None, "so nothing shows it as failing"
+    assert solo.core.failing.total == 2
 
 
 @pytest.mark.parametrize("what", ["x", "timer"])
@@ -100,6 +103,24 @@ def test_work_that_became_dead_letters_blocks_its_key_no_more() -> None:
     solo.deliver(("k", "x", 1), ("k", "y", 2))
     solo.commit_all()
     assert (solo.core.failing.blocked, solo.core.failing.total) == (0, 2)
+
+
+def test_work_that_was_given_up_is_shown_after_others_succeeded() -> None:
+    picky = Picky("k")
+    solo = Solo(picky, on_failure=mw.dead_letter(after=2, initial=seconds(1)))
+    solo.deliver(("k", "x", 1))
+    solo.commit_all()
+    wait(solo, seconds(1))
+    picky.broken = {"j"}
+    solo.deliver(("j", "x", 2))
+    solo.commit_all()
+    assert solo.core.failing.last is not None
+    assert solo.core.failing.last.key == b"j"
+    picky.broken.clear()
+    wait(solo, seconds(1))
+    shown = failures_of(solo.core)
+    assert shown is not None
+    assert (shown.blocked_keys, shown.last.key, shown.attempts) == (0, b"k", 3)
 
 
 @pytest.mark.guarantee("G8", section="4.2")

@@ -9,7 +9,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.interval.base_parts import HOLDS_PART
+from millwheel.worker.interval.commits.base_parts import HOLDS_PART
 from millwheel.worker.interval.entry import FORMAT, encode_part
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.messages import Opened

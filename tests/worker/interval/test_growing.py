@@ -21,7 +21,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval import pages as interval_pages
+from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.messages import (
     Acknowledge,
     Delivery,

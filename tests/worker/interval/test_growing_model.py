@@ -27,7 +27,7 @@ from millwheel.sdk.growing import tree
 from millwheel.testing import cluster
 from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
-from millwheel.worker.interval import pages as interval_pages
+from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 

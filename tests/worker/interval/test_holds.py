@@ -236,4 +236,33 @@ def test_a_timers_own_hold_is_named() -> None:
     solo.deliver(("k", "set", 10))
     solo.watermark(90)
     solo.commit_all()
-    assert (solo.output, solo.take(Report)[-1].subject) == (40, "timer 't' of key 'k'")
+    named = "timer 't' of key 'k' waits until its low watermark is 1970-01-01T00:00:00.000100Z"
+    assert (solo.output, solo.take(Report)[-1].subject) == (40, named)
+    assert len(solo.core.awaited_groups()) == 1
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_timer_of_the_clock_waits_for_no_group() -> None:
+    hooks: dict[str, Do] = {
+        "set": lambda ctx: ctx.set_timer(Timestamp(ctx.now + 100), "t", domain=mw.TimeDomain.PROCESSING_TIME)
+    }
+    solo = Solo(Scripted(hooks, lambda ctx: None))
+    solo.deliver(("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    assert "timer 't' of key 'k' waits until the clock is " in solo.core.explain_hold()[1]
+    assert solo.core.awaited_groups() == []
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_one_of_many_timers_is_named_when_somebody_asks() -> None:
+    hooks: dict[str, Do] = {
+        "set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40 if ctx.key == "k" else 80))
+    }
+    solo = Solo(Scripted(hooks, lambda ctx: None))
+    solo.deliver(*((f"other {number}", "set", 10) for number in range(100)), ("k", "set", 10))
+    solo.watermark(90)
+    solo.commit_all()
+    assert solo.take(Report)[-1].subject == "", "a report does not search for long"
+    assert solo.core.explain_hold()[1].startswith("timer 't' of key 'k' waits")
+    assert solo.core.awaited_groups() != []

@@ -14,7 +14,9 @@ from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, MIN_TIMESTAMP, T
 from millwheel.model.watermarks import MinTracker
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.scope import TimerSetting
+from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.holds import Hold, Holds
+from millwheel.worker.interval.invariants import check_holds
 from millwheel.worker.interval.timers import TimerTable
 
 TIMES = st.one_of(st.integers(0, 6), st.sampled_from([LAST_TIMESTAMP, MAX_TIMESTAMP]))
@@ -36,7 +38,8 @@ class HoldsModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.records, self.productions = MinTracker(), MinTracker()
-        self.holds = Holds(self.records, self.productions)
+        self.holds = Holds()
+        self.output = OutputWatermark(self.records, self.productions, self.holds)
         self.keys: dict[bytes, int] = {}
         self.tables = {domain: TimerTable(self.holds, domain) for domain in TimeDomain}
         self.timers: dict[tuple[TimeDomain, str], TimerSetting] = {}
@@ -115,8 +118,8 @@ class HoldsModel(RuleBasedStateMachine):
 
     @rule(at=TIMES)
     def raise_output(self, at: int) -> None:
-        before = self.holds.output
-        assert self.holds.raise_output(at) == self.holds.output == max(before, at)
+        before = self.output.value
+        assert self.output.rise(at) == self.output.value == max(before, at)
 
     def _model(self) -> list[int]:
         timers = [_stated(setting, domain) for (domain, _), setting in self.timers.items()]
@@ -131,13 +134,13 @@ class HoldsModel(RuleBasedStateMachine):
         assert self.holds.min() == min([*stated, *passing], default=MAX_TIMESTAMP)
         assert sum(count for _, count in self.holds.items()) == len(stated) + len(passing)
         assert len(self.holds) == len(stated) + sum(bool(one.times) for one in self.passing)
-        self.holds.check(stated, [one.hold for one in self.passing])
+        check_holds(self.holds, stated, [one.hold for one in self.passing])
 
     @invariant()
     def is_what_the_output_watermark_stands_at(self) -> None:
         least = self.holds.min()
         for watermark in (0, 3, MAX_TIMESTAMP):
-            assert self.holds.lowest(watermark)[0] == min(least, watermark)
+            assert self.output.lowest(watermark)[0] == min(least, watermark)
 
 
 def _refuses(hold: Hold) -> None:
@@ -161,13 +164,14 @@ TestHolds.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 def test_the_output_watermark_is_at_the_oldest_unfinished_work(
     watermark: int, records: list[int], productions: list[int], held: list[int], times: list[int | None]
 ) -> None:
-    holds = Holds(MinTracker(records), MinTracker(productions))
+    holds = Holds()
+    output_watermark = OutputWatermark(MinTracker(records), MinTracker(productions), holds)
     hold = holds.open()
     for at in held:
         hold.cover(at)
     timers = [min(at, LAST_TIMESTAMP) for at in times if at is not None]
     held = [min(at, LAST_TIMESTAMP) for at in held]
-    output, kind = holds.lowest(watermark, *times)
+    output, kind = output_watermark.lowest(watermark, *times)
     assert output == min([watermark, *records, *productions, *timers, *held])
     of_kind = {
         HoldKind.HOLD_KIND_INPUT: [watermark],
@@ -177,7 +181,7 @@ def test_the_output_watermark_is_at_the_oldest_unfinished_work(
         HoldKind.HOLD_KIND_STATE: held,
     }
     assert output in of_kind[kind]
-    assert holds.output == MIN_TIMESTAMP, "to look at it changes nothing"
+    assert output_watermark.value == MIN_TIMESTAMP, "to look at it changes nothing"
 
 
 def _lose_a_stated_one(holds: Holds, hold: Hold) -> None:
@@ -199,18 +203,18 @@ def _forget_one(holds: Holds, hold: Hold) -> None:
 @pytest.mark.guarantee("G7")
 @pytest.mark.parametrize("wrong", [_lose_a_stated_one, _keep_a_stated_one, _release, _forget_one])
 def test_a_hold_that_is_lost_or_kept_is_found(wrong: Callable[[Holds, Hold], None]) -> None:
-    holds = Holds(MinTracker(), MinTracker())
+    holds = Holds()
     hold = holds.open(7)
     holds.begin(4)
-    holds.check([4], [hold, holds.open()])
+    check_holds(holds, [4], [hold, holds.open()])
     wrong(holds, hold)
     with pytest.raises(RuntimeError, match="holds are"):
-        holds.check([4], [hold])
+        check_holds(holds, [4], [hold])
 
 
 @pytest.mark.guarantee("G7")
 def test_a_hold_ends_once_and_its_replacement_has_its_time() -> None:
-    holds = Holds(MinTracker(), MinTracker())
+    holds = Holds()
     commit, batch = holds.open(9), holds.open(7)
     beside = holds.open(7)
     commit.take(batch)
@@ -225,7 +229,7 @@ def test_a_hold_ends_once_and_its_replacement_has_its_time() -> None:
 
 @pytest.mark.guarantee("G7")
 def test_a_stated_hold_that_is_not_there_cannot_end() -> None:
-    holds = Holds(MinTracker(), MinTracker())
+    holds = Holds()
     holds.begin(4)
     with pytest.raises(KeyError, match="timestamp 5 is present 0 times"):
         holds.end(5, None)

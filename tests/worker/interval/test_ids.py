@@ -14,7 +14,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.store.contract import CorruptValueError
+from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.worker.dedup import BatchIds, DeliveryIds, DeliveryVerdict, OpaqueIds, PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import (
@@ -197,6 +197,36 @@ def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
     (answer,) = solo.take(Acknowledge)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
     assert solo.state.inputs.value == 5 * 999
+
+
+@pytest.mark.guarantee("G13")
+def test_watermarks_received_during_recovery_collect_ids() -> None:
+    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
+    solo = Solo(Seen())
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 1)
+    tidy(solo)
+    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(solo.state.dedup.snapshot().blobs)}
+    assert seen_ids(Solo(Seen(), parts=parts).state.dedup) == 1
+    assert seen_ids(Solo(Seen(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("early", [True, False])
+def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
+    """A late record's id is kept for the slack behind the watermark at its receipt, and an old copy is refused."""
+    solo = Solo(Seen(), early=[SenderWatermarks({INJECTOR: 1_000})] if early else [])
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 300}))
+    if not early:
+        solo.watermark(1_000)
+    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
+    tidy(solo)
+    solo.watermark(1_250)
+    assert seen_ids(solo.state.dedup) == 1
+    deliver(solo, OpaqueIds([id_of(2)]), "x", 10, Sender("injector/in/p", 1, None, INJECTOR, 600))
+    *_, answer = solo.take(Acknowledge)
+    assert answer.message.startswith("too old")
+    solo.watermark(1_400)
+    assert seen_ids(solo.state.dedup) == 0
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

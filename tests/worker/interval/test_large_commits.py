@@ -16,7 +16,7 @@ from millwheel.model.limits import MAX_ENTRY_BYTES, MAX_PRODUCTIONS
 from millwheel.model.time import Timestamp
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.interval.divided import is_entry_part
+from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import (

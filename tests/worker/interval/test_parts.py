@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.worker.interval import parts
-from millwheel.worker.interval.parts import in_parts
+from millwheel.worker.interval.commits import parts
+from millwheel.worker.interval.commits.parts import in_parts
 
 
 @given(

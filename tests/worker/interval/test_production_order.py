@@ -14,8 +14,8 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.admission import ArrivalOrder
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.interval.flows import INDEX_BITS, ProductionBatch
-from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.lookups import Admission
 from millwheel.worker.messages import Acknowledge, Delivery, DeliveryOrder, OwnerEffect
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
-from millwheel.store.contract import PartId
 from millwheel.worker.dedup import OpaqueIds, PositionIds
-from millwheel.worker.interval.outbox import Outbox
+from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import (
     Acknowledge,
@@ -21,10 +20,9 @@ from millwheel.worker.messages import (
     AppendEntry,
     Resend,
     SendDelivery,
-    SenderWatermarks,
     Tick,
 )
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.solo import Solo
 
 
 class Echo(mw.Computation[tuple[str, str], None]):
@@ -372,21 +370,6 @@ def test_weak_productions_carry_what_their_sender_has_received() -> None:
     solo.deliver(("k", "x", 1), watermark=77)
     (send,) = solo.take(SendDelivery)
     assert send.delivery.sender.received_watermark == 77
-
-
-@pytest.mark.guarantee("G13")
-def test_watermarks_received_during_recovery_collect_ids() -> None:
-    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
-    solo = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 5})])
-    source = solo.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
-    assert (source.watermark, source.horizon) == (5, 5)
-    solo.deliver(("k", "x", 1))
-    solo.commit()
-    base = solo.state.dedup.snapshot().blobs
-    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(base)}
-    late = Solo(Echo(), early=[SenderWatermarks({INJECTOR: 9})], parts=parts)
-    source = late.state.dedup._tables.opaque_source(INJECTOR)  # noqa: SLF001  # what is forgotten shows only in copies that come late
-    assert (source.watermark, source.horizon) == (9, 9)
 
 
 @pytest.mark.guarantee("G1")

@@ -115,7 +115,7 @@ def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
         for append in solo.take(AppendEntry):
             solo.waiting.append(append)
             solo.commit()
-        most = max(most, *(len(source.exact) for source in solo.state.dedup._tables.opaque.values()))  # noqa: SLF001  # what is kept is bounded
+        most = max(most, *(len(source.exact) for source in solo.state.dedup.tables.opaque.values()))
     assert solo.state.committed > 10
     assert most < 8
 

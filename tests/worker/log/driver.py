@@ -88,7 +88,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         """Events that come before the journal has been read."""
         self.open()
         if segment_ids is not None:
-            self.core.state.dedup._segment_ids = segment_ids  # noqa: SLF001  # no setting: only tests need another
+            self.core.state.dedup.segment_ids = segment_ids
 
     def open(self) -> None:
         """Start a new owner's core, until it serves."""

@@ -1,0 +1,10 @@
+"""The library's operators in simulated topologies. Each has one entry: how it is built, and a naive model of it.
+
+To add an operator, write a class with ``@operator("its name")`` in a module here. Plans then draw it.
+"""
+
+from simulation.blocks.operators import joining, keyed, single, timed
+from simulation.blocks.operators.base import OPERATORS, Flow, Operator, Row
+from simulation.blocks.operators.building import PIPELINE, add_pipeline
+
+__all__ = ["OPERATORS", "PIPELINE", "Flow", "Operator", "Row", "add_pipeline", "joining", "keyed", "single", "timed"]

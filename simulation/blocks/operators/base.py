@@ -1,0 +1,153 @@
+"""What an entry for one operator consists of: how a topology uses it, and what it must produce."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import millwheel as mw
+from millwheel import agg
+from millwheel.streams import Stream
+from millwheel.streams.steps import Branch
+from simulation.blocks.records import Item
+
+__all__ = ["AGGREGATES", "OPERATORS", "Flow", "Operator", "Row", "chunks", "made", "operator", "paired"]
+
+
+class Row(NamedTuple):
+    """A record, as models compute with it. The key is ``a``."""
+
+    at: int
+    ids: tuple[int, ...]
+    a: str
+    b: str
+    left: bool
+    """The side of a join that it is on."""
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """The order of a key's records: by timestamp, then by encoding. An encoding begins with the ids."""
+        return self.at, len(self.ids), self.ids, len(self.b), self.b
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What an operator is built on. Its results are :class:`Item` on the stream ``name``. Keys are the field ``a``."""
+
+    topology: mw.Topology
+    name: str
+    streams: list[str]
+    """One stream or two, which :meth:`sides` returns as they are."""
+    field: str
+    """The field of their records that becomes ``a``."""
+    options: Any
+    """The options of the step: which stream gets late records."""
+
+    @property
+    def all(self) -> Stream[Item]:
+        """The records of all streams."""
+        first, *more = [self._keyed(stream) for stream in self.streams]
+        return first.union(*more) if more else first
+
+    def sides(self) -> tuple[Any, Any]:
+        """The records of both sides of a join, with their key. One stream is divided by its records' ids."""
+        if len(self.streams) == 2:
+            left, right = (self._keyed(stream) for stream in self.streams)
+        else:
+            stream = self._keyed(self.streams[0])
+            stream = stream if self.field == "a" else stream.named(f"{self.name}-in")
+            left, right = stream.split(lambda item: sum(item.ids) % 2 == 0)
+        return left.key_by("a"), right.key_by("a")
+
+    def _keyed(self, stream: str) -> Stream[Item]:
+        found: Stream[Item] = Stream(self.topology, (Branch(stream),), Item)
+        return found if self.field == "a" else found.map(_exchanged, Item)
+
+
+def _exchanged(item: Item) -> Item:
+    return Item(item.ids, item.b, item.a, item.tainted)
+
+
+class Operator(ABC):
+    """An entry for one operator. The arguments are what ``draw`` has drawn, after JSON.
+
+    Invariant: the models know only the rows. They share no code with the product.
+    """
+
+    certain = True
+    """Whether the results depend on the records alone, and not on the order in which they arrive."""
+    repeats = False
+    """Whether several results of a key may have the same ids."""
+    by_clock = False
+    """Whether results wait for a time of the wall clock."""
+    has_options = True
+    """Whether the step can divert late records."""
+    has_letters = False
+    """Whether the step gives records up as dead letters."""
+
+    def draw(self, chance: Random) -> list[Any]:
+        """Draw the arguments."""
+        return []
+
+    @abstractmethod
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        """Add the operator to the flow's topology."""
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        """The results of one key's records. An operator whose results are not ``certain`` has a ``judge`` instead."""
+        return ()
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        """What is wrong with the results that one key's records had, in the order in which they came."""
+        expected, results = (Counter(one[:4] for one in some) for some in (self.model(rows, arguments), found))
+        if expected != results:
+            yield f"lacks results {[*(expected - results).elements()]}, and has {[*(results - expected).elements()]}"
+
+
+OPERATORS: Final[dict[str, Operator]] = {}
+"""The entries by their names. A plan draws from all of them."""
+
+
+def operator(name: str) -> Any:
+    """Register a class as the entry of a name."""
+
+    def register(kind: type[Operator]) -> type[Operator]:
+        assert name not in OPERATORS, name
+        OPERATORS[name] = kind()
+        return kind
+
+    return register
+
+
+def made(items: Iterable[Item | None], b: str) -> Item:
+    """The result that several records have together."""
+    given = [one for one in items if one is not None]
+    return Item([one for item in given for one in item.ids], given[0].a, b, any(item.tainted for item in given))
+
+
+def paired(left: Item | None, right: Item | None) -> Item:
+    """The result of a join."""
+    return made((left, right), f"{0 if left is None else len(left.ids)}+{0 if right is None else len(right.ids)}")
+
+
+def chunks(rows: list[Row], size: int) -> list[list[Row]]:
+    """The rows in groups of ``size``. The last group may have fewer."""
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
+
+
+def _counted(a: int, b: int) -> int:
+    return a + b
+
+
+AGGREGATES: Final[dict[str, agg.Aggregator[Any, Any]]] = {
+    "ids": agg.Aggregator(
+        list[int], list, lambda ids, record: [*ids, *record.value.ids], lambda a, b: [*a, *b], sorted, list[int]
+    ),
+    "b": agg.Aggregator(int, int, lambda count, _: count + 1, _counted, str, str),
+    "tainted": agg.Aggregator(bool, bool, lambda any, record: any or record.value.tainted, bool.__or__, bool, bool),
+}
+"""The aggregates of a result: all ids, the number of records as text, and whether one may be late."""

@@ -1,0 +1,139 @@
+"""Entries for joins, each against a loop over all pairs of a key's records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from random import Random
+from typing import Any
+
+import millwheel as mw
+from millwheel import windows
+from simulation.blocks.operators.base import Flow, Operator, Row, operator, paired
+
+__all__: list[str] = []
+
+_OUTER = ("", "left", "right", "both")
+
+
+def _sides(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    return [row for row in rows if row.left], [row for row in rows if not row.left]
+
+
+def _pair(left: Row | None, right: Row | None, at: int) -> Row:
+    ids = [() if one is None else one.ids for one in (left, right)]
+    either = left or right
+    assert either is not None
+    return Row(at, (*ids[0], *ids[1]), either.a, f"{len(ids[0])}+{len(ids[1])}", True)
+
+
+@operator("join")
+class _Join(Operator):
+    repeats = True
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        left, right = flow.sides()
+        left.join(flow.name, right, paired, **flow.options)
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        left, right = _sides(rows)
+        return [_pair(one, other, max(one.at, other.at)) for one in left for other in right]
+
+
+@operator("join within")
+class _JoinWithin(Operator):
+    repeats = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        before, after = chance.choice((0, 300_000, 1_500_000, -200_000)), chance.choice((200_000, 1_000_000))
+        return [before, after, chance.choice(_OUTER)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        before, after, outer = arguments
+        times = {"before": mw.Duration(before), "after": mw.Duration(after)}
+        left, right = flow.sides()
+        left.join_within(flow.name, right, paired, **times, outer=outer, **flow.options)
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        before, after, outer = arguments
+        left, right = _sides(rows)
+        pairs = [(one, other) for one in left for other in right if -before <= other.at - one.at <= after]
+        yield from (_pair(one, other, max(one.at, other.at)) for one, other in pairs)
+        met = {one for pair in pairs for one in pair}
+        yield from (_pair(one, None, one.at) for one in left if outer in ("left", "both") and one not in met)
+        yield from (_pair(None, one, one.at) for one in right if outer in ("right", "both") and one not in met)
+
+
+@operator("join as of")
+class _JoinAsOf(Operator):
+    repeats = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.random() < 0.5]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        left, right = flow.sides()
+        left.join_as_of(flow.name, right, paired, outer=arguments[0], **flow.options)
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        left, right = _sides(rows)
+        for one in left:
+            held = max((other for other in right if other.at <= one.at), key=lambda row: row.rank, default=None)
+            if held is not None or arguments[0]:
+                yield _pair(one, held, one.at)
+
+
+@operator("join latest")
+class _JoinLatest(Operator):
+    """Some order of the key's records gives the results: a right record that another one has replaced is gone."""
+
+    certain = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.random() < 0.5]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        left, right = flow.sides()
+        left.join_latest(flow.name, right, paired, outer=arguments[0], **flow.options)
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        left, right = _sides(rows)
+        possible = {_pair(one, other, one.at)[:4]: (one, other) for one in left for other in (None, *right)}
+        if unknown := [one for one in found if one[:4] not in possible]:
+            yield f"pairs from nowhere: {unknown}"
+            return
+        pairs = [possible[one[:4]] for one in found]
+        counted = Counter(one for one, _ in pairs)
+        if twice := [one for one, count in counted.items() if count > 1]:
+            yield f"left records have met twice: {twice}"
+        if arguments[0] and (lost := set(left) - counted.keys()):
+            yield f"left records are lost: {lost}"
+        if not arguments[0] and any(other is None for _, other in pairs):
+            yield f"left records came without a right one: {pairs}"
+        runs = [other for other, _ in groupby(other for _, other in pairs)]
+        if len(runs) != len(set(runs)) or None in runs[1:]:
+            yield f"right records came back: {runs}"
+
+
+@operator("window join")
+class _WindowJoin(Operator):
+    repeats = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        size = chance.choice((1_000_000, 2_500_000))
+        return [size, chance.choice((size, size // 2)), chance.choice(_OUTER)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        size, every, outer = arguments
+        sliding = windows.sliding(mw.Duration(size), mw.Duration(every))
+        left, right = flow.sides()
+        left.window(sliding).join(flow.name, right, paired, outer=outer, **flow.options)
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        size, every, outer = arguments
+        for end in sorted({(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}):
+            left, right = _sides([row for row in rows if end - size <= row.at < end])
+            yield from (_pair(one, other, end) for one in left for other in right)
+            yield from (_pair(one, None, end) for one in left if outer in ("left", "both") and not right)
+            yield from (_pair(None, one, end) for one in right if outer in ("right", "both") and not left)

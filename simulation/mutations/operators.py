@@ -1,0 +1,97 @@
+"""The library's operators: what their states keep, for how long, and in which order (4.2, 4.4, 4.6)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from millwheel.operators.count_windows import CountWindow
+from millwheel.operators.groups import Deduplicate
+from millwheel.operators.joins import IntervalJoin, TemporalJoin
+from millwheel.operators.ordered import Ordered
+from millwheel.operators.timeouts import Timeout
+from millwheel.operators.updating import Update
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+_ENTRIES: Final = "tests/operators/test_entries.py::test_an_operator_is_its_naive_model"
+_SEEDS: Final = 300
+
+
+def _taken_out(name: str, mechanism: str, method: Any, old: str, new: str, entry: str, guarantee: str = "G1") -> None:
+    """Register a mutation of an operator. ``entry``: the operator whose model shows it."""
+    test, why = f"{_ENTRIES}[{entry}]", "one seed of fifty has this operator"
+    rewriting(name, guarantee, mechanism, method, old, new, seeds=_SEEDS, test=test, why=why)
+
+
+_taken_out(
+    "joins-let-go-of-all",
+    "a join drops only records that can find no more partners",
+    IntervalJoin.process_timer,
+    "len(kept) if ended else bisect_right(kept, timer.timestamp - 1 - span, key=_time)",
+    "len(kept)",
+    "join within",
+)
+
+_taken_out(
+    "joins-keep-too-briefly",
+    "a join keeps a record until its last partner may have come",
+    IntervalJoin.process_timer,
+    "timer.timestamp - 1 - span",
+    "timer.timestamp - 1 - span + 50_000",
+    "join within",
+)
+
+_taken_out(
+    "values-dropped-for-waiting-records",
+    "a join as of a time keeps the values that hold for records that wait",
+    TemporalJoin._prune,
+    "min([ctx.watermark, *(time for time, _ in versions.left[:1])])",
+    "ctx.watermark",
+    "join as of",
+)
+
+_taken_out(
+    "timeouts-not-cancelled",
+    "a record that connects two stretches cancels the time-outs of both",
+    Timeout.process_record,
+    "ctx.cancel_timer(str(one[0]))",
+    "pass",
+    "timeout",
+)
+
+_taken_out(
+    "ties-by-arrival",
+    "ordered records of one timestamp come in an order that does not depend on arrival",
+    Ordered._keep,
+    "low = bisect_right(waiting, self._rank(new), low, high, key=self._rank)",
+    "low = high",
+    "ordered update",
+)
+
+_taken_out(
+    "forgotten-too-soon",
+    "a record is remembered for the complete time of deduplicate",
+    Deduplicate.process_record,
+    "record.timestamp + self.within",
+    "record.timestamp + self.within // 2",
+    "ordered deduplicate",
+)
+
+_taken_out(
+    "one-initial-state",
+    "each key gets a copy of the initial state of its own",
+    Update.next_state,
+    "deepcopy(self.initial)",
+    "self.initial",
+    "update",
+)
+
+_taken_out(
+    "full-windows-keep-their-timers",
+    "a window that is full cancels the timer of its time",
+    CountWindow.process_record,
+    "ctx.cancel_timer()",
+    "pass",
+    "count window",
+)

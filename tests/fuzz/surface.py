@@ -1,0 +1,45 @@
+"""What a surface is: something that takes hostile input."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Self
+
+__all__ = ["Surface", "Unclear"]
+
+
+class Unclear(AssertionError):
+    """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""
+
+
+class Surface(ABC):
+    """Use it as ``async with``."""
+
+    name: str
+    place: Path
+    """A directory of its own, for the length of the block."""
+
+    async def __aenter__(self) -> Self:
+        self.stack = AsyncExitStack()
+        self.place = Path(self.stack.enter_context(TemporaryDirectory(prefix="millwheel-fuzz-")))
+        try:
+            await self.open()
+        except BaseException:
+            await self.stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stack.aclose()
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Make ready. What is entered into ``stack`` is left at the end of the block."""
+
+    @abstractmethod
+    async def case(self, random: Random) -> str:
+        """One case; what became of it in a word. Unclear if that is not as it should be."""

@@ -1,0 +1,127 @@
+"""Servers on loopback that pass connections on to other servers: what tests cut, slow down and lose."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from contextlib import suppress
+from typing import Final, Self
+
+__all__ = ["CuttingProxy", "Line", "Relay"]
+
+_PIECE: Final = 1 << 16
+
+Line = tuple[str, str]
+"""The names of a client and a server."""
+
+
+class Relay:
+    """Use it as ``async with``: all that is under way ends with the block."""
+
+    def __init__(self) -> None:
+        self.lines: Counter[Line] = Counter()
+        """The connections that there are."""
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+
+    # What a relay does to its connections.
+
+    def client_of(self, writer: asyncio.StreamWriter) -> str:
+        """Who has connected."""
+        return "client"
+
+    async def opens(self, line: Line) -> None:
+        """Return when a connection may be made."""
+
+    async def passes(self, line: Line, answer: bool) -> bool:
+        """Return when a piece may pass, to the server or as an ``answer``. False: it is lost."""
+        return True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for server in self._servers:
+            server.close()
+        self.close_connections()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def close_connections(self) -> None:
+        """Close all connections. New ones may be made."""
+        for connection in self._connections:
+            connection.cancel()
+
+    async def serve(
+        self, name: str, target: str, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> str:
+        """Pass on what comes for the server ``name`` at ``target``, host:port. Returns where clients connect.
+
+        ``tls``: what they connect with, if they use TLS. The server is reached without it.
+        """
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.ensure_future(self._connect((self.client_of(writer), name), target, reader, writer))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            # A task that is cancelled before its first step runs nothing: only a callback closes the connection then.
+            task.add_done_callback(lambda _: writer.close())
+
+        self._servers.append(await asyncio.start_server(accept, host, port, ssl=tls))
+        host, port = self._servers[-1].sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    async def _connect(
+        self, line: Line, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await self.opens(line)
+        host, _, port = target.rpartition(":")
+        try:
+            back, forth = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return
+        self.lines[line] += 1
+        try:
+            await asyncio.gather(self._pump(line, reader, forth, False), self._pump(line, back, writer, True))
+        finally:
+            self.lines[line] -= 1
+            forth.close()
+
+    async def _pump(
+        self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool
+    ) -> None:
+        """One way, until it ends; then the other end is notified."""
+        # A connection that has lost something never has anything more: TCP leaves nothing out.
+        lost = False
+        with suppress(OSError):
+            while data := await reader.read(_PIECE):
+                lost = lost or not await self.passes(line, answers)
+                if writer.is_closing():  # the other way has ended meanwhile: there is nobody to write to
+                    break
+                if not lost:
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
+
+
+class CuttingProxy(Relay):
+    """Stands before one server, at ``address``. It can swallow what the server answers."""
+
+    def __init__(self, target: str, *, tls: ssl.SSLContext | None = None, delay: float = 0.0) -> None:
+        """``delay``: seconds that each new connection takes."""
+        super().__init__()
+        self.is_deaf = False
+        """While true, what clients send arrives, and nothing comes back."""
+        self._target = target
+        self._tls = tls
+        self._delay = delay
+
+    async def __aenter__(self) -> Self:
+        self.address = await self.serve("server", self._target, tls=self._tls)
+        return self
+
+    async def opens(self, line: Line) -> None:
+        await asyncio.sleep(self._delay)
+
+    async def passes(self, line: Line, answer: bool) -> bool:
+        return not (answer and self.is_deaf)

@@ -1,0 +1,95 @@
+"""What ``make dist`` has built has what the checkout has, and works where nothing else is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import pytest
+from packaging.metadata import Metadata
+
+from tests.house.tree import ROLES, ROOT, pyproject
+from tests.release.bare import BareEnvironment
+
+pytestmark = [pytest.mark.release, pytest.mark.timeout(600)]
+
+_DIST: Final = ROOT / "dist"
+_BUILT_FROM: Final = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"}
+_PURE, _COMPILED = "*-py3-none-any.whl", "*-linux_*.whl"
+
+
+def built(pattern: str, folder: Path = _DIST) -> Path:
+    found = list(folder.glob(pattern))
+    assert len(found) == 1, f"{folder} has {found} for {pattern}: run tools/dist.sh"
+    return found[0]
+
+
+@pytest.fixture(params=[_PURE, _COMPILED])
+def wheel(request: pytest.FixtureRequest) -> Path:
+    return built(request.param)
+
+
+def committed(*folders: str) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", "-z", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.split("\0") if name]
+
+
+def package_files() -> Iterator[tuple[str, str]]:
+    """The files of the package: where they are in the checkout, and where in a wheel."""
+    for source in committed("millwheel", *ROLES):
+        if PurePosixPath(source).suffix in {".py", ".pyi", ".typed"}:
+            yield source, source if source.startswith("millwheel/") else f"millwheel/{source}"
+
+
+def test_the_sources_have_what_the_package_is_made_of() -> None:
+    """Modules, contracts, and what a build reads. It has no links: role folders stand where the links do."""
+    with tarfile.open(built("*.tar.gz")) as files:
+        members = [member for member in files.getmembers() if member.isfile()]
+        found = {str(PurePosixPath(*PurePosixPath(member.name).parts[1:])) for member in members}
+    wanted = _BUILT_FROM | {path for _, path in package_files()} | set(committed("proto"))
+    assert wanted - found == set()
+
+
+def test_the_sources_and_the_checkout_build_the_same_wheel() -> None:
+    """Bit for bit."""
+    pure = built(_PURE)
+    assert pure.read_bytes() == built(pure.name, ROOT / "build" / "dist" / "checkout").read_bytes()
+
+
+def test_a_wheel_has_the_checkouts_files_unchanged(wheel: Path) -> None:
+    """Every module, stub and marker, and no other."""
+    wanted = {path: (ROOT / source).read_bytes() for source, path in package_files()}
+    with zipfile.ZipFile(wheel) as archive:
+        there = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+    found = {name: content for name, content in there.items() if not name.endswith(".so")}
+    assert "millwheel/py.typed" in wanted
+    assert "millwheel/rpc/v1/delivery_pb2.pyi" in wanted
+    assert set(found) == set(wanted)
+    assert [name for name in wanted if found[name] != wanted[name]] == []
+
+
+def test_the_metadata_of_a_wheel_is_valid(wheel: Path) -> None:
+    """As an index checks it. The version is that of pyproject.toml."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = Metadata.from_email(archive.read(name), validate=True)
+    project = pyproject()["project"]
+    assert (metadata.name, str(metadata.version)) == (project["name"], project["version"])
+    assert metadata.description == (ROOT / "README.md").read_text()
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.license_expression == project["license"]
+
+
+def test_a_wheel_works_where_nothing_else_is_installed(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTHONPATH", "PYTHONHOME"):
+        # What is imported in a bare environment is what was installed there.
+        monkeypatch.delenv(name, raising=False)
+    bare = BareEnvironment(tmp_path / "venv", wheel)
+    bare.check_installed(compiled=wheel == built(_COMPILED))
+    bare.take_first_steps(tmp_path / "desk")

@@ -1,0 +1,51 @@
+"""Changes of intervals that an operator may ask for, drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import interval_pb2 as wire
+
+__all__ = ["reshape"]
+
+_FEW, _MANY = 2, 6
+"""Intervals of a computation."""
+
+
+async def reshape(
+    client: ControlClient, topology: str, cuts: Mapping[str, Sequence[str]], workers: Sequence[str], chance: Random
+) -> str:
+    """Move, split or merge one interval. Returns which, or that it was refused: it may be too early for a change.
+
+    Args:
+        client: Asks the master.
+        topology: Whose intervals.
+        cuts: The computations, each with the keys at which it may be split.
+        workers: Those that may get an interval.
+        chance: Draws all of it.
+    """
+    computation = chance.choice(sorted(cuts))
+    found = sorted(
+        (one.interval for one in await client.list_intervals(topology, computation)), key=lambda one: one.keys.start
+    )
+    what = chance.choice(["move", "merge" if len(found) >= _MANY else "split"])
+    if len(found) > _FEW and chance.random() < 0.3:
+        what = "merge"
+    worker = chance.choice(workers)
+    one = chance.choice(found[:-1] if what == "merge" and len(found) > 1 else found)
+    name = wire.IntervalName(topology=topology, computation=computation, journal=one.journal)
+    try:
+        if what == "move":
+            await client.move_interval(name, worker)
+        elif what == "merge":
+            await client.merge_intervals(name, worker)
+        else:
+            at = chance.choice(cuts[computation]).encode()
+            name = wire.IntervalName(topology=topology, computation=computation, key=at)
+            await client.split_interval(name, at, worker)
+    except RequestError as error:
+        return f"{what} refused ({error.code.name.lower()})"
+    return what

@@ -1,0 +1,224 @@
+"""The duplicate check of one interval: check, take, commit (6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
+from millwheel.model.incarnation import INJECTOR_PREFIX
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.worker.dedup.batches import BatchSource
+from millwheel.worker.dedup.known_sequencers import Span
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.positions import PositionSource
+from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
+from millwheel.worker.dedup.segments import SegmentSealed
+from millwheel.worker.dedup.tables import Tables
+
+__all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck"]
+
+SEGMENT_IDS: Final = 1 << 16
+"""Exact ids of one sending group that form a segment: about 8 MB of memory, 1 MiB stored."""
+CACHED_SEGMENTS: Final = 4
+
+
+class DuplicateCheck:
+    """The ids that one receiving interval knows, as deliveries and commits use them. ``Dedup`` adds the rest."""
+
+    def __init__(
+        self, interval: KeyInterval, journal: str, *, segment_ids: int = SEGMENT_IDS,
+        cached_segments: int = CACHED_SEGMENTS,
+    ) -> None:  # fmt: skip
+        self.tables = Tables(interval, journal, cached_segments)
+        """All ids. Only this class and :class:`Dedup` change them."""
+        self.opaque_groups: Collection[str] = self.tables.opaque.keys()
+        """The sending groups that have sent opaque ids. They stay, also without ids."""
+        self.segment_ids = segment_ids
+        self._news = IdDelta()
+        self._marks: dict[str, tuple[int, Sequence[int]]] = {}
+
+    def check(
+        self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender
+    ) -> DeliveryVerdict:
+        """Check a delivery. Its fresh and unsure records become pending.
+
+        ``keys`` and ``timestamps`` are the records' columns. Nothing becomes pending if the outcome is not JUDGED.
+        """
+        if self.tables.sequencers.current.get(sender.name) != sender.sequencer and not self._accept(sender):
+            return DeliveryVerdict(CheckOutcome.REFUSED_SEQUENCER, len(keys))
+        if isinstance(ids, PositionIds):
+            verdict = self._check_positions(ids, keys, sender)
+        elif isinstance(ids, OpaqueIds):
+            verdict = self._check_opaque(ids, timestamps, sender)
+        else:
+            verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
+            verdict._ids = ids.ids
+            verdict._source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
+        return verdict
+
+    def _accept(self, sender: Sender) -> bool:
+        keys, known = sender.keys, self.tables.sequencers
+        span: Span = sender.name if keys is None else (keys.start, keys.end)
+        if known.highest(sender.group, span) > sender.sequencer:
+            return False
+        self._learn("" if keys is None else sender.group, span, sender.sequencer)
+        known.current[sender.name] = sender.sequencer
+        return True
+
+    def _learn(self, group: str, span: Span, sequencer: int) -> None:
+        if self.tables.sequencers.learn(group, span, sequencer):
+            self._news.sequencers.append((group, span, sequencer))
+            if isinstance(span, str):
+                self._forget_drawn(span, sequencer)
+
+    def _forget_drawn(self, origin: str, sequencer: int) -> None:
+        """Drop the sequences that an injector process has named after its older sequencers ("stream/process/s5").
+
+        Deliveries under an older sequencer are refused from now on, so these sequences are not needed any more. A
+        sequence with pending records stays until a later call.
+        """
+        prefix = f"{origin.removeprefix(INJECTOR_PREFIX)}/s"
+        own = [source for source in self.tables.positions.values() if source.origin == origin]
+        for source in own:
+            number = source.sequence.removeprefix(prefix) if source.sequence.startswith(prefix) else ""
+            if number.isdigit() and int(number) < sequencer and not source.pending.ids:
+                self.retire(source.sequence)
+
+    def _check_positions(self, ids: PositionIds, keys: Sequence[bytes], sender: Sender) -> DeliveryVerdict:
+        source = self.tables.positions.get(ids.sequence)
+        if source is None or not source.complete:
+            if sender.keys is not None:
+                return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
+            source = self.tables.admit(ids.sequence, sender.name)
+            self._news.admitted.append((ids.sequence, sender.name))
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
+        verdict._ids = ids.positions
+        verdict._source = source
+        source.check(ids, keys, verdict)
+        # Only the highest mark is journaled. If a mark is lost, the next owner only remembers more ids than needed.
+        journaled = self._marks.get(ids.sequence, (0, ()))[0]
+        if source.state_mark(ids.mark, ids.unacked) and ids.mark >= journaled:
+            self._marks[ids.sequence] = (ids.mark, list(ids.unacked))
+        return verdict
+
+    def _check_opaque(self, ids: OpaqueIds, timestamps: Sequence[int], sender: Sender) -> DeliveryVerdict:
+        source = self.tables.opaque_source(sender.group)
+        if sender.watermark is not None and sender.watermark < source.horizon:
+            return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
+        verdict._ids = ids.ids
+        verdict._source = source
+        least = max(
+            stamp for stamp in (sender.watermark, sender.received_watermark, MIN_TIMESTAMP) if stamp is not None
+        )
+        source.check(ids.ids, timestamps, least, verdict)
+        return verdict
+
+    def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
+        """Check a verdict's unsure records against the segments that were read. The verdict has none afterwards.
+
+        Args:
+            verdict: The verdict with unsure records.
+            blobs: The segments that are still stored, by name.
+
+        Returns:
+            The result for the unsure records. Its fresh records join ``verdict.fresh``. If the caller has already taken
+            the other fresh records, later calls must name indexes.
+        """
+        source = verdict._source
+        if not verdict.unsure:
+            return Resolution([], [], [])
+        if not isinstance(source, OpaqueSource):
+            raise DedupError("only opaque ids can be unsure")
+        return source.resolve(verdict, blobs)
+
+    def take(self, consumed: Iterable[tuple[DeliveryVerdict, Sequence[int] | None]]) -> IdDelta:
+        """The ids of consumed records, for the entry that commits them. Indexes None: all fresh records of the
+        verdict.
+
+        Invariant: each fresh record is taken once or abandoned once. Deltas are committed in the order in which they
+        were taken. The caller must ensure both.
+        """
+        delta, self._news = self._news, IdDelta()
+        delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
+        positions: dict[str, list[int]] = {}
+        opaque: dict[str, tuple[int, list[bytes]]] = {}
+        batches: dict[tuple[str, int], list[bytes]] = {}
+        for verdict, indexes in consumed:
+            if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
+                raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
+            source, ids = verdict._source, _ids_of(verdict, indexes)
+            if not ids:
+                continue
+            if isinstance(source, PositionSource):
+                positions.setdefault(source.sequence, []).extend(ids)
+            elif isinstance(source, OpaqueSource):
+                collect, all_ids = opaque.get(source.group) or (MIN_TIMESTAMP, [])
+                all_ids.extend(ids)
+                opaque[source.group] = (max(collect, verdict._collect_from), all_ids)
+            elif isinstance(source, BatchSource):
+                batches.setdefault((source.query, source.batch), []).extend(ids)
+            else:
+                raise DedupError(f"{verdict} was not checked: nothing of it can be taken")
+        delta.positions = list(positions.items())
+        delta.opaque = [(group, collect, ids) for group, (collect, ids) in opaque.items()]
+        delta.batches = [(query, batch, ids) for (query, batch), ids in batches.items()]
+        return delta
+
+    def committed(self, delta: IdDelta) -> None:
+        """The delta's entry is in the journal: its ids are committed."""
+        tables = self.tables
+        for sequence, positions in delta.positions:
+            source = tables.positions.get(sequence)
+            if source is None:
+                raise DedupError(f"sequence {sequence} was retired with records of it in flight")
+            source.commit(positions)
+        for group, collect, ids in delta.opaque:
+            tables.opaque[group].commit(collect, ids)
+        for query, batch, ids in delta.batches:
+            tables.queries[query].commit(batch, ids)
+
+    def abandon(self, verdict: DeliveryVerdict, indexes: Sequence[int] | None = None) -> None:
+        """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
+        if indexes is None:
+            indexes = [*verdict.fresh_indexes, *verdict.unsure]
+        source, ids = verdict._source, _ids_of(verdict, indexes)
+        for index in indexes:
+            verdict.unsure.pop(index, None)
+        if ids:
+            source.pending.settle(ids)
+
+    def retire(self, sequence: str) -> None:
+        """The sequence is retired: all its records were ACKed. Later deliveries of it get UNKNOWN_SEQUENCE.
+
+        No effect while records of the sequence are pending.
+        """
+        source = self.tables.positions.get(sequence)
+        if source is not None and not source.pending.ids:
+            del self.tables.positions[sequence]
+            self._marks.pop(sequence, None)
+            self._news.retired.append(sequence)
+
+    def seal(self) -> list[SegmentSealed]:
+        """Seal full segments. The caller writes their parts, then calls ``segment_stored``.
+
+        After a long replay there may be many segments. So no part is large.
+        """
+        sealed: list[SegmentSealed] = []
+        for source in self.tables.opaque.values():
+            while len(source.exact) >= self.segment_ids:
+                sealed.append(source.seal(self.tables.next_segment(), self.segment_ids))
+        return sealed
+
+
+def _ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:
+    ids = verdict._ids
+    if indexes is None:
+        if verdict.all_fresh:
+            return ids
+        indexes = verdict.fresh
+    elif len(indexes) == len(ids):
+        return ids
+    return [ids[index] for index in indexes]

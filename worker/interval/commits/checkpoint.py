@@ -1,0 +1,232 @@
+"""Keeping the journal short: when state rows and bases are written, and what waits for them (sections 6.1.2, 6.2; G12).
+
+``OwnedJournal`` has the invariant of the truncation point. State rows follow the journal, many commits in one write.
+
+To become independent of parents, rows and base are *pressed*: they are written at once. If no work causes an append, an
+extra append names the base. The same happens before the interval moves to a successor (PrepareRelease).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any, Final
+
+from millwheel.store.contract import StateRow
+from millwheel.worker.interval.commits.base_parts import write_base
+from millwheel.worker.interval.commits.parents import Needs, ParentNeeds
+from millwheel.worker.interval.commits.spilling import Spilling
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import FlushStates, IntervalEffect, ReleasePrepared, WriteParts
+
+__all__ = ["Checkpointer", "StateRows"]
+
+_MAX_ROUNDS: Final = 3
+"""Maximum bases that are written before a move while work continues."""
+_SHORT_ENTRIES: Final = 64
+_SHORT_BYTES: Final = 256 << 10
+"""A journal with at most this much above its truncation point is short: some milliseconds to read."""
+
+
+class StateRows:
+    """Decides when rows are written. One write is in flight at a time.
+
+    In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
+    """
+
+    def __init__(self, state: IntervalState) -> None:
+        self._config = state.config
+        self._settings = state.settings
+        self._cells = state.cells
+        self._journal = state.journal
+        self._number = 0
+        self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
+        """The flush in flight: its number, the commit at which it was captured, its rows."""
+        self._flushed_at = 0
+        self.upto = 0
+        """Every row that changed up to this commit is acknowledged."""
+
+    def wants_capture(self, now: int, needed: bool) -> bool:
+        """Whether rows wait to be captured, once no commit is in flight."""
+        return self._flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
+
+    def next_alarm(self, now: int, needed: bool) -> int | None:
+        """When rows must be written if no commit comes before."""
+        if self._flush is not None or not self._cells.dirty_count:
+            return None
+        return now if self._due(now, needed) else self._flush_at
+
+    def capture(self, now: int, needed: bool) -> list[IntervalEffect]:
+        """Write the rows if they are due. No sealed commit is in flight."""
+        if self._flush is not None or not self._due(now, needed):
+            return []
+        self._flushed_at = now
+        rows = self._cells.dirty_rows()
+        if not rows:
+            self.upto = self._journal.committed
+            return []
+        self._number += 1
+        self._flush = (self._number, self._journal.committed, rows)
+        config = self._config
+        states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
+        return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, states)]
+
+    def _due(self, now: int, needed: bool) -> bool:
+        """Whether rows must be written now.
+
+        The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
+        write covers more commits.
+        """
+        return now >= self._flush_at or needed or self._cells.needs_flush
+
+    @property
+    def _flush_at(self) -> int:
+        """When rows are written that nothing waits for.
+
+        Many rows are written sooner. A move to a successor must write all of them first.
+        """
+        settings = self._settings
+        behind = settings.flush_interval
+        if self._cells.dirty_count >= settings.flush_rows:
+            behind = min(behind, settings.flush_apart)
+        return self._flushed_at + behind
+
+    def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
+        """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
+        if self._flush is None or self._flush[0] != number:
+            return
+        _, commit, rows = self._flush
+        self._flush = None
+        self._cells.flushed(rows, busy)
+        self.upto = max(self.upto, commit)
+
+    def acknowledged(self) -> int:
+        """The newest commit up to which every changed row is acknowledged."""
+        if not self._cells.dirty_count:
+            # If no state changes, no capture ever raises ``upto``.
+            self.upto = max(self.upto, self._journal.committed)
+        return self.upto
+
+    def recovered(self, now: int, upto: int) -> None:
+        """The state has been rebuilt from the journal. Its rows above ``upto`` are behind and will be written."""
+        self._flushed_at = now
+        self.upto = upto
+
+
+class Checkpointer:
+    """Decides when rows and base parts are written, and how far the truncation point moves."""
+
+    def __init__(self, state: IntervalState) -> None:
+        self._state = state
+        self._settings = state.settings
+        self._outbox = state.outbox
+        self._journal = state.journal
+        self.spilling = Spilling(state)
+        self.rows = StateRows(state)
+        self.parents = ParentNeeds(state)
+        self._requests: list[Any] = []
+        """Requests that wait for a short journal."""
+        self._rounds = 0
+        """Maximum bases still to write for these requests."""
+
+    def after_commit(self, now: int) -> list[IntervalEffect]:
+        """Capture what is due, after a commit is acknowledged and while none is in flight."""
+        if self.spilling.leaving:
+            self.spilling.release()
+        # The base comes first, because it waits for rows of the same commit.
+        base: list[IntervalEffect] = [self._write_base()] if self._base_due() else []
+        return base + self.rows.capture(now, self._base_waits)
+
+    def wants_stillness(self, now: int) -> bool:
+        """Whether a capture or a load of timers is due that requires that no commit is in flight."""
+        rows_due = self.rows.wants_capture(now, self._base_waits)
+        return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
+
+    def next_alarm(self, now: int) -> int | None:
+        """When rows must be flushed if no commit comes before."""
+        return self.rows.next_alarm(now, self._base_waits)
+
+    def idle(self, now: int) -> list[IntervalEffect]:
+        """Flush rows if they are due. No commit is in flight."""
+        return self.rows.capture(now, self._base_waits)
+
+    def _base_due(self) -> bool:
+        settings, journal = self._settings, self._journal
+        if journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes):
+            return True
+        near = journal.above >= settings.checkpoint_entries // 16 and self.spilling.overflowing
+        return near and journal.may_write_base()
+
+    @property
+    def _base_waits(self) -> bool:
+        return self._journal.base_waits(self.rows.upto)
+
+    def _write_base(self) -> WriteParts:
+        return write_base(self._state, self.spilling)
+
+    def parts_written(self, number: int) -> None:
+        """Parts are acknowledged: those of a base, or copies of parents' parts."""
+        self.parents.copied(number)
+        self._journal.parts_written(number)
+
+    def base_named(self) -> None:
+        """The append that names a base is committed."""
+        self.spilling.named()
+        self.parents.base_named()
+
+    def recovered(self, now: int) -> None:
+        """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
+        self.parents.recovered()
+        # The parents' rows are behind too, and are older than the truncation point.
+        self.rows.recovered(now, -1 if self.parents.needs is Needs.DATA else self._journal.truncation_point)
+
+    # Releasing the interval.
+
+    def ask(self, request: Any) -> None:
+        """Register a request to make the journal short. ``ReleasePrepared`` answers it."""
+        self._requests.append(request)
+        self._rounds = _MAX_ROUNDS
+
+    @property
+    def pressing(self) -> bool:
+        """Whether rows and base must be written as soon as possible."""
+        return bool(self._requests) or self.parents.needs is not Needs.NOTHING
+
+    @property
+    def releasing(self) -> bool:
+        """Whether a request waits and the child has no base yet. Then the base has priority over new work."""
+        return bool(self._requests) and self.parents.needs is Needs.DATA
+
+    @property
+    def wants_append(self) -> bool:
+        """Whether an append is needed only to name a base."""
+        return self.pressing and self._journal.wants_append(self.rows.upto)
+
+    def press(self, now: int) -> list[IntervalEffect]:
+        """Write what can be written while no commit is in flight, and answer requests that are complete."""
+        out = self._answers()
+        if not self.pressing:
+            return out
+        if self._journal.may_write_base() and self._base_pressing():
+            out.append(self._write_base())
+        if self._base_waits:
+            out += self.rows.capture(now, True)
+        return out
+
+    def _base_pressing(self) -> bool:
+        if self.parents.needs is Needs.DATA or (self.parents.needs is Needs.SEQUENCES and not self._outbox.inherited):
+            return True
+        if self._requests and self._rounds:
+            self._rounds -= 1
+            return True
+        return False
+
+    def _answers(self) -> list[IntervalEffect]:
+        if not self._requests:
+            return []
+        journal = self._journal
+        short = journal.above <= _SHORT_ENTRIES and journal.bytes <= _SHORT_BYTES
+        short = short and self.parents.needs is not Needs.DATA
+        if not short and (self._rounds or not journal.base_at_rest):
+            return []
+        requests, self._requests = self._requests, []
+        return [ReleasePrepared(request, journal.above, journal.committed) for request in requests]

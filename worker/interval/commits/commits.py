@@ -1,0 +1,306 @@
+"""Group commit: sealing, appending, and the steps after the append (sections 6.1.1 to 6.1.3).
+
+Invariant: at most one append is in flight, and appends follow the order of commit numbers. Strong productions are sent,
+and senders are ACKed, only after the append of their commit is acknowledged (G1, G9).
+
+Weak productions of records are sent before the append. Their commits wait for it in a queue (``weak_commits.py``). The
+soft state is captured only while nothing is queued or in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.worker.dedup import OpaqueIds, PositionIds, Sender
+from millwheel.worker.id_segments import IdSegments
+from millwheel.worker.interval.commits.checkpoint import Checkpointer
+from millwheel.worker.interval.commits.divided import DividedEntries
+from millwheel.worker.interval.commits.sealing import Sealed, Sealer
+from millwheel.worker.interval.commits.weak_commits import WeakCommits
+from millwheel.worker.interval.entry import encode
+from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.runner import HookBatch, Runner
+from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.messages import (
+    Acknowledge,
+    Acknowledged,
+    Appended,
+    Delivery,
+    DeliveryOrder,
+    IntervalEffect,
+    Resend,
+    SendDelivery,
+    Tick,
+)
+
+__all__ = ["CommitPipeline"]
+
+_STUCK_AFTER_COMMITS: Final = 1_000
+"""Number of commits after which a production without an ACK counts as stuck."""
+
+
+class CommitPipeline:
+    """Brings batches into the journal and productions out of the outbox.
+
+    It has many attributes, because a commit ends the work of almost all owners of data.
+    """
+
+    def __init__(
+        self,
+        state: IntervalState,
+        runner: Runner,
+        segments: IdSegments,
+        failed: Callable[[bytes, Exception], None],
+    ) -> None:
+        """
+        Args:
+            state: The interval's data.
+            runner: Has the batch.
+            segments: Writes full segments of ids.
+            failed: Takes a key whose state cannot be encoded.
+        """
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._outbox = state.outbox
+        self._output = state.output
+        self._journal = state.journal
+        self._ids = state.ids
+        self._runner = runner
+        self._sealer = Sealer(state, failed)
+        self.checkpoints = checkpoints = Checkpointer(state)
+        self._segments = segments
+        self._divided = DividedEntries(state.journal, self._setup.settings.entry_bytes)
+        self._sync = self._setup.program.options.exactly_once or self._setup.program.options.strong
+        self._weak = not self._setup.program.options.strong
+        self._in_flight: Sealed | None = None
+        """The commit whose append is in flight, or whose entry's parts are being written before the append."""
+        self._waiting = WeakCommits(state, runner, self._sealer, checkpoints)
+        self.weak_queue: Collection[object] = self._waiting.queue
+        """The weak commits that wait for their productions' ACKs, or for their deadline."""
+        self.acks: Collection[object] = self._waiting.acked
+        """ACKs of stored weak productions that no commit has journaled."""
+        self.open_commit_full = False
+        """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
+        keys = self._setup.config.keys
+        self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.incarnation)
+
+    # Sealing and appending.
+
+    def try_commit(self, out: list[IntervalEffect]) -> bool:
+        """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
+        checkpoints, waiting, batch = self.checkpoints, self._waiting, self._runner.batch
+        still = self._in_flight is None and not waiting.queue
+        if not still and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight)):
+            return False
+        if still and checkpoints.pressing:
+            out.extend(checkpoints.press(self._clocks.elapsed))
+        # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
+        changed = self._sealer.encode_states(batch) if batch else []
+        if not batch:
+            self._release_hold(batch)
+            if not (waiting.acked or checkpoints.wants_append):
+                # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
+                self._journal.counts.duplicates += self._ids.duplicates
+                self._ids.duplicates = 0
+                return False
+        if not self._weak or batch.fired:
+            out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
+            return True
+        self.open_commit_full = not waiting.join(self._in_flight, changed)
+        if not self.open_commit_full:
+            out.extend(self._send_ready())
+        return not self.open_commit_full
+
+    def _release_hold(self, batch: HookBatch) -> None:
+        """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
+        if batch.hold is not None:
+            batch.hold.release()
+            batch.hold = None
+
+    def _append(self, sealed: Sealed) -> list[IntervalEffect]:
+        """Append the entry of a commit. A commit without lasting effects needs no append."""
+        self.open_commit_full = False
+        assert sealed.entry is not None
+        entry = sealed.entry
+        if self._weak:
+            entry = self._waiting.complete(sealed)
+            kept = entry.productions or entry.acked or entry.acked_inherited
+            if self._waiting.keeps_nothing(sealed) and not kept and not self.checkpoints.wants_append:
+                assert sealed.commit == self._journal.sealed, "nothing is sealed behind a commit that keeps nothing"
+                self._journal.sealed -= 1
+                return self._done(sealed)
+        self._in_flight = sealed
+        blob = encode(entry)
+        if len(blob) > self._setup.settings.entry_bytes:
+            return [self._divided.write(sealed.commit, blob)]
+        return [self._journal.append(sealed.commit, blob, len(blob), self.checkpoints.rows.acknowledged, self._sync)]
+
+    def parts_written(self, number: int) -> list[IntervalEffect]:
+        """Parts are acknowledged. If they belong to the entry in flight, append the entry."""
+        small = self._divided.written(number)
+        return [] if small is None else [self._journal.append(*small, self.checkpoints.rows.acknowledged, self._sync)]
+
+    def appended(self, event: Appended) -> list[IntervalEffect]:
+        """The entry is in the journal: ACK the senders, send productions and release holds."""
+        out: list[IntervalEffect] = []
+        sealed = self._in_flight
+        if sealed is None or sealed.commit != event.commit:
+            return out
+        self._in_flight = None
+        self.open_commit_full = False
+        out.extend(self._journal.appended(event.commit))
+        if out:
+            self.checkpoints.base_named()
+        out.extend(self._done(sealed))
+        # Sealed id segments hold committed ids only, so queued commits do not matter.
+        if full := self._ids.dedup.seal():
+            out.extend(self._segments.write(full))
+        if not self._waiting.queue:
+            out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
+        return out
+
+    def _done(self, sealed: Sealed) -> list[IntervalEffect]:
+        if sealed.ids is not None:
+            self._ids.dedup.committed(sealed.ids)
+        if sealed.hold is not None:
+            sealed.hold.release()
+        if sealed.entry is not None:
+            self._journal.counts.add(*sealed.entry.counts)
+        out = self._acknowledge(sealed)
+        if sealed.stored_first:
+            self._outbox.release()
+            out.extend(self._send_ready())
+        return out
+
+    def _acknowledge(self, sealed: Sealed) -> list[IntervalEffect]:
+        out: list[IntervalEffect] = []
+        settle = self._intake.settle
+        touched: dict[int, DeliveryReceipt] = {}
+        for receipt, indexes in sealed.consumed:
+            if settle(receipt, indexes):
+                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
+            touched[id(receipt)] = receipt
+        for receipt in touched.values():
+            if receipt.open and receipt.worth_reporting():
+                # The remaining records wait for their keys. Report the others, so that the sender can drop them.
+                receipt.answered = receipt.open
+                remaining = sorted({*receipt.blocked, *receipt.excluded})
+                out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, remaining))
+        return out
+
+    # Sending.
+
+    def _send_ready(self) -> list[IntervalEffect]:
+        """Send all outbound batches that may be sent now."""
+        return [self._send(outbound, order) for outbound, order in self._outbox.take_ready()]
+
+    def _send(self, outbound: ProductionBatch, order: DeliveryOrder) -> SendDelivery:
+        """Build the delivery of an outbound batch, with this sender's current ACK mark."""
+        name, sequencer, keys, incarnation = self._sender
+        sender = Sender(name, sequencer, keys, incarnation, self._output.value, self._clocks.highest_stated)
+        ids: PositionIds | OpaqueIds
+        if outbound.opaque:
+            ids = OpaqueIds(outbound.opaque)
+        elif outbound.sequence:
+            # Siblings send under the same sequence. So this sender cannot state which positions of it are ACKed.
+            ids = PositionIds(outbound.sequence, 0, outbound.positions)
+        else:
+            committed = self._journal.committed
+            otherwise, old = (committed + 1) << INDEX_BITS, (committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
+            mark, unacked = self._outbox.statement(outbound.consumer, otherwise, old)
+            ids = PositionIds(name, mark, outbound.positions, unacked)
+        return SendDelivery(
+            Delivery(
+                outbound.consumer,
+                outbound.journal,
+                outbound.stream,
+                sender,
+                ids,
+                outbound.keys,
+                outbound.values,
+                outbound.timestamps,
+                outbound.token,
+                None,
+                order,
+            )
+        )
+
+    def acknowledged(self, event: Acknowledged) -> list[IntervalEffect]:
+        """A receiver has ACKed an outbound batch, or a part of it."""
+        outbound = self._outbox.get(event.token)
+        if outbound is None:
+            return []
+        if outbound.opaque and outbound.awaited is None:
+            self._waiting.acknowledged(outbound, event.remaining)
+        self._outbox.acknowledged(event.token, event.remaining)
+        return self._send_ready()
+
+    def resend(self, event: Resend) -> list[IntervalEffect]:
+        """Send what was not ACKed again, to the current owners of its keys."""
+        outbox = self._outbox
+        if event.tokens is None:
+            outbox.flows.begin_all()
+            return self._send_ready()
+        for token in event.tokens:
+            outbound = outbox.get(token)
+            if outbound is None:
+                continue
+            part = event.refused.get(token)
+            if part is None:
+                outbox.flows.refuse(token, token in event.full)
+            else:
+                outbox.flows.copies_refused(outbound, part)
+        outbox.flows.go_on()
+        return self._send_ready()
+
+    def begin(self) -> list[IntervalEffect]:
+        """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
+        self._outbox.flows.begin_all()
+        return self._send_ready()
+
+    def holds(self) -> Iterator[Hold]:
+        """The holds of the commits that are not in the journal yet, and of ACKs that no commit has taken."""
+        if self._in_flight is not None and self._in_flight.hold is not None:
+            yield self._in_flight.hold
+        yield from self._waiting.holds()
+
+    # Time.
+
+    def next_alarm(self) -> int | None:
+        """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
+        if self._in_flight is not None:
+            return None
+        if self._waiting.queue:
+            return self._waiting.queue[0][1]
+        return self.checkpoints.next_alarm(self._clocks.elapsed)
+
+    def idle(self, event: Tick) -> list[IntervalEffect]:
+        """Time has passed: flush rows if nothing is in flight."""
+        still = self._in_flight is None and not self._waiting.queue
+        return self.checkpoints.idle(self._clocks.elapsed) if still else []
+
+    def settle_weak(self, out: list[IntervalEffect]) -> bool:
+        """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
+
+        Returns:
+            Whether a commit ended without an append, because it has no effects to keep. Work that waited for it, such
+            as the input watermark, must continue now. No other event may come to trigger that (G8).
+        """
+        over = False
+        while self._waiting.queue and not self._appends():
+            sealed = self._waiting.pop()
+            if sealed is None:
+                break
+            out.extend(self._append(sealed))
+            over = over or not self._appends()
+        return over
+
+    def _appends(self) -> bool:
+        """Whether an append is in flight. The compiler takes an attribute for unchanged in a loop, but not a call."""
+        return self._in_flight is not None

@@ -1,0 +1,240 @@
+"""Sealing: turns a batch into one journal entry with new states, timers, holds, productions and ids (G2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from millwheel.model.limits import MAX_STATE_BYTES
+from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.options import LateAction
+from millwheel.sdk.scope import UNSET, Production
+from millwheel.worker.dedup import IdDelta
+from millwheel.worker.interval.commits.production_ids import deterministic_id
+from millwheel.worker.interval.commits.timer_changes import TimerChanges
+from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.holds import Hold, joined
+from millwheel.worker.interval.hooks.runner import HookBatch
+from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+
+__all__ = ["Sealed", "Sealer"]
+
+_SMALLER_STATES: Final = """keep what grows in collections of a millwheel.GrowingState.
+Or keep one key's data under several keys, for example under 16 for each user:
+    spread = mw.key(lambda value: f"{value.user}/{value.number % 16}")
+    topology.add(Totals, inputs={"events": spread}, ...)"""
+
+
+class Sealed:
+    """A sealed batch that is not committed yet.
+
+    Its effects are already in the soft state. Invariant: until its entry is committed, no effect is visible outside. It
+    is not ACKed, and nothing except weak productions is sent. ``hold`` covers everything whose hold the commit ends
+    (None: nothing).
+    """
+
+    __slots__ = (
+        "commit",
+        "consumed",
+        "entry",
+        "hold",
+        "ids",
+        "joined",
+        "outbound",
+        "size",
+        "stored_first",
+        "timers",
+        "unacked",
+    )
+
+    def __init__(self, commit: int, stored_first: bool) -> None:
+        self.commit = commit
+        self.hold: Hold | None = None
+        self.stored_first = stored_first
+        """Whether productions are sent after the append: strong ones, and those of a commit that fires timers."""
+        self.entry: IntervalEntry | None = None
+        self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
+        self.ids: IdDelta | None = None
+        self.outbound: list[ProductionBatch] = []
+        self.unacked: set[int] = set()
+        """Tokens of the weak productions that the commit waits for (6.1.3)."""
+        self.size = 0
+        """Maximum bytes of its entry with all productions stored. Counted only if batches may join the commit."""
+        self.timers = 0
+        """The number of timers that it has set."""
+        self.joined: dict[tuple[bytes, bool, str], TimerRow] | None = None
+        """The timers that it leaves set, by key, domain and tag. None until a batch with timers has joined."""
+
+    @property
+    def timers_set(self) -> list[TimerRow]:
+        """The timers that the commit leaves set. A replay applies ``timers_cleared`` before these."""
+        assert self.entry is not None
+        return self.entry.timers_set if self.joined is None else list(self.joined.values())
+
+
+class Sealer:
+    """Seals batches in the order of their commit numbers."""
+
+    def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timer_changes = TimerChanges(state.timers, state.holds, state.output)
+        self._cells = state.cells
+        self._pages = state.pages
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._journal = state.journal
+        self._ids = state.ids
+        self._failed = failed
+
+    def encode_states(self, batch: HookBatch) -> list[tuple[bytes, bytes]]:
+        """Encode the batch's changed states and pages. A state equal to its type's default becomes empty: no state.
+
+        A key whose state cannot be stored fails and is removed from the batch.
+        """
+        codec = self._setup.program.state
+        encode, check, default = codec.encode, codec.check, codec.default
+        changed: list[tuple[bytes, bytes]] = []
+        broken: list[tuple[bytes, Exception]] = []
+        for key, context in batch.contexts.items():
+            cell = context._cell
+            value = cell.value
+            if value is UNSET:
+                continue
+            try:
+                encoded = encode(value) if value is not None else b""
+                if encoded.__class__ is not bytes:
+                    encoded = bytes(memoryview(encoded))  # the user's codec may return another bytes-like type
+                if encoded == cell.encoded:
+                    continue
+                if encoded == default:
+                    encoded = b""
+                elif check is not None and encoded:
+                    check(value, encoded)
+            except Exception as error:
+                broken.append((key, error))
+                continue
+            if not encoded and not cell.encoded:
+                continue
+            if len(encoded) > MAX_STATE_BYTES:
+                what = f"the state of key {context.key!r}"
+                broken.append((key, TooLargeError(what, len(encoded), MAX_STATE_BYTES, _SMALLER_STATES)))
+            else:
+                changed.append((key, encoded))
+        for key, reason in broken:
+            self._failed(key, reason)
+        if self._setup.program.growing:
+            changed += self._pages.changed(batch.contexts, batch.fired)
+        return changed
+
+    def seal(self, batch: HookBatch, changed: list[tuple[bytes, bytes]], *, stored_first: bool) -> Sealed:
+        """Apply the batch to the soft state as the next commit, and build its entry.
+
+        ``stored_first`` False: its productions are weak and are sent before the entry is appended.
+        """
+        self._journal.sealed += 1
+        sealed = Sealed(self._journal.sealed, stored_first)
+        sealed.entry, sealed.outbound = self.apply(sealed, batch, changed)
+        if self._setup.program.options.strong:
+            sealed.entry = replace(sealed.entry, ids=self.take_ids(sealed))
+        return sealed
+
+    def take_ids(self, sealed: Sealed) -> list[Any]:
+        """The ids of the consumed records, for the entry. Ids consumed after this call go into a later entry."""
+        if not (self._setup.program.options.exactly_once and sealed.consumed):
+            return []
+        sealed.ids = self._ids.dedup.take([(receipt.verdict, indexes) for receipt, indexes in sealed.consumed])
+        return sealed.ids.to_wire()
+
+    def apply(
+        self, sealed: Sealed, batch: HookBatch, changed: list[tuple[bytes, bytes]]
+    ) -> tuple[IntervalEntry, list[ProductionBatch]]:
+        """Apply the batch to the soft state as part of the commit.
+
+        Returns its entry without ids, and its outbound batches.
+        """
+        consumed = [one for one in batch.consumed if one[1]]
+        if batch.hold is not None:
+            sealed.hold = joined(sealed.hold, batch.hold)
+        sealed.consumed += consumed
+        self._cells.changed(changed, sealed.commit)
+        if self._setup.program.growing:
+            self._pages.settle(batch.contexts)
+        changes, first = self._timer_changes, sealed.commit << INDEX_BITS
+        cleared = changes.clear_fired(batch.fired, self._ending(sealed)) if batch.fired else []
+        timers: list[TimerRow] = []
+        holds: list[tuple[bytes, int | None]] = []
+        producing: list[tuple[bytes, list[Production]]] = []
+        dropped = 0
+        for key, context in batch.contexts.items():
+            dropped += context._dropped
+            if not context._cell.encoded:
+                self._cells.forget_empty(key)
+            if context._timers is not None:
+                ending = self._ending(sealed)
+                changes.apply(key, context._timers, first, first | sealed.timers, ending, timers, cleared)
+            if context._productions:
+                producing.append((key, context._productions))
+            if context._hold is not UNSET:
+                holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
+        sealed.timers += len(timers)
+        made = len(sealed.entry.productions) if sealed.entry is not None else 0
+        productions = self._productions(producing, first | made)
+        records = sum(len(indexes) for _, indexes in consumed)
+        late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
+        if self._setup.program.options.late.action is LateAction.DROP:
+            dropped += late
+        duplicates, self._ids.duplicates = self._ids.duplicates, 0
+        entry = IntervalEntry(
+            FORMAT,
+            self._clocks.watermark,
+            self._clocks.wall,
+            changed,
+            holds,
+            timers,
+            cleared,
+            productions,
+            [],
+            [],
+            (records, duplicates, late, len(batch.dead), dropped),
+        )
+        return entry, self._outbox.add(productions, committed=not sealed.stored_first)
+
+    def _ending(self, sealed: Sealed) -> Hold:
+        """The hold for what the commit ends."""
+        if sealed.hold is None:
+            sealed.hold = self._holds.open()
+        return sealed.hold
+
+    def _late(self, receipt: DeliveryReceipt, indexes: list[int]) -> int:
+        """The number of late records.
+
+        A record that was on time when it ran is still on time, because it has held the watermark since.
+        """
+        watermark, stamps = self._clocks.watermark, receipt.delivery.timestamps
+        if self._clocks.bounded:
+            shown, keys = self._clocks.watermark_of, receipt.delivery.keys
+            return sum(stamps[index] < shown(keys[index]) for index in indexes)
+        return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
+
+    def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:
+        rows: list[ProductionRow] = []
+        weak = not self._setup.program.options.strong
+        incarnation = self._setup.config.incarnation
+        append = rows.append
+        for key, produced in producing:
+            ordinal, origin = 0, None
+            for stream, value, timestamp, targets, cause in produced:
+                opaque = b""
+                if weak:
+                    ordinal = ordinal + 1 if cause is origin else 0
+                    origin = cause
+                    opaque = deterministic_id(incarnation, key, cause, stream, ordinal)
+                append((position, key, stream, value, timestamp, targets, opaque))
+                position += 1
+        return rows

@@ -1,0 +1,220 @@
+"""Firing timers: in increasing time per key and domain, never early, each exactly once (G5, G6; section 4.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
+from millwheel.sdk.context import Context
+from millwheel.sdk.records import Timer
+from millwheel.sdk.scope import TimerSetting
+from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
+from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.timers import effective_hold
+
+__all__ = ["Firing"]
+
+
+class Firing:
+    """Fires due timers into the runner's batch."""
+
+    def __init__(self, state: IntervalState, runner: Runner, outcomes: HookOutcomes) -> None:
+        self.runner = runner
+        self._outcomes = outcomes
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._blocked = state.blocked
+        self._holds = state.holds
+
+    def run_due(self, domain: TimeDomain, upto: int) -> None:
+        """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.
+
+        Invariant: after the call, unless the batch is full, each key that still has a timer due by ``upto`` is blocked.
+        So none of its records runs before the timer. If ``upto`` is less than what is due, ``run_due_of`` must run
+        before each record.
+
+        A timer waits with its blocked key for the next batch in two cases. A hook of this batch set or cancelled it, or
+        such a hook set an earlier timer. Settings take effect when their batch is sealed.
+        """
+        runner = self.runner
+        table = self._timers.tables[domain]
+        while (first := table.first_time) is not None and first <= upto and not runner.full():
+            due = table.pop_due(upto, self._setup.settings.batch_records - runner.batch.records)
+            if due and domain is TimeDomain.EVENT_TIME:
+                # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
+                runner.batch.hold = self._holds.covering(runner.batch.hold, due[0][0])
+            fired, began = 0, self._setup.meter.clock()
+            for at, key, tag in due:
+                timer = at, domain, tag
+                if key in self._blocked.keys:
+                    self.postpone(key, timer)
+                elif runner.full():
+                    table.requeue(key, tag, at)
+                elif self.may_fire(key, timer):
+                    fired += self.fire(key, timer)
+                else:
+                    self._blocked.block(key, Wait.READY)
+                    self.postpone(key, timer)
+            if due:
+                self._measure(fired, began, due[0][1] if len(due) == 1 else None)
+
+    def run_due_of(self, keys: Iterable[bytes]) -> bool:
+        """Fire the due timers of these keys, because their records are about to run.
+
+        Returns:
+            Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
+        """
+        return all(self._fire_due_of(key, domain) for key in dict.fromkeys(keys) for domain in TimeDomain)
+
+    def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:
+        all_fired = self._fire_of_key(key, domain, self._timers.due_until(domain, key))
+        return all_fired or key in self._blocked.keys
+
+    def _fire_of_key(self, key: bytes, domain: TimeDomain, upto: int, above: int | None = None) -> bool:
+        """Fire the key's timers up to a time. Returns whether none of them is left for later.
+
+        ``above``: nothing fires while a timer up to that time is left.
+        """
+        runner = self.runner
+        table = self._timers.tables[domain]
+        fired = {tag for _, one, tag in runner.batch.fired.get(key, ()) if one is domain}
+        for at, tag in table.due_of_key(key, upto):
+            if tag in fired:
+                continue
+            if (above is not None and at <= above) or key in self._blocked.keys or runner.full():
+                return False
+            if not self.may_fire(key, (at, domain, tag)):
+                self._blocked.block(key, Wait.READY)
+                return False
+            table.hand_out(key, tag, at)
+            if domain is TimeDomain.EVENT_TIME:
+                runner.batch.hold = self._holds.covering(runner.batch.hold, at)
+            self._fire_alone(key, (at, domain, tag))
+        return True
+
+    def run_ahead(self) -> None:
+        """Fire timers that are due by their key's watermark bound, and not yet by the interval's watermark (7.1)."""
+        for key in list(self._timers.ahead):
+            if self.runner.full():
+                return
+            if key in self._blocked.keys:
+                continue
+            # Timers that the watermark has reached fire before, by ``run_due``.
+            upto = self._clocks.key_bounds.of(key)
+            if self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above=self._clocks.watermark):
+                del self._timers.ahead[key]
+
+    def may_fire(self, key: bytes, timer: TimerItem) -> bool:
+        """Whether a due timer may fire in this batch. Otherwise settings of the batch's hooks take effect before."""
+        context = self.runner.batch.contexts.get(key)
+        if context is None:
+            return True
+        if self._setup.program.timer_is_async:
+            return False
+        at, domain, tag = timer
+        return context._timers is None or not any(
+            other is domain and (name == tag or (setting is not None and setting.at < at))
+            for (other, name), setting in context._timers.items()
+        )
+
+    def postpone(self, key: bytes, timer: TimerItem) -> None:
+        """Keep the timer with its blocked key. It holds the watermark at its own time."""
+        blocked = self._blocked.keys[key]
+        blocked.due.append(timer)
+        if timer[1] is TimeDomain.EVENT_TIME:
+            blocked.hold = self._holds.covering(blocked.hold, timer[0])
+
+    def return_postponed(self, key: bytes) -> None:
+        """Return the postponed timers of a key that is being unblocked. They are due again."""
+        due, hold = self._blocked.keys[key].take_due()
+        for at, domain, tag in due:
+            self._timers.tables[domain].requeue(key, tag, at)
+            if domain is TimeDomain.EVENT_TIME:
+                self._timers.note_due(key, at)
+        if hold is not None:
+            hold.release()
+
+    def next_due(self, key: bytes) -> TimerItem | None:
+        """The timer that a blocked key fires next: its earliest in event time, else its earliest in processing time.
+
+        Timers that have fired in the batch are in the tables until it is sealed.
+        """
+        fired = self.runner.batch.fired.get(key, ())
+        for domain in TimeDomain:
+            for at, tag in self._timers.tables[domain].due_of_key(key, self._timers.due_until(domain, key)):
+                if (at, domain, tag) not in fired:
+                    return at, domain, tag
+        return None
+
+    def fire_blocked(self, key: bytes, timer: TimerItem) -> None:
+        """Fire the next due timer of a blocked key."""
+        self.take_over(key, timer)
+        self._fire_alone(key, timer)
+
+    def take_over(self, key: bytes, timer: TimerItem) -> None:
+        """Move a blocked key's timer into the batch, which holds the watermark at its time from here on."""
+        if timer[1] is TimeDomain.EVENT_TIME:
+            batch = self.runner.batch
+            batch.hold = self._holds.covering(batch.hold, timer[0])
+        postponed, hold = self._blocked.keys[key].take_due()
+        for at, domain, tag in postponed:
+            setting = self._timers.tables[domain].get(key, tag)
+            if (at, domain, tag) != timer and setting is not None and setting.at == at:
+                self.postpone(key, (at, domain, tag))
+        if hold is not None:
+            hold.release()
+
+    def _fire_alone(self, key: bytes, timer: TimerItem) -> None:
+        """Fire one timer and measure its run time."""
+        began = self._setup.meter.clock()
+        self._measure(int(self.fire(key, timer)), began, key)
+
+    def _measure(self, calls: int, began: float, key: bytes | None) -> None:
+        self.runner.measure("process_timer", self._setup.meter.timers, calls, began, key)
+
+    def fire(self, key: bytes, timer: TimerItem) -> bool:
+        """Fire one timer that is in the table. Returns whether its hook was called."""
+        at, domain, tag = timer
+        setting = self._timers.tables[domain].get(key, tag)
+        assert setting is not None, "a timer that is handed out stays until its batch is sealed"
+        batch = self.runner.batch
+        context = batch.contexts.get(key) or self.runner.open(key)
+        if context is None:
+            self.postpone(key, timer)
+            return False
+        self._aim(key, context, setting, domain)
+        batch.records += 1
+        batch.size += len(key) + len(tag)
+        try:
+            outcome = self._setup.program.process_timer(context, Timer(tag, at, domain))  # type: ignore[arg-type]
+        except HOOK_ERRORS as error:
+            self._outcomes.failed(key, timer, error)
+            return True
+        if outcome is not None:
+            self._outcomes.returned(key, context, timer, outcome)
+        else:
+            batch.fired.setdefault(key, []).append(timer)
+        return True
+
+    def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, domain: TimeDomain) -> None:
+        """Set the timestamp of the firing: the least and the default timestamp of its productions.
+
+        An event-time timer uses its own time, or its hold if that is later. A processing-time timer has no event time.
+        It uses the larger of its hold and the input watermark. If the input has ended, it uses its hold. The hook may
+        state others.
+        """
+        hold = effective_hold(setting, domain)
+        processing = domain is TimeDomain.PROCESSING_TIME
+        at = self._clocks.watermark_of(key) if processing else setting.at
+        if processing and at == MAX_TIMESTAMP and hold is not None:
+            at = hold
+        at = min(at, LAST_TIMESTAMP)
+        earliest = at if hold is None else min(hold, LAST_TIMESTAMP)
+        context._stamp = context._cause = max(earliest, at)
+        context._earliest = min(earliest, self._holds.of_keys.get(key, earliest))
+        context._origin = setting.origin

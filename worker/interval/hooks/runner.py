@@ -1,0 +1,312 @@
+"""Running hooks: records and timers run on cached state, into the batch that becomes the next commit.
+
+Effects of a hook stay in its context until the batch is sealed. If a hook raises, the context of its key in this batch
+is dropped. The key's state is decoded again from the last sealed commit. The key is blocked with all its work of this
+batch, in order. Then it runs one hook per commit (``blocked_keys.py``).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from millwheel.sdk.context import Context
+from millwheel.sdk.options import LateAction
+from millwheel.sdk.records import Record
+from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
+from millwheel.worker.interval.cache.cells import KeyCell
+from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hook_times import HookTime
+from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.holding_records import next_holding
+from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
+
+__all__ = ["HookBatch", "HookOutcomes", "Runner"]
+
+_CONTEXT_BYTES: Final = 64
+"""Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
+
+
+class HookBatch:
+    """What hooks did since the last batch: the contexts by key, and the records and timers that they consumed.
+
+    ``Sealer.seal`` turns it into a commit. In a computation with weak productions it may join the open commit instead.
+
+    ``hold`` covers the times of the event-time timers that fire in the batch. None: there are none.
+    """
+
+    __slots__ = ("consumed", "contexts", "dead", "fired", "hold", "records", "size")
+
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
+        self.contexts: dict[bytes, Context[Any]] = {}
+        self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
+        self.fired: dict[bytes, list[TimerItem]] = {}
+        self.records = 0
+        self.size = 0
+        self.dead: set[bytes] = set()
+        """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
+
+    def __bool__(self) -> bool:
+        return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
+
+    def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
+        """The list of those indexes of ``receipt`` that have run."""
+        if self.consumed and self.consumed[-1][0] is receipt:
+            return self.consumed[-1][1]
+        self.consumed.append((receipt, []))
+        return self.consumed[-1][1]
+
+
+class HookOutcomes(Protocol):
+    """Takes the outcomes of hooks that have not simply returned (``blocked_keys.py``)."""
+
+    def failed(self, key: bytes, item: Item, error: BaseException) -> None:
+        """The hook of ``key`` raised for ``item``."""
+
+    def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
+        """The hook of ``key`` returned a value for ``item``: a coroutine, or a mistake."""
+
+
+class Runner:
+    """Runs queued records up to the limits of a batch.
+
+    Records that cannot run yet are set aside with their blocked key.
+    """
+
+    def __init__(self, state: IntervalState, outcomes: HookOutcomes) -> None:
+        self._outcomes = outcomes
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._blocked = state.blocked
+        self._cells = state.cells
+        self._holds = state.holds
+        self.batch = HookBatch()
+        self.number = 1
+        """The number of the batch. The cache records it as the last use of a cell."""
+        self.hooks = 0
+        """Asynchronous hooks that run now."""
+        self.to_read: list[bytes] = []
+        """Keys whose rows must be read before they can run."""
+
+    def full(self) -> bool:
+        """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
+        return self.hooks >= self._setup.settings.async_hooks or self.batch_full()
+
+    def batch_full(self) -> bool:
+        """Whether the batch is at a limit.
+
+        A batch without work never is, also after work in it was undone or blocked.
+        """
+        batch, settings = self.batch, self._setup.settings
+        if not batch:
+            batch.records = batch.size = self._setup.scope.produced_bytes = 0
+            return False
+        return batch.records >= settings.batch_records or (
+            batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
+        )
+
+    def work_in_batch(self) -> tuple[int, int, int]:
+        """The batch's number, and how many records and timers have run in it. It changes with each hook."""
+        return self.number, self.batch.records, sum(map(len, self.batch.fired.values()))
+
+    def take_batch(self) -> HookBatch:
+        """Take the current batch and start a new one."""
+        batch, self.batch = self.batch, HookBatch()
+        self._setup.scope.produced_bytes = 0
+        self.number += 1
+        return batch
+
+    def run_queue(self, ahead_allowed: bool, fire_due: Callable[[Iterable[bytes]], bool] | None = None) -> None:
+        """Run queued records until the queue is empty or the batch is full.
+
+        If ``ahead_allowed`` is False, something is over its limit. Then only records that hold the watermark run, after
+        earlier records of the same sending computation for the same keys (G15). If all records of a delivery are set
+        aside behind blocked keys, no commit and no other event follows. So the next delivery is tried at once (G8).
+
+        Args:
+            ahead_allowed: Whether any record may run.
+            fire_due: Fires the due timers of some keys before their records run (G5). It returns False if the batch is
+                full before. None: no timer is due.
+        """
+        queue, feedback = self._intake.queue, self._setup.config.feedback
+        while queue and not self.full():
+            chunk = queue[0] if ahead_allowed else next_holding(self._intake, self._clocks.inputs.value, feedback)
+            if chunk is None:
+                return
+            if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
+                return
+            led_on = self._run_chunk(chunk)
+            if chunk.cursor >= len(chunk.indexes):
+                if chunk is queue[0]:
+                    queue.popleft()
+                else:
+                    queue.remove(chunk)
+            if led_on and not ahead_allowed:
+                return
+
+    def _room(self, receipt: DeliveryReceipt) -> int:
+        """How many records of a delivery may run before the limits are checked again; at least one."""
+        settings, batch = self._setup.settings, self.batch
+        room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        if self._setup.program.record_is_async:
+            room = min(room, settings.async_hooks - self.hooks)
+        return max(1, room)
+
+    def _next_keys(self, chunk: QueuedRecords) -> list[bytes]:
+        """The keys of the next records that fit into the batch."""
+        keys = chunk.receipt.delivery.keys
+        return [keys[index] for index in chunk.indexes[chunk.cursor : chunk.cursor + self._room(chunk.receipt)]]
+
+    def run_alone(self, receipt: DeliveryReceipt, index: int) -> None:
+        """Run a record of a blocked key whose open context is the key's only one in this batch."""
+        self._run_chunk(QueuedRecords(receipt, [index]), alone=True)
+
+    def _run_chunk(self, chunk: QueuedRecords, alone: bool = False) -> bool:
+        """Run queued records of one delivery, up to the limits of the batch.
+
+        Args:
+            chunk: The records.
+            alone: Whether it is the next record of a blocked key, which has an open context.
+
+        Returns:
+            Whether another event follows: a hook was called, a record was consumed, or a row must be read. False: each
+            record was set aside behind its blocked key.
+        """
+        batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
+        began = meter.clock()
+        indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
+        ran, waits, calls = self._run_records(receipt, indexes, alone)
+        self.measure(
+            "process_record", meter.records, calls, began, receipt.delivery.keys[indexes[0]] if ran == 1 else None
+        )
+        chunk.cursor += ran
+        batch.records += ran
+        batch.size += ran * receipt.average
+        return ran > waits
+
+    def _run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
+        """Run records of one delivery, until their productions fill the batch.
+
+        Each name that the loop needs is local, because this runs for every record.
+
+        Returns:
+            The number of records that are done with, of those that wait behind their blocked key, and of hooks called.
+        """
+        batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
+        keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
+        contexts, blocked, holds, set_aside = (
+            batch.contexts,
+            self._blocked.keys,
+            self._holds.of_keys,
+            self._blocked.set_aside,
+        )
+        decode, process, called = (
+            program.inputs[stream],
+            program.process_record[stream],
+            program.input_names[stream],
+        )
+        weak, is_async, late_action = not program.options.strong, program.record_is_async, program.options.late.action
+        watermark, shown = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
+        budget = self._setup.settings.batch_bytes - batch.size
+        consume = batch.consumed_of(receipt).append
+        waits, no_calls = 0, 0
+        running = iter(indexes)
+        for index in running:
+            key = keys[index]
+            if blocked and key in blocked and not alone:
+                set_aside(key, receipt, index)
+                waits += 1
+                continue
+            stamp = stamps[index]
+            late = stamp < (watermark if shown is None else shown(key))
+            if late and late_action is LateAction.DROP:
+                consume(index)
+                no_calls += 1
+                continue
+            context = contexts.get(key)
+            if is_async and context is not None and not alone:
+                # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
+                # commit.
+                self._blocked.block(key, Wait.READY)
+                set_aside(key, receipt, index)
+                no_calls += 1
+                continue
+            context = context or self.open(key)
+            if context is None:
+                set_aside(key, receipt, index)
+                no_calls += 1
+                continue
+            context._stamp = context._earliest = context._cause = stamp
+            if holds and (held := holds.get(key, stamp)) < stamp:
+                context._earliest = held
+            if weak:
+                context._origin = (delivery.ids, index)
+            try:
+                if late and late_action is LateAction.DIVERT:
+                    self._divert(context, stream, values[index])
+                    consume(index)
+                    no_calls += 1
+                    continue
+                outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
+            except HOOK_ERRORS as error:
+                self._outcomes.failed(key, RecordItem(receipt, index), error)
+                continue
+            if outcome is not None:
+                self._outcomes.returned(key, context, RecordItem(receipt, index), outcome)
+                continue
+            consume(index)
+            if scope.produced_bytes > budget:
+                break
+        ran = len(indexes) - operator.length_hint(running)
+        return ran, waits, ran - waits - no_calls
+
+    def measure(self, hook: str, time: HookTime, calls: int, began: float, key: bytes | None) -> None:
+        """Add ``calls`` calls of a hook since ``began`` to its ``time``. ``key`` is set for a single call."""
+        meter = self._setup.meter
+        seconds = meter.clock() - began
+        time.calls += calls
+        time.seconds += seconds
+        if seconds >= meter.limit > 0:
+            meter.ran_long(hook, time, calls, seconds, key)
+
+    def _load(self, key: bytes) -> KeyCell | None:
+        """The cell of a key that has none. None: the key is blocked until its row has been read."""
+        cell = self._cells.get(key)
+        if cell is None:
+            self._blocked.block(key, Wait.STATE)
+            self.to_read.append(key)
+        return cell
+
+    def open(self, key: bytes) -> Context[Any] | None:
+        """Open a context for a key that has none in this batch.
+
+        None: the key is blocked until its row has been read.
+        """
+        cell = self._cells.cached().get(key) or self._load(key)
+        if cell is None:
+            return None
+        cell.used = self.number
+        self.batch.size += len(key) + len(cell.encoded) + _CONTEXT_BYTES
+        context: Context[Any] = Context(key, cell, self._setup.scope)
+        self.batch.contexts[key] = context
+        return context
+
+    def open_apart(self, key: bytes) -> Context[Any]:
+        """Open a context for a key whose state cannot be read. No hook may run in it, and the state stays unchanged."""
+        context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
+        self.batch.contexts[key] = context
+        self.batch.size += len(key) + _CONTEXT_BYTES
+        return context
+
+    def _divert(self, context: Context[Any], stream: str, encoded: bytes) -> None:
+        """Produce a late record on the stream that the computation's options name (G14)."""
+        program = self._setup.program
+        late = program.options.late.stream
+        if late is not None:
+            for value in program.diverted[stream](program.inputs[stream](encoded)):
+                context.produce(late, value)

@@ -1,0 +1,150 @@
+"""Which key runs next: blocked keys that can go on, then due timers, then the queue (4.1, 4.6; G5, G8, G13)."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from millwheel.model.time import TimeDomain
+from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
+from millwheel.worker.interval.cache.pages import PageTable
+from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.messages import IntervalEffect, ReadStates
+
+__all__ = ["KeyScheduler"]
+
+
+class KeyScheduler:
+    """Runs hooks into the batch, in the order that the guarantees need."""
+
+    def __init__(self, state: IntervalState) -> None:
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._intake = state.intake
+        self._timers = state.timers
+        self._cells = state.cells
+        self._outbox = state.outbox
+        self._holds = state.holds
+        self._table = state.blocked
+        self._pages = state.pages
+        self.blocked_keys = BlockedKeys(state)
+        self.runner = self.blocked_keys.runner
+        self._firing = self.blocked_keys.firing
+
+    @property
+    def outbox_full(self) -> bool:
+        """Whether productions without an ACK are at the limit. Then only what holds the watermark may run (G13)."""
+        unacked, settings = self._outbox.unacked, self._setup.settings
+        return unacked.records >= settings.outbox_records or unacked.bytes >= settings.outbox_bytes
+
+    def busy(self) -> Container[bytes]:
+        """The keys whose cells are in use and must stay in the cache."""
+        return _Busy(self.runner, self._table, self._pages)
+
+    def run(self, room: bool, ahead_allowed: bool) -> None:
+        """Run what can run, up to the limits of the batch.
+
+        Args:
+            room: Whether a blocked key may go on: the open commit has room for it.
+            ahead_allowed: Whether records may run that do not hold the watermark.
+        """
+        if room and self._table.keys:
+            self.blocked_keys.resume_ready()
+        outbox_full = self.outbox_full
+        if self._some_timer_queued:
+            self._fire_due(outbox_full)
+        if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
+            ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
+            self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
+
+    @property
+    def _some_timer_queued(self) -> bool:
+        """Whether a timer may be due that no blocked key waits with."""
+        timers = self._timers
+        in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
+        return in_buckets or bool(timers.ahead)
+
+    def _fire_due(self, outbox_full: bool) -> None:
+        """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
+
+        A timer may hold it if its time is below every production without an ACK. It may also hold it if it may end a
+        stated hold that is lower than these productions. The other timers wait. Then the lowest production holds the
+        watermark. Its consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
+
+        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
+        still in the store, it is unknown which keys have one. Then no timer waits.
+        """
+        timers, firing = self._timers, self._firing
+        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
+        if outbox_full and not (timers.behind and self._has_holder):
+            pending = self._outbox.unacked.held.min()
+            waits = pending <= self._holds.min_stated()
+            if waits:
+                upto = min(upto, pending - 1)
+        firing.run_due(TimeDomain.EVENT_TIME, upto)
+        if waits:
+            return
+        if timers.ahead:
+            if self._clocks.bounded:
+                firing.run_ahead()
+            else:
+                # The watermark has reached every timer that was due by a bound.
+                timers.ahead.clear()
+        firing.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
+
+    @property
+    def _has_holder(self) -> bool:
+        """Whether a record here holds a sender's watermark, or may close a cycle."""
+        intake = self._intake
+        return intake.pending.min() <= self._clocks.inputs.value or bool(self._setup.config.feedback and intake.records)
+
+    def take_effects(self, out: list[IntervalEffect]) -> None:
+        """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
+        runner, blocked_keys = self.runner, self.blocked_keys
+        if self._pages.in_use.waiting:
+            runner.to_read += self._pages.in_use.admit()
+        if runner.to_read:
+            out.append(ReadStates(self._setup.config.incarnation, runner.to_read))
+            runner.to_read = []
+        if blocked_keys.running.to_await:
+            out.extend(blocked_keys.running.to_await)
+            blocked_keys.running.to_await = []
+        for reporter in (blocked_keys, self._pages):
+            if reporter.reports:
+                out.extend(reporter.reports)
+                reporter.reports = []
+
+    def next_ring(self) -> int | None:
+        """The wall-clock time of the first timer that is not due. None: there is none.
+
+        A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
+        appended, or its spilled part is read.
+        """
+        wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
+        rings = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
+        return min((at for at in rings if at is not None and at > wall), default=None)
+
+    def next_retry(self) -> int | None:
+        """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
+        return self._table.next_retry() if self._table.keys and not self.blocked_keys.stopped else None
+
+    def holds(self) -> Iterator[Hold]:
+        """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""
+        if (hold := self.runner.batch.hold) is not None:
+            yield hold
+        yield from self.blocked_keys.holds()
+
+
+class _Busy:
+    """The keys of the batch, the blocked keys, and the pages that their hooks use."""
+
+    def __init__(self, runner: Runner, table: BlockedKeyTable, pages: PageTable) -> None:
+        self._pages = pages.in_use
+        self._contexts = runner.batch.contexts
+        self._blocked = table.keys
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._contexts or key in self._blocked or key in self._pages

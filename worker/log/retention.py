@@ -1,0 +1,80 @@
+"""Retention of a log: which records it drops, and when (section 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from millwheel.worker.log.segments import LogSegment
+from millwheel.worker.log.state import LogState
+
+__all__ = ["Retainer"]
+
+_SEGMENTS_PER_AGE: Final = 8
+"""The open segment ends at the maximum age divided by this, so retention is that precise. The log's age is journaled
+as often, if no other commit does it. So a takeover sets the age back by no more than that."""
+_MIN_SEGMENT_AGE_US: Final = 1_000_000
+"""The minimum for both periods, in microseconds."""
+
+
+class Retainer:
+    """Decides which records a log drops: those that every cursor has ACKed.
+
+    If a retention is set or there is no cursor, they must also be too old or too many. The decision is made when an
+    entry is sealed, and journaled with it. So every owner drops the same records.
+    """
+
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+        self._age = state.config.retention.max_age
+        self._bytes = state.config.retention.max_bytes
+        self._stated = state.config.retention.stated
+        self._journal_age = max(_MIN_SEGMENT_AGE_US, self._age // _SEGMENTS_PER_AGE)
+        """The age must be journaled as often."""
+        self.cut_age = min(self._journal_age, self._age)
+        """The age at which the open segment ends. 0: it does not end by age."""
+
+    def drops_all(self, cursors: Mapping[str, int]) -> bool:
+        """Whether the log would drop all its records if the open segment ended now."""
+        end = self.state.records.open.end
+        return self.start_after(cursors, [end]) == end
+
+    def due(self) -> int | None:
+        """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock.
+
+        None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records, and
+        that their ages matter: the retention is stated, or there is no cursor.
+        """
+        state = self.state
+        if not self._age:
+            return None
+        oldest = state.records.closed[0] if state.records.closed else state.records.open
+        cursors = state.cursors.durable
+        if cursors and min(cursors.values()) < oldest.end:
+            return None
+        return state.clock.at(min(oldest.age + self._age, state.clock.journaled_age + self._journal_age))
+
+    def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
+        """The oldest offset to keep with cursors at ``cursors``. Only closed segments, or those cut now, can go."""
+        records = self.state.records
+        start, kept = records.start, records.kept
+        acked = min(cursors.values(), default=records.end)
+        retains = self._stated or not cursors
+        for segment in self._whole(cuts):
+            if segment.end > acked or (retains and not self._beyond(segment, kept)):
+                break
+            start = segment.end
+            kept -= segment.size
+        return start
+
+    def _beyond(self, segment: LogSegment, kept: int) -> bool:
+        """Whether the retention drops the oldest segment, when ``kept`` bytes are kept in all."""
+        old = self._age and segment.age + self._age <= self.state.clock.age
+        return bool(old or (self._bytes and kept > self._bytes))
+
+    def _whole(self, cuts: Sequence[int]) -> Iterator[LogSegment]:
+        """The committed segments that get no more records."""
+        records = self.state.records
+        yield from records.closed
+        if cuts and cuts[0] == records.open.end:
+            yield records.open
