@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
@@ -19,6 +20,9 @@ from millwheel.coordination.etcd.v3 import etcd_pb2
 from millwheel.store.cassandra import CassandraSettings
 
 __all__ = ["cassandra", "cassandra_settings", "etcd", "put_raw", "three_cassandra_nodes"]
+
+
+SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
 
 
 @cache
@@ -31,10 +35,7 @@ def _folder() -> Path:
 @cache
 def etcd() -> EtcdCluster:
     """One member of etcd with its default limits."""
-    cluster = EtcdCluster(_folder() / "etcd")
-    atexit.register(cluster.stop)
-    cluster.start()
-    return cluster
+    return _started(EtcdCluster(_folder() / "etcd"))
 
 
 async def put_raw(key: str | bytes, value: bytes) -> None:
@@ -74,7 +75,7 @@ def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSet
     )
 
 
-def _started(cluster: CassandraCluster) -> CassandraCluster:
+def _started(cluster: SomeCluster) -> SomeCluster:
     atexit.register(cluster.stop)
     cluster.start()
     return cluster

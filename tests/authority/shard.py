@@ -118,9 +118,9 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         """What was last broadcast."""
         return self.broadcasts.get(group, MIN_TIMESTAMP)
 
-    def own_all(self, intervals: Iterable[KeyInterval] = (ALL_KEYS,), first: int = 1) -> list[tuple[KeyInterval, int]]:
-        """Accept ``intervals``, with sequencers from ``first`` on."""
-        owned = list(zip(intervals, count(first), strict=False))
+    def own_all(self, intervals: Iterable[KeyInterval] = (ALL_KEYS,)) -> list[tuple[KeyInterval, int]]:
+        """Accept ``intervals``, with sequencers from 1 on."""
+        owned = list(zip(intervals, count(1), strict=False))
         for keys, sequencer in owned:
             self.accept(keys, sequencer)
         return owned

@@ -26,7 +26,7 @@ from tests.fuzz.odd import damaged, odd_message
 from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import Target
 
-__all__ = ["Calls", "Faults", "methods"]
+__all__ = ["Calls", "methods"]
 
 _CLEAR: Final = frozenset(
     {

@@ -102,7 +102,7 @@ async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
         updates.put_nowait(update)
     await until(lambda: len(core.of(SenderWatermarks)) == len(sent))
     following.follow(frozenset({"weak.1"}))
-    known = following.known()
+    known = following.known(frozenset({"weak.1"}))
     assert known.values == {"weak.1": 9}
     assert {name: dict(members) for name, members in known.sequencers.items()} == {"weak.1": {left: 4, right: 2}}
     await following.close()
@@ -118,12 +118,15 @@ async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
 
     following = SenderWatch(watch, {"c.1.j1": Here(first, "a.1", "b.1"), "c.2.j1": Here(second, "b.1")})
     following.follow(frozenset({"a.1", "b.1"}))
-    sent = [SenderWatermarks({"a.1": 5}), SenderWatermarks({"b.1": 6})]
+    both = SenderWatermarks({"a.1": 7, "b.1": 8}, {"a.1": [(ALL_KEYS, 1)], "b.1": [(ALL_KEYS, 2)]})
+    sent = [SenderWatermarks({"a.1": 5}), SenderWatermarks({"b.1": 6}), both]
     for update in sent:
         updates.put_nowait(update)
-    await until(lambda: second.events)
+    mine = SenderWatermarks({"b.1": 8}, {"b.1": [(ALL_KEYS, 2)]})
+    await until(lambda: len(second.events) == 2)
     assert first.events == sent
-    assert second.events == sent[1:]
+    assert second.events == [sent[1], mine]
+    assert following.known(frozenset({"b.1"})) == mine
     await following.close()
 
 
@@ -145,7 +148,7 @@ async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
     updates.put_nowait(SenderWatermarks(values, {"injector/s": [("p", 3)], "count.1": [(ALL_KEYS, 4)]}))
     await until(lambda: core.of(SenderWatermarks))
     following.follow(senders, dict(first))
-    assert following.known().values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
+    assert following.known(senders).values == {"injector/s": MAX_TIMESTAMP, "count.1": 7}
     following.follow(senders, second)
-    assert following.known().values == {"count.1": 7}
+    assert following.known(senders).values == {"count.1": 7}
     await following.close()

@@ -259,7 +259,7 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     monkeypatch.setattr(one.hosts.builder, "senders", lambda inputs: frozenset(senders))
     one.notices.notify()
     one.notices.watch.publish(SenderWatermarks({"b.1": 7}))
-    monkeypatch.setattr(one.notices.watch, "known", lambda: SenderWatermarks({"b.1": 7}))
+    monkeypatch.setattr(one.notices.watch, "known", lambda _: SenderWatermarks({"b.1": 7}))
     senders.add("b.1")
     one.notices.notify()
     await until(lambda: len(core.of(CatalogChanged)) == 2)

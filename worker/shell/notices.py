@@ -77,7 +77,7 @@ class HostNotices:
                 one.host.post(changed)
             if not changed.senders <= one.senders:
                 # The watch may have broadcast values of new senders already: to other intervals here.
-                one.host.post(self.watch.known())
+                one.host.post(self.watch.known(changed.senders))
             one.senders = changed.senders
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.

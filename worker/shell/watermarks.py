@@ -189,9 +189,9 @@ class SenderWatch:
         self._latest = LatestWatermarks()
         self._task: asyncio.Task[None] | None = None
 
-    def known(self) -> SenderWatermarks:
-        """All broadcasts so far, for a host with new senders. Later updates name only new sequencers."""
-        return self._latest.update()
+    def known(self, senders: frozenset[str]) -> SenderWatermarks:
+        """All broadcasts of these senders so far, for a new host of theirs. Later ones name new sequencers only."""
+        return _about(senders, self._latest.update())
 
     def follow(self, senders: frozenset[str], lives: Mapping[str, object] = MappingProxyType({})) -> None:
         """Watch exactly these senders from now on.
@@ -233,4 +233,12 @@ class SenderWatch:
         """Bring broadcast values to the intervals here that have one of these senders."""
         for one in self._hosted.values():
             if not one.senders.isdisjoint(news.values):
-                one.host.post(news)
+                one.host.post(news if len(news.values) == 1 else _about(one.senders, news))
+
+
+def _about(senders: frozenset[str], update: SenderWatermarks) -> SenderWatermarks:
+    """What an update says of these senders."""
+    return SenderWatermarks(
+        {sender: value for sender, value in update.values.items() if sender in senders},
+        {sender: members for sender, members in update.sequencers.items() if sender in senders},
+    )

@@ -3,8 +3,20 @@
 To add an operator, write a class with ``@operator("its name")`` in a module here. Plans then draw it.
 """
 
-from simulation.blocks.operators import joining, keyed, single, timed
+from simulation.blocks.operators import broadcasting, joining, keyed, single, timed
 from simulation.blocks.operators.base import OPERATORS, Flow, Operator, Row
 from simulation.blocks.operators.building import PIPELINE, add_pipeline
 
-__all__ = ["OPERATORS", "PIPELINE", "Flow", "Operator", "Row", "add_pipeline", "joining", "keyed", "single", "timed"]
+__all__ = [
+    "OPERATORS",
+    "PIPELINE",
+    "Flow",
+    "Operator",
+    "Row",
+    "add_pipeline",
+    "broadcasting",
+    "joining",
+    "keyed",
+    "single",
+    "timed",
+]

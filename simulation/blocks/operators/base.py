@@ -15,7 +15,7 @@ from millwheel.streams import Stream
 from millwheel.streams.steps import Branch
 from simulation.blocks.records import Item
 
-__all__ = ["AGGREGATES", "OPERATORS", "Flow", "Operator", "Row", "chunks", "made", "operator", "paired"]
+__all__ = ["AGGREGATES", "OPERATORS", "UNREAD", "Flow", "Operator", "Row", "chunks", "made", "operator", "paired"]
 
 
 class Row(NamedTuple):
@@ -107,6 +107,9 @@ class Operator(ABC):
         if expected != results:
             yield f"lacks results {[*(expected - results).elements()]}, and has {[*(results - expected).elements()]}"
 
+
+UNREAD: Final = mw.Retention(bytes=1)
+"""What the log of a stream keeps that has no subscriber, and perhaps no consumer, so that it never fills up."""
 
 OPERATORS: Final[dict[str, Operator]] = {}
 """The entries by their names. A plan draws from all of them."""

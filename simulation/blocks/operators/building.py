@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import millwheel as mw
-from simulation.blocks.operators.base import OPERATORS, Flow
+from simulation.blocks.operators.base import OPERATORS, UNREAD, Flow
+from simulation.blocks.records import Item
 
 __all__ = ["PIPELINE", "add_pipeline"]
 
@@ -22,3 +23,5 @@ def add_pipeline(topology: mw.Topology, node: dict[str, Any]) -> None:
         options = {"late": late[0]} if late and number == 1 else {}
         OPERATORS[name].build(Flow(topology, output, streams, field, options), arguments)
         streams = [output]
+        if number < len(steps):
+            topology.stream(output, Item, retention=UNREAD)

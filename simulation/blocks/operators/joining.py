@@ -10,9 +10,10 @@ from typing import Any
 
 import millwheel as mw
 from millwheel import windows
-from simulation.blocks.operators.base import Flow, Operator, Row, operator, paired
+from simulation.blocks.operators.base import Flow, Operator, Row, made, operator, paired
+from simulation.blocks.records import Item
 
-__all__: list[str] = []
+__all__ = ["JoinAsOf", "JoinLatest"]
 
 _OUTER = ("", "left", "right", "both")
 
@@ -66,7 +67,7 @@ class _JoinWithin(Operator):
 
 
 @operator("join as of")
-class _JoinAsOf(Operator):
+class JoinAsOf(Operator):
     repeats = True
 
     def draw(self, chance: Random) -> list[Any]:
@@ -85,7 +86,7 @@ class _JoinAsOf(Operator):
 
 
 @operator("join latest")
-class _JoinLatest(Operator):
+class JoinLatest(Operator):
     """Some order of the key's records gives the results: a right record that another one has replaced is gone."""
 
     certain = False
@@ -114,6 +115,36 @@ class _JoinLatest(Operator):
         runs = [other for other, _ in groupby(other for _, other in pairs)]
         if len(runs) != len(set(runs)) or None in runs[1:]:
             yield f"right records came back: {runs}"
+
+
+@operator("cogroup")
+class _CoGroup(Operator):
+    """The records of both sides in each window."""
+
+    repeats = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        size = chance.choice((1_000_000, 2_500_000))
+        return [size, chance.choice((size, size // 2))]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        size, every = arguments
+        left, right = flow.sides()
+        windowed = left.window(windows.sliding(mw.Duration(size), mw.Duration(every)))
+        windowed.cogroup(flow.name, right, _both_sides, Item, **flow.options)
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        size, every = arguments
+        for end in {(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}:
+            inside = sorted((row for row in rows if end - size <= row.at < end), key=lambda row: row.rank[1:])
+            left, right = _sides(inside)
+            if inside:
+                ids = tuple(one for row in (*left, *right) for one in row.ids)
+                yield Row(end, ids, inside[0].a, f"{len(left)}/{len(right)}", True)
+
+
+def _both_sides(left: list[Item], right: list[Item]) -> list[Item]:
+    return [made([*left, *right], f"{len(left)}/{len(right)}")]
 
 
 @operator("window join")

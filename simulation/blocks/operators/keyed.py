@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from random import Random
@@ -177,6 +178,51 @@ class _OrderedDeduplicate(Operator):
             if row.at >= forgotten:
                 forgotten = row.at + arguments[0]
                 yield row
+
+
+def _crowded(times: list[int], count: int, per: int) -> bool:
+    """Whether more than ``count`` records are less than ``per`` apart."""
+    ordered = sorted(times)
+    return any(later - earlier < per for earlier, later in zip(ordered, ordered[count:], strict=False))
+
+
+class _Throttles(Operator):
+    ordered = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice((1, 2)), chance.choice(_SPANS)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        count, per = arguments
+        _keyed(flow, self.ordered).throttle(flow.name, count, mw.Duration(per), **flow.options)
+
+
+@operator("throttle")
+class _Throttle(_Throttles):
+    """No more records pass than may, and there was no room for the others."""
+
+    certain = False
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        dropped = Counter(row[:4] for row in rows)
+        dropped.subtract(one[:4] for one in found)
+        times = [one.at for one in found]
+        if any(count < 0 for count in dropped.values()) or _crowded(times, *arguments):
+            yield f"throttle passed {found}, of {rows}"
+        if free := [row for row in dropped.elements() if not _crowded([*times, row[0]], *arguments)]:
+            yield f"throttle dropped {free}, and there was room beside {found}"
+
+
+@operator("ordered throttle")
+class _OrderedThrottle(_Throttles):
+    ordered = True
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        passed: list[Row] = []
+        for row in _in_order(rows):
+            if not _crowded([*(one.at for one in passed), row.at], *arguments):
+                passed.append(row)
+        return passed
 
 
 class _CountWindows(Operator):

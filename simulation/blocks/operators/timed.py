@@ -12,7 +12,7 @@ import msgspec
 
 import millwheel as mw
 from millwheel import agg, windows
-from simulation.blocks.operators.base import AGGREGATES, Flow, Operator, Row, made, operator
+from simulation.blocks.operators.base import AGGREGATES, UNREAD, Flow, Operator, Row, made, operator
 from simulation.blocks.records import Item
 
 __all__: list[str] = []
@@ -134,6 +134,7 @@ class _Top(_Sliding):
         best = agg.top(2, by=lambda item: item.ids[0] % 7)
         windowed = self.windowed(flow, arguments)
         rows = windowed.aggregate(f"{flow.name}-rows", Ranked, best=best, options=flow.options, **AGGREGATES)
+        flow.topology.stream(f"{flow.name}-rows", Ranked, retention=UNREAD)
         rows.map(lambda row: Item(made(row.best, "").ids, row.a, row.b, row.tainted), Item).named(flow.name)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
