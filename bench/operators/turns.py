@@ -20,35 +20,36 @@ from millwheel.sdk.topology import TopologyGraph
 from millwheel.testing.cluster import VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import Acknowledged, SendDelivery
+from millwheel.worker.messages import Acknowledged, Delivery, SendDelivery
 
 __all__ = ["Compared", "compare"]
 
-Outputs = Counter[tuple[str, int, bytes]]
 Encoded = dict[str, list[tuple[Bid, bytes, int]]]
 """By stream: (value, encoded value, timestamp) of records."""
 
 
 class _Program(VirtualCluster):
-    """A topology. What it produces is counted, and not decoded."""
+    """A topology. What it produces is kept, and not decoded."""
 
     def __init__(self, topology: TopologyGraph) -> None:
         super().__init__(BEGIN, (), IntervalSettings(), HOOK_TIMEOUT_SECONDS)
         self.load(topology)
         self.restart()
-        self.outputs: Outputs = Counter()
+        self._results: list[Delivery] = []
 
     def send_batch(self, journal: str, one: SendDelivery) -> None:
-        """Deliver a batch, or count it."""
+        """Deliver a batch, or keep it."""
         delivery = one.delivery
         if delivery.consumer in self.incarnations.values():
             super().send_batch(journal, one)
         else:
-            stream = delivery.stream
-            self.outputs.update(
-                (stream, at, value) for at, value in zip(delivery.timestamps, delivery.values, strict=True)
-            )
+            self._results.append(delivery)
             self.driver.post(journal, Acknowledged(delivery.token))
+
+    def results(self) -> Counter[tuple[int, bytes]]:
+        """(timestamp, encoded value) of the results so far."""
+        found = [one for one in self._results if one.stream == "out"]
+        return Counter(row for one in found for row in zip(one.timestamps, one.values, strict=True))
 
     def encoded(self, chunk: Iterable[Row]) -> Encoded:
         """What an injector has of records before it reads their keys."""
@@ -143,10 +144,7 @@ def compare(pair: Pair, records: int, runs: int) -> Compared:
 
 
 def _check(pair: Pair, programs: dict[bool, _Program]) -> None:
-    outputs = {
-        by_hand: Counter({key: count for key, count in program.outputs.items() if key[0] == "out"})
-        for by_hand, program in programs.items()
-    }
+    outputs = {by_hand: program.results() for by_hand, program in programs.items()}
     failures = [one.message for program in programs.values() for one in program.failures]
     if failures or not outputs[True] or outputs[False] != outputs[True]:
         counts = ", ".join(f"{sum(each.values())}" for each in outputs.values())

@@ -36,7 +36,9 @@ class Aggregator(Generic[A, R]):
         merge: Merges two accumulators. It may change and return one of them.
         result: Returns the value that the window produces.
         result_type: The type of the value that ``result`` returns.
-        specialise: Returns the aggregator for records of a type, if the type of the accumulators depends on it.
+        specialise: Returns the aggregator for records of a type, if the aggregator depends on it.
+        differ: Whether the results of two accumulators differ. It is given only if ``add`` changes no accumulator in
+            place. By default the encodings of the results are compared, which takes longer.
 
     A median, for example::
 
@@ -52,6 +54,7 @@ class Aggregator(Generic[A, R]):
     result: Callable[[A], R]
     result_type: Any = None
     specialise: Callable[[Any], Aggregator[A, R]] | None = None
+    differ: Callable[[A, A], bool] | None = None
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from operator import attrgetter, ne
 from typing import Any, Final, Literal, TypeVar, overload
 
 from millwheel.agg.aggregator import Aggregator
@@ -33,7 +34,7 @@ def min(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         item: The type of the field, if the records do not state it: a number, or another type with an order.
         where: Which records count, by their values.
     """
-    return _extreme(of, where, item, lambda a, b: a if a <= b else b)
+    return _extreme(of, where, item, smallest=True)
 
 
 def max(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
@@ -44,26 +45,25 @@ def max(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         item: The type of the field, if the records do not state it: a number, or another type with an order.
         where: Which records count, by their values.
     """
-    return _extreme(of, where, item, lambda a, b: a if a >= b else b)
+    return _extreme(of, where, item, smallest=False)
 
 
-def _extreme(of: Of, where: Where, item: Any, choose: Callable[[Any, Any], Any]) -> Aggregator[Any, Any]:
+def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[Any, Any]:
     reader = Reader(of, item)
-    get = reader.get
 
     def merge(a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
-        return choose(a, b)
+        return a if (a <= b if smallest else a >= b) else b
 
-    def make(kind: Any) -> Aggregator[Any, Any]:
-        add = counting(lambda a, record: merge(a, get(record.value)), where)
-        return Aggregator(
-            kind | None, lambda: None, add, merge, same, kind if where is None else kind | None, specialise
-        )
+    def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
+        get = reader.of_records(record_type)
+        add = counting(lambda a, record: merge(a, get(record)), where)
+        result = kind if where is None else kind | None
+        return Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
-        return make(reader.type_in(record_type))
+        return make(reader.type_in(record_type), record_type)
 
     return make(NUMBER if item is None else item)
 
@@ -94,7 +94,7 @@ def first(*, where: Where = None) -> Aggregator[Any, Any]:
     Args:
         where: Which records count, by their values.
     """
-    return _only(_ranked(1, lambda record: 0, int, False, where), where)
+    return _only(_ranked(1, lambda record_type: lambda record: 0, int, False, where), where)
 
 
 def last(*, where: Where = None) -> Aggregator[Any, Any]:
@@ -103,7 +103,7 @@ def last(*, where: Where = None) -> Aggregator[Any, Any]:
     Args:
         where: Which records count, by their values.
     """
-    return _only(_ranked(1, lambda record: record.timestamp, int, False, where), where)
+    return _only(_ranked(1, lambda record_type: attrgetter("timestamp"), int, False, where), where)
 
 
 def top(count: int, by: Of, *, smallest: bool = False, where: Where = None) -> Aggregator[Any, Any]:
@@ -121,54 +121,78 @@ def top(count: int, by: Of, *, smallest: bool = False, where: Where = None) -> A
     if not 1 <= count <= LIMIT:
         raise UsageError(f"top takes a count from 1 to {LIMIT:,}, not {count}")
     reader = Reader(by)
-    get = reader.get
-    return _ranked(count, lambda record: get(record.value), reader, smallest, where)
+    return _ranked(count, reader.of_records, reader, smallest, where)
 
 
 def _ranked(
-    count: int, rank: Callable[[Record[Any]], Any], kind: Any, smallest: bool, where: Where
+    count: int, ranking: Callable[[Any], Callable[[Record[Any]], Any]], kind: Any, smallest: bool, where: Where
 ) -> Aggregator[Any, Any]:
-    """The best ``count`` values. An accumulator is a list of (rank, timestamp, value), the best first."""
+    """The best ``count`` values. An accumulator is a list of (rank, timestamp, value), the best first.
 
-    def order(one: tuple[Any, int, Any], other: tuple[Any, int, Any]) -> bool:
-        """Whether ``one`` comes before ``other``."""
-        if one[0] != other[0]:
-            return bool(one[0] < other[0]) is smallest
-        if one[1] != other[1]:
-            return one[1] < other[1]
-        return bool(rank_bytes(one[2]) < rank_bytes(other[2]))
-
-    def insert(best: list[Any], new: tuple[Any, int, Any]) -> list[Any]:
-        if len(best) == count and not order(new, best[-1]):
-            return best
-        low, high = 0, len(best)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if order(new, best[middle]) else (middle + 1, high)
-        best.insert(low, new)
-        del best[count:]
-        return best
+    ``ranking`` returns the function that ranks records of a type.
+    """
 
     def merge(best: list[Any], others: list[Any]) -> list[Any]:
         for one in others:
-            best = insert(best, one)
+            best = _inserted(best, one, count, smallest)
         return best
 
     def make(rank_type: Any, value_type: Any) -> Aggregator[Any, Any]:
+        rank = ranking(value_type)
+
+        def add(best: list[Any], record: Record[Any]) -> list[Any]:
+            ranked = rank(record)
+            # Most records of a full list end here.
+            if len(best) == count and (ranked > best[-1][0] if smallest else ranked < best[-1][0]):
+                return best
+            return _inserted(best, (ranked, record.timestamp, record.value), count, smallest)
+
         return Aggregator(
             list[tuple[rank_type, int, value_type]],
             list,
-            counting(lambda best, record: insert(best, (rank(record), record.timestamp, record.value)), where),
+            counting(add, where),
             merge,
             lambda best: [value for _, _, value in best],
             list[value_type],
             specialise,
+            _values_differ,
         )
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(kind.type_in(record_type) if isinstance(kind, Reader) else kind, record_type)
 
     return make(NUMBER if isinstance(kind, Reader) else kind, Any)
+
+
+Ranked = tuple[Any, int, Any]
+"""(rank, timestamp, value)"""
+
+
+def _inserted(best: list[Ranked], new: Ranked, count: int, smallest: bool) -> list[Ranked]:
+    """The best ``count`` with another one. The list itself if that is not among them."""
+    low, high = 0, len(best)
+    if high == count and not _is_before(new, best[-1], smallest):
+        return best
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _is_before(new, best[middle], smallest) else (middle + 1, high)
+    return [*best[:low], new, *best[low : count - 1]]
+
+
+def _is_before(one: Ranked, other: Ranked, smallest: bool) -> bool:
+    if one[0] != other[0]:
+        return bool(one[0] < other[0]) is smallest
+    if one[1] != other[1]:
+        return one[1] < other[1]
+    return bool(rank_bytes(one[2]) < rank_bytes(other[2]))
+
+
+def _values_differ(best: list[Ranked], other: list[Ranked]) -> bool:
+    if best is other or len(best) != len(other):
+        return best is not other
+    # By their encodings, because a user's type may have an ``==`` of its own. Most of the values are the same objects.
+    pairs = zip(best, other, strict=True)
+    return any(one is not two and rank_bytes(one) != rank_bytes(two) for (_, _, one), (_, _, two) in pairs)
 
 
 def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:
@@ -184,6 +208,7 @@ def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:
             lambda best: best[0][2] if best else None,
             value_type if where is None or value_type is Any else value_type | None,
             lambda record_type: make(ranked.bind(record_type)),
+            several.differ,
         )
 
     return make(ranked)
@@ -273,7 +298,6 @@ def _listed(
     of: Of, item: Any, limit: int, where: Where, join: Callable[[list[Any], list[Any]], None], name: str
 ) -> Aggregator[Any, Any]:
     reader = Reader(of, item)
-    get = reader.get
 
     def merge(items: list[Any], more: list[Any]) -> list[Any]:
         join(items, more)
@@ -284,11 +308,12 @@ def _listed(
             )
         return items
 
-    def make(kind: Any) -> Aggregator[Any, Any]:
-        add = counting(lambda items, record: merge(items, [get(record.value)]), where)
+    def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
+        get = reader.of_records(record_type)
+        add = counting(lambda items, record: merge(items, [get(record)]), where)
         return Aggregator(list[kind], list, add, merge, sorted, list[kind], specialise)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
-        return make(reader.type_in(record_type))
+        return make(reader.type_in(record_type), record_type)
 
     return make(NUMBER if item is None else item)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import ne
 from typing import Any
 
 from millwheel.agg.aggregator import Aggregator
@@ -12,7 +13,7 @@ from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
-__all__ = ["count", "counting", "histogram", "mean", "sum", "variance"]
+__all__ = ["count", "counting", "histogram", "mean", "one_more", "sum", "variance"]
 
 Add = Callable[[Any, Record[Any]], Any]
 
@@ -28,13 +29,18 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b
 
 
+def one_more(counted: int, record: Record[Any]) -> int:
+    """The number of records with another one."""
+    return counted + 1
+
+
 def count(*, where: Where = None) -> Aggregator[int, int]:
     """The number of records. Without ``where``, their values are not decoded.
 
     Args:
         where: Which records count, by their values.
     """
-    return Aggregator(int, int, counting(lambda counted, record: counted + 1, where), _plus, same, int)
+    return Aggregator(int, int, counting(one_more, where), _plus, same, int, differ=ne)
 
 
 def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
@@ -46,13 +52,14 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         where: Which records count, by their values.
     """
     reader = Reader(of, item)
-    get = reader.get
-    add = counting(lambda total, record: total + get(record.value), where)
 
-    def make(kind: Any) -> Aggregator[Any, Any]:
-        return Aggregator(
-            kind, lambda: 0, add, _plus, same, kind, lambda record_type: make(reader.type_in(record_type))
-        )
+    def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
+        get = reader.of_records(record_type)
+        add = counting(lambda total, record: total + get(record), where)
+        return Aggregator(kind, lambda: 0, add, _plus, same, kind, specialise, ne)
+
+    def specialise(record_type: Any) -> Aggregator[Any, Any]:
+        return make(reader.type_in(record_type), record_type)
 
     return make(item or NUMBER)
 
@@ -65,13 +72,18 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
         where: Which records count, by their values.
     """
     get = Reader(of).get
+
+    def result(a: tuple[int, float]) -> Any:
+        return a[1] / a[0] if a[0] else None
+
     return Aggregator(
         tuple[int, int | float],
         lambda: (0, 0),
         counting(lambda a, record: (a[0] + 1, a[1] + get(record.value)), where),
         lambda a, b: (a[0] + b[0], a[1] + b[1]),
-        lambda a: a[1] / a[0] if a[0] else None,
+        result,
         float if where is None else float | None,
+        differ=lambda a, b: result(a) != result(b),
     )
 
 
@@ -100,13 +112,17 @@ def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, flo
         distance = b[1] - a[1]
         return number, a[1] + distance * b[0] / number, a[2] + b[2] + distance * distance * a[0] * b[0] / number
 
+    def result(a: tuple[int, float, float]) -> Any:
+        return a[2] / a[0] if a[0] else None
+
     return Aggregator(
         tuple[int, float, float],
         lambda: (0, 0.0, 0.0),
         counting(add, where),
         merge,
-        lambda a: a[2] / a[0] if a[0] else None,
+        result,
         float if where is None else float | None,
+        differ=lambda a, b: result(a) != result(b),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from millwheel.sdk.errors import UsageError
-from millwheel.sdk.typeinfo import field_of, returned_type, type_name
+from millwheel.sdk.records import Record
+from millwheel.sdk.typeinfo import Field, field_of, returned_type, type_name
 
 __all__ = ["NUMBER", "Of", "Reader", "Where", "same"]
 
@@ -57,28 +59,44 @@ class Reader:
         if self.of is None:
             return same
         if isinstance(self.of, str):
-            return _Path(self.of) if "." in self.of else _Field(self.of)
+            return _path(self.of) if "." in self.of else _field(self.of)
         return self.of
 
+    def of_records(self, record_type: Any = Any) -> Callable[[Record[Any]], Any]:
+        """The function that reads the value of a record. It is faster where the type shows that ``of`` is a field."""
+        if self.of is None:
+            return attrgetter("value")
+        if isinstance(self.of, str) and _has_attributes(record_type, self.of):
+            return attrgetter(f"value.{self.of}")
+        get = self.get
+        return lambda record: get(record.value)
 
-class _Field:
+
+def _has_attributes(record_type: Any, path: str) -> bool:
+    """Whether values of the type have the path as attributes, and not as the items of dicts."""
+    at = record_type
+    for name in path.split("."):
+        found = field_of(at, name)
+        if not isinstance(found, Field) or found.item is not False:
+            return False
+        at = found.type
+    return True
+
+
+def _field(name: str) -> Callable[[Any], Any]:
     """A field of a struct or, in a dict, an item."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, value: Any) -> Any:
-        return value[self._name] if value.__class__ is dict else getattr(value, self._name)
+    return lambda value: value[name] if value.__class__ is dict else getattr(value, name)
 
 
-class _Path:
-    def __init__(self, path: str) -> None:
-        self._fields = [_Field(name) for name in path.split(".")]
+def _path(path: str) -> Callable[[Any], Any]:
+    fields = [_field(name) for name in path.split(".")]
 
-    def __call__(self, value: Any) -> Any:
-        for field in self._fields:
+    def read(value: Any) -> Any:
+        for field in fields:
             value = field(value)
         return value
+
+    return read
 
 
 def same(value: Any) -> Any:

@@ -64,9 +64,9 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
     def process_record(self, ctx: Context[dict[tuple[int, int], G]], record: Record[Any]) -> None:
         """Keep the record in its windows that have not ended."""
         kept: dict[tuple[int, int], Any] = ctx.state
-        taken = False
+        taken, late = False, record.late
         for window in self.windows.windows_of(record.timestamp):
-            if window.end <= ctx.watermark:
+            if late and window.end <= ctx.watermark:  # only a late record is in a window that has ended
                 if window in kept:
                     # Its timer was given up, or is due. Set again, it produces the results of the records before.
                     ctx.set_timer(Timestamp(window.end), window.tag)

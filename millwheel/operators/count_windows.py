@@ -56,6 +56,7 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
             check_duration("count_window(within=...)", within)
         self.size = size
         self.aggregator = aggregator
+        self._add = aggregator.add
         self.output = output
         self.row = row
         self.within = within
@@ -78,8 +79,9 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
         if self.within is not None and self.size > 1 and (is_new or window.until <= ctx.watermark):
             ctx.set_timer(Timestamp(window.until))
         window.count += 1
-        window.latest = max(window.latest, record.timestamp)
-        window.accumulator = self.aggregator.add(window.accumulator, record)
+        if record.timestamp > window.latest:
+            window.latest = record.timestamp
+        window.accumulator = self._add(window.accumulator, record)
         if window.count == self.size:
             if self.within is not None:
                 ctx.cancel_timer()

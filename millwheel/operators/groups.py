@@ -113,6 +113,10 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
         self.aggregator = aggregator
         self.output = output
         self.row = row
+        self._add = aggregator.add
+        self._result = aggregator.result
+        self._differ = aggregator.differ
+        self._make = row.make
         # The type argument for A. It defines the type of the state.
         self.__orig_class__ = RunningAggregate[aggregator.accumulator]  # type: ignore[name-defined]
 
@@ -122,15 +126,18 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
 
     def process_record(self, ctx: Context[list[A]], record: Record[Any]) -> None:
         """Add the record, and produce the value if it has changed."""
-        aggregator, state = self.aggregator, ctx.state
-        # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
-        before = rank_bytes(aggregator.result(state[0])) if state else b""
+        state = ctx.state
         if not state:
-            state.append(aggregator.new())
-        state[0] = aggregator.add(state[0], record)
-        value = aggregator.result(state[0])
-        if rank_bytes(value) != before:
-            ctx.produce(self.output, self.row.make(ctx.key, _NO_TIME, _NO_TIME, value, 0))
+            after = self._add(self.aggregator.new(), record)
+            state.append(after)
+        else:
+            before = state[0]
+            # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
+            encoded = rank_bytes(self._result(before)) if self._differ is None else b""
+            after = state[0] = self._add(before, record)
+            if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
+                return
+        ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, self._result(after), 0))
 
 
 _NO_TIME: Final = Timestamp(0)

@@ -5,7 +5,7 @@ The key of both sides is the same. ``record.stream`` says the side, because a jo
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -89,33 +89,33 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
     def process_record(self, ctx: Context[Waiting[L, R]], record: Record[Any]) -> None:
         """Produce all pairs of the record, and keep it for later partners."""
         at, value, waiting = record.timestamp, record.value, ctx.state
-        if record.stream == LEFT:
-            found = self._meet(ctx, waiting.right, at - self.before, at + self.after, at, value, left=True)
-            self._keep(ctx, waiting.left, (at, value, found), at + self.after, _LEFT_ENDS, self.keep_left)
+        kept: list[Any]
+        others: list[Any]
+        if is_left := record.stream == LEFT:
+            kept, others, before, after = waiting.left, waiting.right, self.before, self.after
         else:
-            found = self._meet(ctx, waiting.left, at - self.after, at + self.before, at, value, left=False)
-            self._keep(ctx, waiting.right, (at, value, found), at + self.before, _RIGHT_ENDS, self.keep_right)
+            kept, others, before, after = waiting.right, waiting.left, self.after, self.before
+        found = bool(others) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
+        # A tuple of a time alone comes before all records of this time. So no values are compared.
+        place = bisect_left(kept, (at + 1,))
+        kept.insert(place, (at, value, found))
+        if not place:
+            tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
+            self._wake(ctx, kept, after, tag, alone)
 
     def _meet(
-        self, ctx: Context[Any], others: list[Any], first: int, last: int, at: int, value: Any, *, left: bool
+        self, ctx: Context[Any], others: list[Any], first: int, last: int, at: int, value: Any, is_left: bool
     ) -> bool:
         """Produce the pairs of a record with ``others`` from ``first`` to ``last``. Returns whether there are any."""
-        low = bisect_right(others, first - 1, key=_time)
-        high = bisect_right(others, last, key=_time)
+        low, high = bisect_left(others, (first,)), bisect_left(others, (last + 1,))
+        function, output = self.function, self.output
         for index in range(low, high):
-            time, other, _ = others[index]
-            others[index] = (time, other, True)
-            pair = self.function(value, other) if left else self.function(other, value)
-            ctx.produce(self.output, pair, timestamp=Timestamp(max(at, time)))
+            time, other, found = others[index]
+            if not found:
+                others[index] = (time, other, True)
+            pair = function(value, other) if is_left else function(other, value)
+            ctx.produce(output, pair, timestamp=Timestamp(max(at, time)))
         return low < high
-
-    def _keep(
-        self, ctx: Context[Any], kept: list[Any], new: tuple[int, Any, bool], last: int, tag: str, alone: bool
-    ) -> None:
-        """Keep a record until the low watermark has passed ``last``, the time of its last possible partner."""
-        insort(kept, new, key=_time)
-        if kept[0] is new:
-            self._wake(ctx, kept, last - new[0], tag, alone)
 
     def _wake(self, ctx: Context[Any], kept: list[Any], span: int, tag: str, alone: bool) -> None:
         """Set the timer for the first record of ``kept``. ``alone``: it is produced then, if it has no partner."""
@@ -131,7 +131,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         # The watermark is at least the timer's time. So partners up to one microsecond before it have arrived.
         # At the end of time no record can come, however long the interval is. A timer set again would fire at once.
         ended = timer.timestamp == MAX_TIMESTAMP
-        over = len(kept) if ended else bisect_right(kept, timer.timestamp - 1 - span, key=_time)
+        over = len(kept) if ended else bisect_left(kept, (timer.timestamp - span,))
         for time, value, found in kept[:over]:
             if alone and not found:
                 result = self.function(value, None) if is_left else self.function(None, value)
@@ -187,18 +187,25 @@ class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):
         """Keep a left record until its time, and a right one from its time on."""
         at, versions = record.timestamp, ctx.state
         if record.stream == LEFT:
-            insort(versions.left, (at, record.value), key=_time)
-            self._wake(ctx, versions)
+            new = at, record.value
+            versions.left.insert(bisect_left(versions.left, (at + 1,)), new)
+            if versions.left[0] is new:
+                self._wake(ctx, versions)
             return
-        insort(versions.right, (at, record.value), key=_by_time_and_bytes)
+        right, new = versions.right, (at, record.value)
+        place = bisect_left(right, (at + 1,))
+        if place and right[place - 1][0] == at:
+            insort(right, new, key=_by_time_and_bytes)
+        else:
+            right.insert(place, new)
         self._prune(ctx, versions)
 
     def process_timer(self, ctx: Context[Versions[L, R]], timer: Timer) -> None:
         """Produce the results of the left records whose time has come."""
         versions = ctx.state
-        ready = bisect_right(versions.left, timer.timestamp - 1, key=_time)
+        ready = bisect_left(versions.left, (timer.timestamp,))
         for time, value in versions.left[:ready]:
-            index = bisect_right(versions.right, time, key=_time)
+            index = bisect_left(versions.right, (time + 1,))
             if index or self.keep_left:
                 result = self.function(value, versions.right[index - 1][1] if index else None)
                 ctx.produce(self.output, result, timestamp=Timestamp(time))
@@ -213,13 +220,10 @@ class TemporalJoin(Computation[Any, Versions[L, R]], Generic[L, R]):
 
     def _prune(self, ctx: Context[Any], versions: Versions[L, R]) -> None:
         """Drop right values that hold for no left record to come, except late ones."""
-        earliest = min([ctx.watermark, *(time for time, _ in versions.left[:1])])
-        del versions.right[: max(0, bisect_right(versions.right, earliest, key=_time) - 1)]
-
-
-def _time(kept: tuple[Any, ...]) -> int:
-    time: int = kept[0]
-    return time
+        right = versions.right
+        if len(right) > 1:
+            earliest = min([ctx.watermark, *(time for time, _ in versions.left[:1])])
+            del right[: max(0, bisect_left(right, (earliest + 1,)) - 1)]
 
 
 def _by_time_and_bytes(kept: tuple[int, Any]) -> tuple[int, bytes]:

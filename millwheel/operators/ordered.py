@@ -15,7 +15,7 @@ import msgspec
 
 from millwheel.agg.reading import Of, Reader
 from millwheel.model.time import TimeDomain, Timestamp
-from millwheel.operators.ordered_context import NEVER, OrderedContext, Queue, Waiting, Wrapped, alarm
+from millwheel.operators.ordered_context import OrderedContext, Queue, Waiting, Wrapped, alarm
 from millwheel.sdk.computation import Computation, input_and_state_types, overrides_migrate, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.defaults import default_of, makes_the_same
@@ -148,8 +148,10 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
                 f"{len(waiting)} records of the key wait for the low watermark, which is the limit of ordered_by_time: "
                 "raise limit=, or find out what holds the watermark back"
             )
-        low, high = bisect_left(waiting, new[0], key=_time), bisect_right(waiting, new[0], key=_time)
-        if low < high:
+        # A tuple of a time alone comes before all records of this time. So no values are compared.
+        low = bisect_left(waiting, (new[0],))
+        if low < len(waiting) and waiting[low][0] == new[0]:
+            high = bisect_left(waiting, (new[0] + 1,), low)
             low = bisect_right(waiting, self._rank(new), low, high, key=self._rank)
         waiting.insert(low, new)
         if low == 0 and (due := alarm(queue)) is not None:
@@ -157,24 +159,23 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
 
     def _due(self, face: OrderedContext[Any]) -> Iterator[tuple[Any, Call]]:
         """The records and timers of ``inner`` that the low watermark has passed, in their order."""
-        queue, watermark, key = face.queue, face.real.watermark, face.key.encode()
-        done = 0
+        waiting: list[Any] = face.queue.waiting
+        watermark, key = face.real.watermark, face.key.encode()
+        process, done, ready = self.inner.process_record, 0, bisect_left(waiting, (watermark,))
         try:
             for _ in range(_STEPS):
                 at, tag = face.first_timer()
-                time = queue.waiting[done][0] if done < len(queue.waiting) else NEVER[0]
-                if at <= min(time, watermark):
+                if done < ready and waiting[done][0] < at:
+                    time, value, stream = waiting[done]
+                    done += 1
+                    yield face.at(time, time), (process, Record(key, b"", time, stream, _unused, False, value))
+                elif at <= watermark:
                     stamp = max(face.remove_timer(tag) or (at,))
                     yield face.at(stamp, stamp), (self.inner.process_timer, Timer(tag, Timestamp(at)))
-                elif time < watermark:
-                    _, value, stream = queue.waiting[done]
-                    done += 1
-                    record = Record(key, b"", Timestamp(time), stream, _unused, False, value)
-                    yield face.at(time, time), (self.inner.process_record, record)
                 else:
                     break
         finally:
-            del queue.waiting[:done]
+            del waiting[:done]
 
 
 class AsyncOrdered(Ordered[T, S], Generic[T, S]):
@@ -204,10 +205,6 @@ _NIL: Final = msgspec.msgpack.encode(None)
 def _stored_type(item: Any) -> Any:
     """A queue whose inner state is not decoded."""
     return cast("Any", tuple[list[tuple[int, item, str]], dict[str, tuple[int, int]], msgspec.Raw])
-
-
-def _time(waiting: Waiting[Any]) -> int:
-    return waiting[0]
 
 
 def _unused(encoded: bytes) -> Any:

@@ -160,6 +160,8 @@ class OrderedContext(Generic[S]):
 
     def first_timer(self) -> tuple[int, str]:
         """(time, tag) of the hooks' first event-time timer. A time after all others if there is none."""
+        if not self.queue.timers:
+            return NEVER
         if self._first is None:
             self._first = min([(at, tag) for tag, (at, _) in self.queue.timers.items()], default=NEVER)
         return self._first

@@ -51,7 +51,12 @@ class Update(Computation[Any, list[S]], Generic[S]):
         """Update the state, and produce the results."""
         kept = ctx.state
         state = self.next_state(ctx, kept, record.value)
-        kept[:] = [] if state is None else [state]
+        if state is None:
+            kept.clear()
+        elif kept:
+            kept[0] = state
+        else:
+            kept.append(state)
 
     def next_state(self, ctx: Context[Any], kept: list[S], value: Any) -> S | None:
         """The state after a value, whose results are produced. ``kept``: the state before, if there is one."""

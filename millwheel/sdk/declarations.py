@@ -29,6 +29,7 @@ __all__ = [
     "Reading",
     "StreamDeclaration",
     "StreamKind",
+    "as_it_is",
     "declare_computation",
 ]
 
@@ -79,6 +80,11 @@ class DerivedStream:
     """The values that are made from one value of ``base``."""
 
 
+def as_it_is(value: Any) -> Any:
+    """The value itself: how a hook reads a stream under another name."""
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a computation reads one of its inputs, if its hook does not get the stream's records as they are."""
@@ -88,7 +94,7 @@ class Reading:
     type: Any
     """The type of the values that the hook gets. UNKNOWN if nothing states it."""
     convert: Callable[[Any], Any]
-    """The value that the hook gets, or DROPPED."""
+    """The value that the hook gets, or DROPPED. It is ``as_it_is`` where only the name differs."""
 
 
 @dataclass(slots=True)

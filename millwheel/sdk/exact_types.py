@@ -19,7 +19,7 @@ import msgspec
 
 from millwheel.sdk.typeinfo import cached_by_type
 
-__all__ = ["Exact", "exact_test"]
+__all__ = ["Exact", "exact_test", "is_writable"]
 
 Exact = Callable[[Any], bool]
 """True if the classes of a value's parts prove that it is of its type. False proves nothing."""
@@ -140,10 +140,10 @@ def _is_plain_struct(cls: Any) -> bool:
     """
     if not isinstance(cls, type) or not issubclass(cls, msgspec.Struct) or hasattr(cls, "__post_init__"):
         return False
-    return all(_is_writable(name) and ismemberdescriptor(getattr_static(cls, name)) for name in cls.__struct_fields__)
+    return all(is_writable(name) and ismemberdescriptor(getattr_static(cls, name)) for name in cls.__struct_fields__)
 
 
-def _is_writable(name: str) -> bool:
+def is_writable(name: str) -> bool:
     """Whether Python reads ``name`` in source as this very name."""
     return name.isidentifier() and not iskeyword(name) and normalize("NFKC", name) == name
 

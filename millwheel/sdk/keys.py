@@ -199,6 +199,8 @@ def split_key(compound: str) -> tuple[str, ...]:
     Raises:
         UsageError: ``join_key`` never returns such a text.
     """
+    if "\\" not in compound:  # the common case: nothing is escaped
+        return tuple(compound.split("|"))
     parts = [""]
     escaped = False
     for character in compound:

@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DROPPED, Reading
+from millwheel.sdk.declarations import DROPPED, Reading, as_it_is
 from millwheel.sdk.records import Record
 
 __all__ = ["reading_hook", "values_read"]
@@ -39,6 +39,13 @@ def reading_hook(computation: Computation[Any, Any], readings: Sequence[Reading]
 
         return process_all
     called, convert = readings[0].called, readings[0].convert
+    if convert is as_it_is:
+
+        def process_as(ctx: Context[Any], record: Record[Any]) -> Awaitable[None] | None:
+            record.stream = called
+            return process(ctx, record)
+
+        return process_as
 
     def process_one(ctx: Context[Any], record: Record[Any]) -> Awaitable[None] | None:
         value = convert(record.value)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 from millwheel.model.time import Duration
 from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, declare_computation
+from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, as_it_is, declare_computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, may_be_without_key
 from millwheel.sdk.options import (
@@ -24,7 +24,7 @@ from millwheel.sdk.options import (
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of
+from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of, key_reader
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "outer_sides", "refuse_dead_letters", "sides"]
@@ -149,7 +149,7 @@ def declare_step(
 
 
 def _reading(given: Input, branch: Branch) -> Reading:
-    convert = to_one(branch.steps) if branch.steps else _same
+    convert = to_one(branch.steps) if branch.steps else as_it_is
     return Reading(given.port or branch.stream, given.record_type, convert)
 
 
@@ -179,13 +179,9 @@ def _signature(branch: Branch, extractor: KeyExtractor) -> Any:
     return extractor, () if keeps_value(branch.steps) else branch.steps
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _plain(stream: str, readings: Sequence[Reading]) -> bool:
     """Whether the hook gets the stream's records as they are."""
-    return len(readings) == 1 and readings[0].called == stream and readings[0].convert is _same
+    return len(readings) == 1 and readings[0].called == stream and readings[0].convert is as_it_is
 
 
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
@@ -193,18 +189,14 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     if _keyed_as_they_are(read):
         return read[0][0].extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
-    pipelines = [(to_one(branch.steps), one.extractor) for one, branch in keyed]
+    pipelines = [(to_one(branch.steps), key_reader(one.extractor)) for one, branch in keyed]
     spread = spreader(topology, stream, _SHARDS)
-    bound: dict[tuple[int, type], Callable[[Any], bytes]] = {}
 
     def key_after_steps(value: Any) -> str | int:
-        for number, (convert, extractor) in enumerate(pipelines):
+        for convert, key_of in pipelines:
             made = convert(value)
             if made is not DROPPED:
-                extract = bound.get((number, type(made)))
-                if extract is None:
-                    extract = bound[number, type(made)] = extractor.bind(type(made))
-                return extract(made).decode()
+                return key_of(made).decode()
         return spread(value)  # a dropped value has no key: it is dropped again where it is read
 
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from itertools import takewhile
+from keyword import iskeyword
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -66,16 +69,38 @@ def row_of(
         names = [*(parts or ("key",)), *(("start", "end") if windowed else ()), *values]
         names += ["revision"] if windowed else []
         into = msgspec.defstruct("Row", [(name, offered[name]) for name in names], frozen=True)
-    filled = _filled(into, offered)
-    converts = {index: int for index, part in enumerate(parts) if offered[part] is int}
+    return Row(into, _maker(into, _filled(into, offered), parts, offered, values))
 
-    def make(key: str, start: Timestamp, end: Timestamp, value: Mapping[str, Any], revision: int) -> Any:
-        known = {"key": key, "start": start, "end": end, "revision": revision, **value}
-        for index, text in enumerate(split_key(key) if len(parts) > 1 else (key,) if parts else ()):
-            known[parts[index]] = int(text) if index in converts else text
-        return into(**{name: known[name] for name in filled})
 
-    return Row(into, make)
+def _maker(
+    into: Any, filled: Sequence[str], parts: Sequence[str], offered: Mapping[str, Any], values: Mapping[str, Any]
+) -> Callable[[str, Timestamp, Timestamp, Mapping[str, Any], int], Any]:
+    """``Row.make``, from source code: it runs for each result."""
+
+    def source_of(name: str) -> str:
+        if name in values:
+            return f"value[{name!r}]"
+        if name not in parts:
+            return name
+        text = f"split(key)[{parts.index(name)}]" if len(parts) > 1 else "key"
+        return f"int({text})" if offered[name] is int else text
+
+    placed = takewhile(lambda pair: pair[0] == pair[1], zip(filled, _places(into), strict=False))
+    arguments = [source_of(name) for name, _ in placed]  # a call without names is the fastest
+    arguments += [f"**{{{name!r}: {source_of(name)}}}" for name in filled[len(arguments) :]]
+    names: dict[str, Any] = {"into": into, "split": split_key}
+    exec(f"def make(key, start, end, value, revision): return into({', '.join(arguments)})", names)
+    made: Callable[[str, Timestamp, Timestamp, Mapping[str, Any], int], Any] = names["make"]
+    return made
+
+
+def _places(into: Any) -> list[str]:
+    """The parameters of a class that need no name, in their order."""
+    fields = getattr(into, "__struct_fields__", ())
+    if any(iskeyword(name) for name in fields):
+        return []  # such a class has no signature
+    parameters = signature(into).parameters.values()
+    return [one.name for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _part_types(extractor: KeyExtractor, record_type: Any) -> list[type | None]:

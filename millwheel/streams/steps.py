@@ -89,6 +89,8 @@ def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
     functions = [_as_function(step) for step in steps]
     if len(functions) == 1:
         return functions[0]
+    if len(functions) == 2:
+        return _both(*functions)
 
     def run(value: Any) -> Any:
         for function in functions:
@@ -96,6 +98,14 @@ def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
             if value is DROPPED:
                 break
         return value
+
+    return run
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def run(value: Any) -> Any:
+        made = first(value)
+        return DROPPED if made is DROPPED else second(made)
 
     return run
 
@@ -116,7 +126,8 @@ def to_many(steps: Sequence[Step]) -> Callable[[Any], Iterable[Any]]:
     """The pipeline as a function from a value to all its results."""
     for at, step in enumerate(steps):
         if isinstance(step, FlatMap):
-            return _expanding(to_one(steps[:at]), step.function, to_many(steps[at + 1 :]))
+            after = to_many(steps[at + 1 :]) if steps[at + 1 :] else None
+            return _expanding(to_one(steps[:at]), step.function, after)
     convert = to_one(steps)
 
     def single(value: Any) -> Iterable[Any]:
@@ -127,10 +138,14 @@ def to_many(steps: Sequence[Step]) -> Callable[[Any], Iterable[Any]]:
 
 
 def _expanding(
-    before: Callable[[Any], Any], function: Callable[[Any], Iterable[Any]], after: Callable[[Any], Iterable[Any]]
+    before: Callable[[Any], Any],
+    function: Callable[[Any], Iterable[Any]],
+    after: Callable[[Any], Iterable[Any]] | None,
 ) -> Callable[[Any], Iterable[Any]]:
     def run(value: Any) -> Iterable[Any]:
         value = before(value)
-        return () if value is DROPPED else [each for one in function(value) for each in after(one)]
+        if value is DROPPED:
+            return ()
+        return function(value) if after is None else [each for one in function(value) for each in after(one)]
 
     return run

@@ -105,18 +105,18 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""
-        panes, early = ctx.state, self.early
+        panes, early, add = ctx.state, self.early, self._add
         taken = False
         for window in self._windows_of(record.timestamp):
             pane = panes.get(window)
             if pane is not None:
                 taken = True
-                pane.accumulator = self._add(pane.accumulator, record)
+                pane.accumulator = add(pane.accumulator, record)
                 if early is not None or record.late:
                     self._revise(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
-                pane = panes[window.bounds] = Pane(-1, self._add(self._new(), record))
+                pane = panes[window.bounds] = Pane(-1, add(self._new(), record))
                 self._wake_at_end(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)

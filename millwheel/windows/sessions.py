@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any, TypeVar
@@ -74,33 +75,40 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
     def process_record(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
         """Add the record to its session. Merge the sessions that the record connects."""
         start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
-        sessions = ctx.state
-        joined = [one for one in sessions if one[0] < end and start < one[1]]
-        if not joined and end <= ctx.watermark:
-            if not sessions:
-                del ctx.state
-            if self.too_late is not None:
-                ctx.produce(self.too_late, record.value)
-            else:
-                ctx.count_dropped()
+        sessions, aggregator = ctx.state, self.aggregator
+        # The sessions that begin before the end, and end after the start. A tuple of a time alone comes before all
+        # sessions that begin then, so no accumulators are compared.
+        low = high = bisect_left(sessions, (end,))
+        while low and start < sessions[low - 1][1]:
+            low -= 1
+        joined = sessions[low:high]
+        if joined:
+            first, last = min(start, joined[0][0]), max(end, joined[-1][1])
+            accumulator = reduce(aggregator.merge, [accumulator for _, _, accumulator in joined])
+        elif end > ctx.watermark:
+            first, last, accumulator = start, end, aggregator.new()
+        else:
+            self._drop(ctx, record)
             return
-        for one in joined:
-            ctx.cancel_timer(str(one[0]))
-            sessions.remove(one)
-        accumulators = [accumulator for _, _, accumulator in joined] or [self.aggregator.new()]
-        accumulator = self.aggregator.add(reduce(self.aggregator.merge, accumulators), record)
-        first = min([start, *(one[0] for one in joined)])
-        last = max([end, *(one[1] for one in joined)])
-        sessions.append((first, last, accumulator))
-        sessions.sort(key=lambda one: one[0])
+        for begin, _, _ in joined:
+            if begin != first:
+                ctx.cancel_timer(str(begin))
+        sessions[low:high] = [(first, last, aggregator.add(accumulator, record))]
         ctx.set_timer(Timestamp(last), str(first))
+
+    def _drop(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
+        """Handle a record whose session would have ended already."""
+        if not ctx.state:
+            del ctx.state
+        if self.too_late is not None:
+            ctx.produce(self.too_late, record.value)
+        else:
+            ctx.count_dropped()
 
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
         """Produce the result of a session that has ended."""
         sessions = ctx.state
-        ended = next(one for one in sessions if one[0] == int(timer.tag))
-        sessions.remove(ended)
-        start, end, accumulator = ended
+        start, end, accumulator = sessions.pop(bisect_left(sessions, (int(timer.tag),)))
         value = self.aggregator.result(accumulator)
         result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, 0)
         ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))

@@ -89,6 +89,43 @@ def test_a_running_aggregate_sees_a_change_in_place() -> None:
     assert [one.prices for one in harness.values("prices")] == [[0, 1], [1, 1], [1, 2]]
 
 
+AGGREGATES = {
+    "count": agg.count(where=lambda bid: bid.price > 2),
+    "sum": agg.sum("price"),
+    "mean": agg.mean("price"),
+    "variance": agg.variance("price"),
+    "min": agg.min("price"),
+    "max_by": agg.max_by("price"),
+    "first": agg.first(),
+    "last": agg.last(),
+    "top": agg.top(2, "price"),
+    "bottom": agg.top(2, "price", smallest=True),
+    "distinct": agg.distinct("price"),
+    "collect": agg.collect("price"),
+    "quantile": agg.quantile("price", 0.5),
+}
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_any_aggregate_is_produced_if_its_encoding_changes(name: str) -> None:
+    prices = [3, 3, 0, 5, 5, 1, 9, 9, 0, 5, 2, 9]
+    topology = mw.Topology("auctions")
+    topology.source("bids", Bid).key_by("auction").aggregate("values", value=AGGREGATES[name])
+    harness = run(topology, [(at // 2, Bid(1, price)) for at, price in enumerate(prices)], crash_at=7)
+    expected: list[Any] = []
+    for count in range(1, len(prices) + 1):
+        one = AGGREGATES[name].bind(Bid)
+        accumulator = one.new()
+        for at, price in enumerate(prices[:count]):
+            value = Bid(1, price)
+            record = mw.Record(b"1", b"", mw.Timestamp(BEGIN + at // 2), "bids", lambda _: None, False, value)
+            accumulator = one.add(accumulator, record)
+        result = one.result(accumulator)
+        if not expected or msgspec.msgpack.encode(result) != msgspec.msgpack.encode(expected[-1]):
+            expected.append(result)
+    assert [row.value for row in harness.values("values")] == expected
+
+
 @pytest.mark.guarantee("G13")
 def test_the_first_record_of_a_key_passes_until_it_is_forgotten() -> None:
     topology = mw.Topology("auctions")

@@ -187,3 +187,15 @@ def test_sessions_have_no_allowed_lateness() -> None:
     windowed = mw.Topology("t").source("bids", Bid).key_by("auction").window(windows.session(TEN))
     with pytest.raises(mw.UsageError, match="session windows have no allowed_lateness"):
         windowed.aggregate("n", agg.count(), allowed_lateness=TEN)
+
+
+def test_fields_may_have_any_names_and_places() -> None:
+    """Rows and accumulators are made by generated code, in which a field may have no name."""
+    into = msgspec.defstruct("Into", [("class", int), ("bidder", str)], kw_only=True)
+    odd = msgspec.defstruct("Odd", [("spent", int), ("bidder", str, "?"), ("class", int, 0)])
+    aggregates: Any = {"class": agg.count(), "spent": agg.sum("price")}
+    for kind in (into, odd):
+        found = results(("auction", "bidder"), windows.tumbling(TEN), kind, **aggregates)
+        counts = {(one.bidder, getattr(one, "class")) for one in found}
+        assert counts == {("a|b", 2), ("c", 1), ("a|b", 1)}
+    assert sorted(one.spent for one in found) == [5, 7, 8]
