@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -59,7 +60,7 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in self.function(sorted(ctx.state.pop(at), key=rank_bytes)):
+        for result in each_of(self.function(sorted(ctx.state.pop(at), key=rank_bytes)), self.function):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
         if not ctx.state:
             del ctx.state

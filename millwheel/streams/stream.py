@@ -22,6 +22,7 @@ from millwheel.streams.broadcasting import declare_broadcast
 from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
@@ -37,7 +38,7 @@ _SHARDS = 1_024
 """How many keys a step without a key spreads its records over: enough for as many intervals."""
 
 
-class Stream(Generic[T]):
+class Stream(MissingSteps, Generic[T]):
     """A stream of a topology, or what stateless steps make of it.
 
     :meth:`Topology.source` returns one, and so does each stateful step. ``filter``, ``map``, ``flat_map``, ``union``
