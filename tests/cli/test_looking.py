@@ -146,6 +146,21 @@ async def test_an_operator_can_advance_a_quiet_stream(server: Server) -> None:
     assert last.err.startswith("It is the last process of the stream, so the stream takes no more records. End")
 
 
+async def test_a_topology_is_described_with_its_late_records(server: Server) -> None:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
+        await injector.advance(5_000_000)
+        await explained(server, "1970-01-01T00:00:05Z")
+        await injector.send(Word("plain"), timestamp=2_000_000)
+        await injector.flush()
+    until = asyncio.get_running_loop().time() + 30
+    said = "late records since the present owners took over: count 1 late, of which 0 had no effect"
+    while said not in (answer := await run_cli(server.address, "topology", "describe", "words")).out:
+        assert asyncio.get_running_loop().time() < until, answer.out
+    shown = await run_cli(server.address, "topology", "describe", "words", "-o", "json")
+    (count,) = json.loads(shown.out)["computations"]
+    assert (count["late"], count["dropped"]) == (1, 0)
+
+
 async def test_a_query_is_retired(server: Server) -> None:
     async with ControlClient(server.address) as client:
         await client.commit_batch("query", 3)
