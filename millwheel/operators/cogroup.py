@@ -68,7 +68,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         for window in self.windows.windows_of(record.timestamp):
             if late and window.end <= ctx.watermark:  # only a late record is in a window that has ended
                 if window in kept:
-                    # Its timer was given up, or is due. Set again, it produces the results of the records before.
+                    # Its timer is due, or was given up while the state could not be read. Set again, it fires at once.
                     ctx.set_timer(Timestamp(window.end), window.tag)
                 continue
             taken = True
@@ -86,6 +86,11 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         groups: Any = ctx.state.pop(window)
         for result in self.function(*(sorted(group, key=rank_bytes) for group in groups)):
             ctx.produce(self.output, result, timestamp=result_time(window))
+        if not ctx.state:
+            del ctx.state
+
+    def _given_up(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
+        ctx.state.pop(Window.from_tag(timer.tag), None)
         if not ctx.state:
             del ctx.state
 
