@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.operators import CoGroup, pairs
+from millwheel.operators import CoGroup, GroupInput, pairs
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
@@ -313,10 +313,19 @@ class WindowedStream(Generic[T]):
     def _group(
         self, name: str, inputs: list[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
     ) -> Stream[Any]:
-        kinds = {one.port: one.known_type for one in inputs}
-        step: CoGroup[Any] = CoGroup(self.windows, function, name, kinds, to)
+        step: CoGroup[Any] = CoGroup(self.windows, function, name, _group_inputs(inputs), to)
         declare_step(name, step, inputs, {}, options)
         return Stream(self.input.topology, (Branch(name),), to)
+
+
+def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:
+    """The inputs of a group. The second list of one stream has a number after the stream's name."""
+    streams = [one.branches[0].stream for one in inputs]
+    before = [streams[:place].count(stream) for place, stream in enumerate(streams)]
+    return [
+        GroupInput(one.port, one.known_type, f"{stream} {count + 1}" if count else stream)
+        for one, stream, count in zip(inputs, streams, before, strict=True)
+    ]
 
 
 def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:
