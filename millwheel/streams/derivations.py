@@ -18,7 +18,15 @@ from millwheel.sdk.spreading import bytes_reader, hash_of
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch, Filter, Map, Only
 
-__all__ = ["DerivedKeyExtractor", "derivation_of", "derived_key", "key_reader", "spread_key", "value_key"]
+__all__ = [
+    "DerivedKeyExtractor",
+    "derivation_of",
+    "derived_key",
+    "key_reader",
+    "spread_key",
+    "text_key_reader",
+    "value_key",
+]
 
 
 class KeyDerivation(NamedTuple):
@@ -96,6 +104,12 @@ def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
         return extract(value)
 
     return read
+
+
+def text_key_reader(extractor: KeyExtractor) -> Callable[[Any], str]:
+    """A function from a value of any type to its key as text."""
+    read = key_reader(extractor)
+    return lambda value: read(value).decode()
 
 
 def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:

@@ -327,9 +327,10 @@ class Stream(Generic[T]):
             options: As for :meth:`Topology.add`. ``late`` is for the records, and not for the changes.
 
         Raises:
-            UsageError: ``table`` is a stream of another topology. Or a key is no field. Or ``copies`` or ``limit`` is
-                not positive. Or nothing states the type of a result. Or ``exactly_once`` is False. Or ``as_of`` meets
-                ``on_failure=mw.dead_letter()``: all records of a copy that wait have one timer.
+            UsageError: ``table`` has no key, or is a stream of another topology, or a row may be None. Or a key is no
+                field. Or ``copies`` or ``limit`` is not positive. Or nothing states the type of a result. Or
+                ``exactly_once`` is False. Or ``as_of`` meets ``on_failure=mw.dead_letter()``: all records of a copy
+                that wait have one timer.
         """
         result = one_result(name, function, to)
         given = Input(self.topology, self.branches, self.record_type, value_key(self.topology, self.branches))
@@ -344,6 +345,7 @@ class Stream(Generic[T]):
             copies=copies,
             limit=limit,
             options=options,
+            keyed=False,
         )
         return Stream(self.topology, (Branch(name),), result)
 
