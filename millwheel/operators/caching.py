@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from millwheel.model.time import Duration
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.typeinfo import type_name
 
 __all__ = ["cached"]
 
@@ -50,7 +51,8 @@ def cached(
         size: The most results that are kept. Those go first that were used least recently.
 
     Raises:
-        UsageError: ``keep`` or ``size`` is not positive, or ``keep`` is probably in another unit.
+        UsageError: ``keep`` or ``size`` is not positive, or ``keep`` is probably in another unit. Also, when it is
+            called, if ``function`` returns nothing that can be awaited.
     """
     check_duration("keep", keep)
     if size < 1:
@@ -65,7 +67,13 @@ def cached(
         clock = get_running_loop().time
         found = known.pop(argument, None)
         if found is None or found[0] <= clock():
-            result = await function(argument)
+            answer = function(argument)
+            if not isinstance(answer, Awaitable):
+                raise UsageError(
+                    f"cached takes an asynchronous function, and this one returned {type_name(type(answer))}: make it "
+                    "`async def`"
+                )
+            result = await answer
             found = clock() + keep / _SECOND, result
             known.pop(argument, None)
         known[argument] = found

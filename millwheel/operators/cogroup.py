@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from millwheel.model.time import Timestamp
+from millwheel.operators.groups import results_of
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -94,7 +95,8 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         """Produce the results of a window."""
         window = Window.from_tag(timer.tag)
         groups: Any = ctx.state.pop(window)
-        for result in self.function(*(sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups))):
+        lists = [sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups)]
+        for result in results_of(self.output, self.function(*lists)):
             ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

@@ -10,11 +10,12 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
 
-__all__ = ["Complete", "Deduplicate", "RunningAggregate"]
+__all__ = ["Complete", "Deduplicate", "RunningAggregate", "results_of"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -59,7 +60,7 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in self.function(sorted(ctx.state.pop(at), key=rank_bytes)):
+        for result in results_of(self.output, self.function(sorted(ctx.state.pop(at), key=rank_bytes))):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
         if not ctx.state:
             del ctx.state
@@ -143,6 +144,17 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
             if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
                 return
         ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, self._result(after), 0))
+
+
+def results_of(step: str, results: Iterable[Any]) -> Iterable[Any]:
+    """The results that a function of the user's returned.
+
+    Raises:
+        UsageError: It returned None.
+    """
+    if results is None:
+        raise UsageError(f"the function of step {step!r} returned None: return a list of results, which may be empty")
+    return results
 
 
 _NO_TIME: Final = Timestamp(0)

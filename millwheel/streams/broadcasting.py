@@ -40,7 +40,7 @@ def declare_broadcast(
     Raises:
         UsageError: As by :meth:`Stream.join_broadcast`.
     """
-    left, rows = sides(given, table.input)
+    left, rows = sides(name, given, table)
     for side in (left, rows):
         for problem in side.extractor.problems(side.known_type):
             raise UsageError(f"join_broadcast({name!r}): {problem}")
