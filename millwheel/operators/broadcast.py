@@ -114,6 +114,7 @@ class BroadcastTable(Computation[Any, dict[str, tuple[int, V]]], Generic[V]):
         key = self.key_of(value)
         held = table.get(key)
         if self.by_time and held is not None and at < held[0]:
+            ctx.count_dropped()
             return
         removed = self.removes is not None and self.removes(value)
         if removed:

@@ -23,9 +23,11 @@ def cached(
 ) -> Callable[[K], Coroutine[Any, Any, V]]:
     """An asynchronous function whose results are kept for a time, by their argument: for calls of a service.
 
-    The results are in the memory of each process, and are no state: after a crash or a move the service is called
-    again. A call that fails is not kept. Calls of one argument that run at the same time are made each. What is
-    returned is shared, so it must not be changed. For example::
+    The results are in the memory of each process, and are no state: after the crash of a process, or a move to another
+    one, the service is called again. A ``TopologyHarness`` is one process: its ``crash()`` and ``advance_clock()`` drop
+    no result. A call that fails is not kept. Calls of one argument that run at the same time are made each. Arguments
+    that are equal share a result, such as 1, 1.0 and True. What is returned is shared, so it must not be changed. For
+    example::
 
         >>> import millwheel as mw
         >>> from millwheel.testing import TopologyHarness
@@ -47,7 +49,7 @@ def cached(
 
     Args:
         function: An asynchronous function of one argument, which can be a key of a dict.
-        keep: How long a result is kept, in microseconds of the wall clock.
+        keep: How long a result is kept, in microseconds, by the clock of the process.
         size: The most results that are kept. Those go first that were used least recently.
 
     Raises:

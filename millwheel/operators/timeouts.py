@@ -58,6 +58,7 @@ class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
         at, after, stretches = record.timestamp, self.after, ctx.state
         joined = [one for one in stretches if one[0] < at + after and at < one[1] + after]
         if not joined and at + after <= ctx.watermark:
+            ctx.count_dropped()
             return
         for one in joined:
             ctx.cancel_timer(str(one[0]))

@@ -221,6 +221,7 @@ def test_a_late_change_is_older_only_where_time_counts(as_of: bool, most: int) -
         send(harness, 200, Payment(number, number))
     harness.advance(at(300))
     assert checked(harness) == [(Checked(number, rows(most)), 200) for number in range(9)]
+    assert harness.counts("checked-table")["dropped"] == int(as_of)
 
 
 @pytest.mark.parametrize("as_of", [False, True])
