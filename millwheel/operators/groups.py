@@ -102,8 +102,9 @@ class Deduplicate(Computation[Any, int | None]):
             ctx.produce(self.output, record.value)
 
     def process_timer(self, ctx: Context[int | None], timer: Timer) -> None:
-        """Forget the record."""
-        del ctx.state
+        """Forget the record, unless the timer is of an earlier form, which did not remember records for ever."""
+        if self.within is not None:
+            del ctx.state
 
 
 class RunningAggregate(Computation[Any, list[A]], Generic[A]):

@@ -113,5 +113,12 @@ class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
         ctx.set_timer(Timestamp(ends), domain=self.domain, hold=Timestamp(MAX_TIMESTAMP))
 
     def process_timer(self, ctx: Context[list[tuple[int, S]]], timer: Timer) -> None:
-        """Forget the state."""
-        del ctx.state
+        """Forget the state. A timer that an earlier form has set in the other domain only sets one in this domain."""
+        kept = ctx.state
+        if not kept:
+            return
+        ends = kept[0][0]
+        if timer.domain is self.domain and timer.timestamp >= ends:
+            del ctx.state
+        else:
+            ctx.set_timer(Timestamp(ends), domain=self.domain, hold=Timestamp(MAX_TIMESTAMP))
