@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, 
 
 import msgspec
 import pytest
-from hypothesis import assume, event, given
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
 from millwheel.master.record_compatibility import unreadable_parts
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
-from millwheel.sdk.errors import UnsupportedTypeError, ValueEncodeError
+from millwheel.sdk.errors import ValueEncodeError
 from millwheel.sdk.record_schema import record_schema
 
 Change = tuple[Any, Any]
@@ -103,6 +103,7 @@ ACCEPTED: dict[str, Change] = {
     "a field inside a list": (list[out("A", X)], list[out("B", X, ("y", str, ""))]),  # type: ignore[misc]
     "a type that contains itself": (Node, Link),
     "a weaker constraint": (Annotated[int, msgspec.Meta(ge=2, le=5)], Annotated[int, msgspec.Meta(ge=1)]),
+    "two kinds of int": (int | Annotated[int, msgspec.Meta(ge=3)],) * 2,
     "no constraint": (Annotated[str, msgspec.Meta(pattern="a")], str),
 }
 REFUSED: dict[str, tuple[Any, Any, str]] = {
@@ -124,6 +125,12 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "fewer values of an enum": (Colour, Red, "its value is written as one of 'red', 'blue' and read as one of 'red'"),
     "something of anything": (Any, int, "its value is written as Any and read as int"),
     "a stronger constraint": (int, Annotated[int, msgspec.Meta(ge=2)], "its value is read with ge=2, which was not"),
+    "a constraint of one member": (int, int | Annotated[int, msgspec.Meta(ge=2)], "its value is read with ge=2"),
+    "an int that was written as a float": (
+        float,
+        float | Literal[1],
+        "its value is written as float and read as float",
+    ),
     "keys of a dict": (dict[str, int], dict[int, int], "field '[]' is written as str and read as int"),
     "a tuple's length": (tuple[int, int], tuple[int], r"written as tuple[int, int] and read as tuple[int]"),
     "inside a list": (
@@ -219,7 +226,7 @@ def structs(draw: st.DrawFn, inner: st.SearchStrategy[Versions]) -> Versions:
         kept = draw(st.sampled_from(["both", "both", "both", "old", "new"]))
         for kind, among, missing in ((then, fields[0], "new"), (now, fields[1], "old")):
             if kept != missing:
-                default = [msgspec.field(default_factory=lambda: None)] if draw(st.booleans()) else []
+                default = [None] if draw(st.booleans()) else []
                 among.append((name, kind, *default))
         if kept != "new":
             values[name] = made
@@ -245,11 +252,41 @@ def struct_options() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def unions(draw: st.DrawFn, inner: st.SearchStrategy[Versions]) -> Versions:
-    members = draw(st.lists(inner, min_size=2, max_size=3))
+    members: list[Versions] = []
+    for one in draw(st.lists(inner, min_size=2, max_size=3)):
+        if all(apart(one[side], other[side]) for other in members for side in (0, 2)):
+            members.append(one)
     old = members[: draw(st.integers(1, len(members)))]
     then: Any = UNION[tuple(one[0] for one in old)]
     now: Any = UNION[tuple(one[2] for one in members)]
     return then, st.one_of([one[1] for one in old]), now
+
+
+def apart(one: Any, other: Any) -> bool:
+    """Whether both may be in a union. msgspec refuses others.
+
+    A tuple of a fixed length is left out: beside a constrained int, msgspec 0.22 writes past the union's memory.
+    """
+    tags = [getattr(getattr(kind, "__struct_config__", None), "tag", None) for kind in (one, other)]
+    if None not in tags and tags[0] != tags[1]:
+        return bool(one.__struct_config__.array_like == other.__struct_config__.array_like)
+    groups = [wire_groups(kind) for kind in (one, other)]
+    return not groups[0] & groups[1] and (groups[0] | groups[1]).isdisjoint({"any", "tuple"})
+
+
+def wire_groups(kind: Any) -> set[str]:
+    info = msgspec.inspect.type_info(kind)
+    return set().union(*map(wire_group, info.types if isinstance(info, msgspec.inspect.UnionType) else [info]))
+
+
+def wire_group(info: msgspec.inspect.Type) -> set[str]:
+    name = type(info).__name__.removesuffix("Type").lower()
+    if name in {"enum", "literal"}:
+        values = info.values if isinstance(info, msgspec.inspect.LiteralType) else (info.cls.__name__,)  # type: ignore[attr-defined]
+        return {type(value).__name__ for value in values}
+    if name == "list" or getattr(info, "array_like", False):
+        return {"array"}
+    return {"map"} if name in {"dict", "struct"} else {name}
 
 
 def containers(inner: st.SearchStrategy[Versions]) -> st.SearchStrategy[Versions]:
@@ -264,25 +301,16 @@ OTHERS = st.tuples(SCALARS, SCALARS).map(lambda kinds: (kinds[0], VALUES[kinds[0
 VERSIONS = st.recursive(SAME | OTHERS, containers, max_leaves=4)
 
 
-def has_codec(kind: Any) -> bool:
-    try:
-        codec_for(kind, "s")
-    except UnsupportedTypeError:
-        return False
-    return True
-
-
 @pytest.mark.paper(section="4.1")
 @given(VERSIONS, st.booleans(), st.data())
 def test_what_is_accepted_decodes(versions: Versions, keep_fields: bool, data: st.DataObject) -> None:
     then, values, now = versions
-    assume(has_codec(then) and has_codec(now))
     assert differences(then, then) == []
     accepted = not differences(then, now, keep_fields=keep_fields)
     event(f"accepted: {accepted}")
     if accepted:
         try:
             encoded = codec_for(then, "s").verify(data.draw(values))
-        except ValueEncodeError:  # a union of two kinds of int takes only what is of both
-            assume(False)
+        except ValueEncodeError:  # -1 as a float beside an int of at least 0: no value of the union
+            reject()
         codec_for(now, "s").decode(encoded)
