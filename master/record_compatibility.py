@@ -34,10 +34,10 @@ def have_schemas(*streams: specs.StreamSpec) -> bool:
     Specs of older versions, codecs, protobuf messages and very large types have no schema. The schema of a class
     such as an array's says nothing but its name.
     """
-    return all(one.schema.types and not _is_opaque(_Types(one.schema)) for one in streams)
+    return all(one.schema.types and not _is_opaque(_SchemaTypes(one.schema)) for one in streams)
 
 
-def _is_opaque(types: _Types) -> bool:
+def _is_opaque(types: _SchemaTypes) -> bool:
     return types.kind(0) == "any" and types.options(0).get("type") != ANY
 
 
@@ -59,8 +59,8 @@ class _Comparison:
     """Compares two schemas. It follows no alternatives, so each pair of types is compared once."""
 
     def __init__(self, written: specs.RecordSchema, read: specs.RecordSchema, keep_fields: bool) -> None:
-        self._written = _Types(written)
-        self._read = _Types(read)
+        self._written = _SchemaTypes(written)
+        self._read = _SchemaTypes(read)
         self._keep_fields = keep_fields
 
     def differences(self) -> Iterator[str]:
@@ -136,7 +136,7 @@ class _Comparison:
                 yield f"field {f'{path}.{name}'.removeprefix('.')!r} is written and not read"
 
 
-class _Types:
+class _SchemaTypes:
     """The types of a schema, by their indexes."""
 
     def __init__(self, schema: specs.RecordSchema) -> None:

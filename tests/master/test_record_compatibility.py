@@ -284,9 +284,9 @@ def wire_group(info: msgspec.inspect.Type) -> set[str]:
     if name in {"enum", "literal"}:
         values = info.values if isinstance(info, msgspec.inspect.LiteralType) else (info.cls.__name__,)  # type: ignore[attr-defined]
         return {type(value).__name__ for value in values}
-    if name == "list" or getattr(info, "array_like", False):
-        return {"array"}
-    return {"map"} if name in {"dict", "struct"} else {name}
+    if name == "struct":
+        return {name, "array" if getattr(info, "array_like", False) else "map"}
+    return {{"list": "array", "dict": "map"}.get(name, name)}
 
 
 def containers(inner: st.SearchStrategy[Versions]) -> st.SearchStrategy[Versions]:
