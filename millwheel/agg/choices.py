@@ -230,11 +230,11 @@ def best(group: Iterable[T], by: Callable[[T], Any]) -> list[T]:
 
 
 def collect(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where = None) -> Aggregator[Any, Any]:
-    """All values of a field, sorted.
+    """All values of a field, sorted. Values of a type without an order, such as most structs, are by their encodings.
 
     Args:
         of: The field, or a function of the value. By default the value itself.
-        item: The type of the field, if the records do not state it: a type with an order.
+        item: The type of the field, if the records do not state it.
         limit: The most items of a window. The hook raises ValueError for a record beyond it.
         where: Which records count, by their values.
     """
@@ -242,7 +242,14 @@ def collect(of: Of = None, item: Any = None, *, limit: int = LIMIT, where: Where
     def join(items: list[Any], more: list[Any]) -> None:
         items += more
 
-    return _listed(of, item, limit, where, join, "collect")
+    return _listed(of, item, limit, where, join, _sorted, "collect")
+
+
+def _sorted(items: list[Any]) -> list[Any]:
+    try:
+        return sorted(items)
+    except (TypeError, ValueError):  # ValueError: by arrays
+        return sorted(items, key=rank_bytes)
 
 
 @overload
@@ -291,11 +298,17 @@ def distinct(
             if place == len(items) or items[place] != one:
                 items.insert(place, one)
 
-    return _listed(of, item, limit, where, join, "distinct")
+    return _listed(of, item, limit, where, join, sorted, "distinct")
 
 
 def _listed(
-    of: Of, item: Any, limit: int, where: Where, join: Callable[[list[Any], list[Any]], None], name: str
+    of: Of,
+    item: Any,
+    limit: int,
+    where: Where,
+    join: Callable[[list[Any], list[Any]], None],
+    result: Callable[[list[Any]], list[Any]],
+    name: str,
 ) -> Aggregator[Any, Any]:
     reader = Reader(of, item)
 
@@ -311,7 +324,7 @@ def _listed(
     def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
         get = reader.of_records(record_type)
         add = counting(lambda items, record: merge(items, [get(record)]), where)
-        return Aggregator(list[kind], list, add, merge, sorted, list[kind], specialise)
+        return Aggregator(list[kind], list, add, merge, result, list[kind], specialise)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)

@@ -2,7 +2,7 @@
 
 from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
 from millwheel.operators.caching import cached
-from millwheel.operators.cogroup import CoGroup, pairs
+from millwheel.operators.cogroup import CoGroup, GroupInput, pairs
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
@@ -29,6 +29,7 @@ __all__ = [
     "Deduplicate",
     "Enrich",
     "ExpiringUpdate",
+    "GroupInput",
     "IntervalJoin",
     "Latest",
     "LatestJoin",

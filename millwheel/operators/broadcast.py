@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -114,6 +114,7 @@ class BroadcastTable(Computation[Any, dict[str, tuple[int, V]]], Generic[V]):
         key = self.key_of(value)
         held = table.get(key)
         if self.by_time and held is not None and at < held[0]:
+            ctx.count_dropped()
             return
         removed = self.removes is not None and self.removes(value)
         if removed:
@@ -130,6 +131,9 @@ class BroadcastTable(Computation[Any, dict[str, tuple[int, V]]], Generic[V]):
             change = TableChange(copy, self.copies, key, None if removed else value)
             ctx.produce(self.output, change, timestamp=since)
 
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[V]]) -> str:
+        return self.key_of(values()[0])
+
 
 class BroadcastJoin(Computation[Any, dict[str, V]], Generic[V]):
     """Joins each left record with the table, as it has arrived at the record's copy.
@@ -139,10 +143,19 @@ class BroadcastJoin(Computation[Any, dict[str, V]], Generic[V]):
         output: The stream of the results. They have the timestamps of the left records.
         row: The type of the rows.
         result: The type of the results.
+        key_of: Returns the user's key of a left value, for dead letters. None: there is none.
     """
 
-    def __init__(self, function: Callable[[Any, Mapping[str, V]], Any], output: str, row: Any, result: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any, Mapping[str, V]], Any],
+        output: str,
+        row: Any,
+        result: Any,
+        key_of: Callable[[Any], str] | None = None,
+    ) -> None:
         self.function = function
+        self.key_of = key_of
         self.output = output
         self.result = result
         # The type argument for V. It defines the type of the state.
@@ -158,6 +171,12 @@ class BroadcastJoin(Computation[Any, dict[str, V]], Generic[V]):
             ctx.produce(self.output, self.function(record.value, MappingProxyType(ctx.state)))
         else:
             _set(ctx.state, record.value.key, record.value.value)
+
+    def _key_in_letters(self, key: str, values: Callable[[], Sequence[Any]]) -> str:
+        value = values()[0]
+        if isinstance(value, TableChange):
+            return value.key
+        return "" if self.key_of is None else self.key_of(value)
 
 
 class _Rows(Mapping[str, V], Generic[V]):

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from millwheel.model.time import Duration
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.typeinfo import type_name
 
 __all__ = ["cached"]
 
@@ -22,9 +23,11 @@ def cached(
 ) -> Callable[[K], Coroutine[Any, Any, V]]:
     """An asynchronous function whose results are kept for a time, by their argument: for calls of a service.
 
-    The results are in the memory of each process, and are no state: after a crash or a move the service is called
-    again. A call that fails is not kept. Calls of one argument that run at the same time are made each. What is
-    returned is shared, so it must not be changed. For example::
+    The results are in the memory of each process, and are no state: after the crash of a process, or a move to another
+    one, the service is called again. A ``TopologyHarness`` is one process: its ``crash()`` and ``advance_clock()`` drop
+    no result. A call that fails is not kept. Calls of one argument that run at the same time are made each. Arguments
+    that are equal share a result, such as 1, 1.0 and True. What is returned is shared, so it must not be changed. For
+    example::
 
         >>> import millwheel as mw
         >>> from millwheel.testing import TopologyHarness
@@ -46,11 +49,12 @@ def cached(
 
     Args:
         function: An asynchronous function of one argument, which can be a key of a dict.
-        keep: How long a result is kept, in microseconds of the wall clock.
+        keep: How long a result is kept, in microseconds, by the clock of the process.
         size: The most results that are kept. Those go first that were used least recently.
 
     Raises:
-        UsageError: ``keep`` or ``size`` is not positive, or ``keep`` is probably in another unit.
+        UsageError: ``keep`` or ``size`` is not positive, or ``keep`` is probably in another unit. Also, when it is
+            called, if ``function`` returns nothing that can be awaited.
     """
     check_duration("keep", keep)
     if size < 1:
@@ -65,7 +69,13 @@ def cached(
         clock = get_running_loop().time
         found = known.pop(argument, None)
         if found is None or found[0] <= clock():
-            result = await function(argument)
+            answer = function(argument)
+            if not isinstance(answer, Awaitable):
+                raise UsageError(
+                    f"cached takes an asynchronous function, and this one returned {type_name(type(answer))}: make it "
+                    "`async def`"
+                )
+            result = await answer
             found = clock() + keep / _SECOND, result
             known.pop(argument, None)
         known[argument] = found

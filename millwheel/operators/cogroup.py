@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from millwheel.model.time import Timestamp
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -14,9 +17,17 @@ from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.computation import result_time
 
-__all__ = ["CoGroup", "pairs"]
+__all__ = ["CoGroup", "GroupInput", "pairs"]
 
 G = TypeVar("G")
+
+
+class GroupInput(NamedTuple):
+    """An input of a :class:`CoGroup`: its name, the type of its records, and the name of its list in the state."""
+
+    name: str
+    type: Any
+    stored: str
 
 
 class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
@@ -29,7 +40,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         windows: Assigns timestamps to windows.
         function: Returns the results of a window. At least one of its lists is not empty.
         output: The stream of the results.
-        inputs: The types of the records by the names of the inputs, in the order of the function's arguments.
+        inputs: The inputs, in the order of the function's arguments.
         result: The type of the results.
 
     Raises:
@@ -41,7 +52,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         windows: Assigner | SessionWindows,
         function: Callable[..., Iterable[Any]],
         output: str,
-        inputs: Mapping[str, Any],
+        inputs: Sequence[GroupInput],
         result: Any,
     ) -> None:
         if isinstance(windows, SessionWindows):
@@ -51,11 +62,11 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         self.windows = windows
         self.function = function
         self.output = output
-        self.places = {name: place for place, name in enumerate(inputs)}
+        self.fields = {one.name: f"of_{place}" for place, one in enumerate(inputs)}
         self.result = result
-        lists = tuple(list[kind] for kind in inputs.values())  # type: ignore[valid-type]
-        # The type argument for G, a list of records for each input. It defines the type of the state.
-        self.__orig_class__ = CoGroup[tuple[lists]]  # type: ignore[valid-type]
+        self._new = _groups_type(inputs)
+        # The type argument for G. It defines the type of the state.
+        self.__orig_class__ = CoGroup[self._new]  # type: ignore[name-defined]
 
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
@@ -68,15 +79,15 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         for window in self.windows.windows_of(record.timestamp):
             if late and window.end <= ctx.watermark:  # only a late record is in a window that has ended
                 if window in kept:
-                    # Its timer was given up, or is due. Set again, it produces the results of the records before.
+                    # Its timer is due, or was given up while the state could not be read. Set again, it fires at once.
                     ctx.set_timer(Timestamp(window.end), window.tag)
                 continue
             taken = True
             groups = kept.get(window)
             if groups is None:
-                groups = kept[window.bounds] = tuple([] for _ in self.places)
+                groups = kept[window.bounds] = self._new()
                 ctx.set_timer(Timestamp(window.end), window.tag)
-            groups[self.places[record.stream]].append(record.value)
+            getattr(groups, self.fields[record.stream]).append(record.value)
         if not taken and record.late:
             ctx.count_dropped()
 
@@ -84,10 +95,23 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         """Produce the results of a window."""
         window = Window.from_tag(timer.tag)
         groups: Any = ctx.state.pop(window)
-        for result in self.function(*(sorted(group, key=rank_bytes) for group in groups)):
+        lists = [sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups)]
+        for result in each_of(self.function(*lists), self.function):
             ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state
+
+    def _given_up(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
+        ctx.state.pop(Window.from_tag(timer.tag), None)
+        if not ctx.state:
+            del ctx.state
+
+
+def _groups_type(inputs: Sequence[GroupInput]) -> Any:
+    """A struct with the list of each input. It is stored by the inputs' streams: an update may exchange them."""
+    empty: Any = msgspec.field(default_factory=list)
+    fields: list[Any] = [(f"of_{place}", list[one.type], empty) for place, one in enumerate(inputs)]  # type: ignore[name-defined]
+    return msgspec.defstruct("Groups", fields, rename={f"of_{place}": one.stored for place, one in enumerate(inputs)})
 
 
 def pairs(

@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -52,15 +53,20 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
         group = ctx.state.setdefault(at, [])
         if not group or record.late:
             # At the next microsecond, every record of this timestamp has arrived. A late record finds a group if the
-            # group's timer is due or was given up. Only a new timer wakes the second.
+            # group's timer is due, or was given up while the state could not be read. A new timer wakes the second.
             ctx.set_timer(Timestamp(min(at + 1, MAX_TIMESTAMP)), str(at), hold=at)
         group.append(record.value)
 
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in self.function(sorted(ctx.state.pop(at), key=rank_bytes)):
+        for result in each_of(self.function(sorted(ctx.state.pop(at), key=rank_bytes)), self.function):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
+        if not ctx.state:
+            del ctx.state
+
+    def _given_up(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
+        ctx.state.pop(int(timer.tag), None)
         if not ctx.state:
             del ctx.state
 

@@ -33,13 +33,13 @@ class Throttle(Computation[Any, list[int]]):
         excess: The stream of the others. None: they are dropped.
 
     Raises:
-        UsageError: ``count`` is not from 1 to 1,000. Or ``per`` is not positive, or is probably in another unit. Or
-            both streams have the same name.
+        UsageError: ``count`` is no integer from 1 to 1,000. Or ``per`` is not positive, or is probably in another unit.
+            Or both streams have the same name.
     """
 
     def __init__(self, count: int, per: Duration, output: str, excess: str | None = None) -> None:
-        if not 1 <= count <= MOST:
-            raise UsageError(f"throttle takes a count from 1 to {MOST:,}, not {count}")
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+            raise UsageError(f"throttle takes a count from 1 to {MOST:,}, not {count!r}")
         check_duration("throttle(per)", per)
         if excess == output:
             raise UsageError(f"throttle({output!r}, excess={excess!r}) has one name for two streams")

@@ -58,6 +58,7 @@ class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
         at, after, stretches = record.timestamp, self.after, ctx.state
         joined = [one for one in stretches if one[0] < at + after and at < one[1] + after]
         if not joined and at + after <= ctx.watermark:
+            ctx.count_dropped()
             return
         for one in joined:
             ctx.cancel_timer(str(one[0]))
@@ -73,9 +74,15 @@ class Timeout(_OnSilence[T], Computation[Any, list[tuple[int, int, T]]]):
 
     def process_timer(self, ctx: Context[list[tuple[int, int, T]]], timer: Timer) -> None:
         """Produce the result of a stretch that has ended."""
-        ended = next(one for one in ctx.state if one[0] == int(timer.tag))
-        ctx.state.remove(ended)
-        ctx.produce(self.output, self.function(ended[2]))
+        ctx.produce(self.output, self.function(self._take(ctx, timer)))
+
+    def _given_up(self, ctx: Context[list[tuple[int, int, T]]], timer: Timer) -> None:
+        self._take(ctx, timer)
+
+    def _take(self, ctx: Context[list[tuple[int, int, T]]], timer: Timer) -> T:
+        """Remove the stretch of a timer. Returns its last record."""
+        place = next(place for place, one in enumerate(ctx.state) if one[0] == int(timer.tag))
+        return ctx.state.pop(place)[2]
 
 
 class ClockTimeout(_OnSilence[T], Computation[Any, list[T]]):
@@ -101,3 +108,6 @@ class ClockTimeout(_OnSilence[T], Computation[Any, list[T]]):
         """Produce the result of the record that arrived last."""
         ctx.produce(self.output, self.function(ctx.state[0]))
         del ctx.state
+
+    def _given_up(self, ctx: Context[list[T]], timer: Timer) -> None:
+        ctx.state.clear()

@@ -117,6 +117,17 @@ class Computation(ABC, Generic[In, State]):
             "but does not override process_timer(self, ctx, timer)"
         )
 
+    def _given_up(self, ctx: Context[State], timer: Timer) -> None:
+        """Forget what waited for a timer that was given up. Only steps of the library override it.
+
+        It runs in the commit of the dead letter. An override reads the state before it changes anything, and calls no
+        function of the user's: either would fail as the hook did.
+
+        Args:
+            ctx: The context of the timer's key.
+            timer: The timer whose hook failed for the last time.
+        """
+
     def _key_in_letters(self, key: str, values: Callable[[], Sequence[In]]) -> str:
         """The key that a dead letter shows. Steps of the library override it if their keys are not the user's.
 

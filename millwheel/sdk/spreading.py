@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -13,12 +13,21 @@ from google.protobuf.message import Message
 from millwheel.sdk.arrays import is_numpy, plain_of
 from millwheel.sdk.codecs import ValueFormat
 from millwheel.sdk.topology import TopologyGraph
+from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["bytes_of", "hash_of", "spreader"]
+__all__ = ["bytes_of", "bytes_reader", "hash_of", "spreader"]
 
 
 def _plain(value: Any) -> Any:
-    return plain_of(value) if is_numpy(value.__class__) else list(value)
+    if is_numpy(value.__class__):
+        return plain_of(value)
+    try:
+        return list(value)
+    except TypeError:
+        raise TypeError(
+            f"a value of {type_name(value.__class__)} has no encoding to be hashed by: use key_by, or give its stream "
+            "a codec="
+        ) from None
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic").encode
@@ -49,6 +58,32 @@ def bytes_of(value: Any) -> bytes:
     if isinstance(value, Message):
         return value.SerializeToString(deterministic=True)
     return value if isinstance(value, bytes) else _encode(value)
+
+
+def bytes_reader(topology: TopologyGraph, streams: Iterable[str]) -> Callable[[Any], bytes]:
+    """:func:`bytes_of` for values of ``streams``. It takes the codecs that users gave these streams, where it must."""
+    names = tuple(streams)
+
+    @cache
+    def custom(kind: type) -> Callable[[Any], bytes] | None:
+        for stream in (topology.plan().streams[name] for name in names):
+            codec, declared = stream.codec, stream.type
+            if codec is None or codec.format is not ValueFormat.CUSTOM or not isinstance(declared, type):
+                continue
+            if issubclass(kind, declared):
+                return codec.encode
+        return None
+
+    def encode(value: Any) -> bytes:
+        try:
+            return bytes_of(value)
+        except TypeError:
+            by_codec = custom(value.__class__)
+            if by_codec is None:
+                raise
+            return bytes(memoryview(by_codec(value)))
+
+    return encode
 
 
 def hash_of(value: Any) -> int:

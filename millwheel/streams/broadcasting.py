@@ -9,8 +9,9 @@ from millwheel.operators import BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import everything, key
+from millwheel.sdk.typeinfo import members
 from millwheel.streams.declaring import Input, Keyed, StepOptions, declare_step, refuse_dead_letters, sides
-from millwheel.streams.derivations import key_reader, spread_key
+from millwheel.streams.derivations import spread_key, text_key_reader
 from millwheel.streams.steps import Branch
 
 __all__ = ["declare_broadcast"]
@@ -30,25 +31,33 @@ def declare_broadcast(
     copies: int,
     limit: int,
     options: StepOptions,
+    keyed: bool,
 ) -> None:
     """Declare ``name-table``, which sends changes to all copies, and ``name``, which joins each record with its copy.
+
+    ``keyed``: whether the key is the user's.
 
     Raises:
         UsageError: As by :meth:`Stream.join_broadcast`.
     """
-    left, rows = sides(given, table.input)
+    left, rows = sides(name, given, table)
     for side in (left, rows):
         for problem in side.extractor.problems(side.known_type):
             raise UsageError(f"join_broadcast({name!r}): {problem}")
+    if type(None) in members(rows.known_type):
+        raise UsageError(
+            f"join_broadcast({name!r}): a row may be None, which stands for a row that was removed: let a value of "
+            "another kind remove a row, by removes="
+        )
     if not options.get("exactly_once", True):
         raise UsageError(
             f"step {name!r} needs exactly_once: a change of its table that came twice could undo a newer one"
         )
     if as_of:
         refuse_dead_letters(name, options, _ONE_TIMER)
-    row, changes, row_key = rows.known_type, f"{name}-changes", key_reader(rows.extractor)
+    row, changes, row_key = rows.known_type, f"{name}-changes", text_key_reader(rows.extractor)
     kept: BroadcastTable[Any] = BroadcastTable(
-        lambda value: row_key(value).decode(), changes, row, copies=copies, limit=limit, by_time=as_of, removes=removes
+        row_key, changes, row, copies=copies, limit=limit, by_time=as_of, removes=removes
     )
     of_table = options.copy()
     of_table.pop("late", None)
@@ -58,7 +67,7 @@ def declare_broadcast(
     join: Computation[Any, Any] = (
         BroadcastAsOfJoin(function, name, (left.known_type, row, result))
         if as_of
-        else BroadcastJoin(function, name, row, result)
+        else BroadcastJoin(function, name, row, result, text_key_reader(left.extractor) if keyed else None)
     )
     spread = left._replace(extractor=spread_key(left.extractor, left.record_type, copies))
     of_changes = Input(given.topology, (Branch(changes),), kept.change, key("copy"), rows.port, never_late=True)

@@ -24,10 +24,11 @@ from millwheel.sdk.options import (
 from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
+from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of, key_reader
 from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
 
-__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "outer_sides", "refuse_dead_letters", "sides"]
+__all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
 
 _SHARDS = 1_024
 """How many keys the records are spread over that a filter drops before their key is read."""
@@ -85,15 +86,30 @@ def outer_sides(name: str, outer: str) -> tuple[bool, bool]:
     return outer in ("left", "both"), outer in ("right", "both")
 
 
-def sides(left: Input, right: Input) -> list[Input]:
-    """The inputs of a join.
+def other_side(name: str, other: Any) -> Input:
+    """The input of step ``name`` that ``other`` is.
 
     Raises:
-        UsageError: They are of two topologies.
+        UsageError: ``other`` is no stream with a key. Or it is ordered, which has no effect there.
     """
+    if getattr(other, "is_side", False):
+        given: Input = other.input
+        return given
+    if hasattr(other, "ties"):
+        raise UsageError(f"step {name!r} ignores ordered_by_time() of another stream: leave it out")
+    raise UsageError(f"step {name!r} takes another stream with a key, not {type_name(type(other))}: add .key_by(...)")
+
+
+def sides(name: str, left: Input, other: Keyed) -> tuple[Input, Input]:
+    """The inputs of the join ``name``.
+
+    Raises:
+        UsageError: They are of two topologies. Or as by :func:`other_side`.
+    """
+    right = other_side(name, other)
     if left.topology is not right.topology:
         raise UsageError("a join takes two streams of one topology: it reads another one's stream by external()")
-    return [left._replace(port=LEFT), right._replace(port=RIGHT)]
+    return left._replace(port=LEFT), right._replace(port=RIGHT)
 
 
 def refuse_dead_letters(name: str, options: StepOptions, timer: str) -> None:

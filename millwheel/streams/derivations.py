@@ -7,16 +7,26 @@ it pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from millwheel.sdk.function_code import code_digest
 from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.spreading import bytes_reader, hash_of
+from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch, Filter, Map, Only
 
-__all__ = ["DerivedKeyExtractor", "derivation_of", "derived_key", "key_reader", "spread_key"]
+__all__ = [
+    "DerivedKeyExtractor",
+    "derivation_of",
+    "derived_key",
+    "key_reader",
+    "spread_key",
+    "text_key_reader",
+    "value_key",
+]
 
 
 class KeyDerivation(NamedTuple):
@@ -74,6 +84,17 @@ def spread_key(extractor: KeyExtractor, record_type: Any, keys: int) -> DerivedK
     return derived_key(number_of, extractor, record_type, f"by hash to {keys} keys")
 
 
+def value_key(topology: TopologyGraph, branches: Iterable[Branch]) -> DerivedKeyExtractor:
+    """A hash of the value, for steps that need no key of the user's."""
+    encode = bytes_reader(topology, [branch.stream for branch in branches])
+
+    def number_of(value: Any) -> int:
+        return crc32(encode(value))
+
+    # `hash_of` gives the same numbers, for values of most types.
+    return DerivedKeyExtractor(function=number_of, derivation=KeyDerivation("hash_of()", (hash_of,)))
+
+
 def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
     """A function from a value of any type to its key."""
     bound: dict[type, Callable[[Any], bytes]] = {}
@@ -83,6 +104,12 @@ def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
         return extract(value)
 
     return read
+
+
+def text_key_reader(extractor: KeyExtractor) -> Callable[[Any], str]:
+    """A function from a value of any type to its key as text."""
+    read = key_reader(extractor)
+    return lambda value: read(value).decode()
 
 
 def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:

@@ -33,6 +33,9 @@ class JoinSteps(StatefulSteps[T]):
     function takes None.
     """
 
+    is_side = True
+    """Whether it can be the other side of a join. An ordered stream cannot."""
+
     def join(
         self,
         name: str,
@@ -71,8 +74,8 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
-                another unit. Or nothing states the type of a result.
+            UsageError: ``other`` has no key, or is a stream of another topology. Or ``keep`` is not positive, or is
+                probably in another unit. Or nothing states the type of a result.
         """
         if keep is not None:
             check_duration("keep", keep)
@@ -162,18 +165,19 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: No time is in the interval. Or ``other`` is a stream of another topology. Or nothing states the
-                type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records of a key that wait
-                for a partner have one timer.
+            UsageError: No time is in the interval. Or ``other`` has no key, or is a stream of another topology. Or
+                nothing states the type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records
+                of a key that wait for a partner have one timer.
         """
         keep_left, keep_right = outer_sides(name, outer)
         if outer:
             refuse_dead_letters(name, options, _ONE_TIMER)
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
+        left, right = sides(name, self.input, other)
+        types = (left.known_type, right.known_type, one_result(name, function, to))
         join: IntervalJoin[T, V] = IntervalJoin(
             function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
         )
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
+        return self._join(name, join, [left, right], types[2], options)
 
     @overload
     def join_as_of(
@@ -220,13 +224,14 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or nothing states the type of a result. Or
-                ``on_failure`` is ``mw.dead_letter()``: all records of a key that wait have one timer.
+            UsageError: ``other`` has no key, or is a stream of another topology. Or nothing states the type of a
+                result. Or ``on_failure`` is ``mw.dead_letter()``: all records of a key that wait have one timer.
         """
         refuse_dead_letters(name, options, _ONE_TIMER)
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
+        left, right = sides(name, self.input, other)
+        types = (left.known_type, right.known_type, one_result(name, function, to))
         join: TemporalJoin[T, V] = TemporalJoin(function, name, types, keep_left=outer)
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
+        return self._join(name, join, [left, right], types[2], options)
 
     @overload
     def join_latest(
@@ -296,12 +301,13 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``keep`` is not positive, or is probably in
-                another unit. Or nothing states the type of a result.
+            UsageError: ``other`` has no key, or is a stream of another topology. Or ``keep`` is not positive, or is
+                probably in another unit. Or nothing states the type of a result.
         """
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
+        left, right = sides(name, self.input, other)
+        types = (left.known_type, right.known_type, one_result(name, function, to))
         join: LatestJoin[V] = LatestJoin(function, name, types, keep_left=outer, removes=removes, keep=keep)
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
+        return self._join(name, join, [left, right], types[2], options)
 
     @overload
     def join_tables(
@@ -392,13 +398,14 @@ class JoinSteps(StatefulSteps[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``other`` is a stream of another topology. Or ``outer`` has another value. Or ``keep`` is not
-                positive, or is probably in another unit. Or nothing states the type of a result.
+            UsageError: ``other`` has no key, or is a stream of another topology. Or ``outer`` has another value. Or
+                ``keep`` is not positive, or is probably in another unit. Or nothing states the type of a result.
         """
         keep_left, keep_right = outer_sides(name, outer)
-        types = (self.input.known_type, other.input.known_type, one_result(name, function, to))
+        left, right = sides(name, self.input, other)
+        types = (left.known_type, right.known_type, one_result(name, function, to))
         join: TableJoin[T, V] = TableJoin(function, name, types, keep_left=keep_left, keep_right=keep_right, keep=keep)
-        return self._join(name, join, sides(self.input, other.input), types[2], options)
+        return self._join(name, join, [left, right], types[2], options)
 
     def _join(
         self, name: str, computation: Computation[Any, Any], inputs: list[Input], to: Any, options: StepOptions

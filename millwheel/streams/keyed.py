@@ -144,5 +144,6 @@ class KeyedStream(JoinSteps[T]):
             copies=copies,
             limit=limit,
             options=options,
+            keyed=True,
         )
         return Stream(self.stream.topology, (Branch(name),), result)

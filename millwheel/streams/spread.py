@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 from millwheel.agg import Aggregator
 from millwheel.sdk.keys import key
-from millwheel.sdk.spreading import hash_of
+from millwheel.sdk.spreading import bytes_reader
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.derivations import derived_key, key_reader
 from millwheel.streams.steps import Branch
@@ -29,9 +30,10 @@ def declare_phases(
 ) -> MergePartials[Any]:
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``."""
     partials, read = f"{name}-partials", key_reader(given.extractor)
+    encode = bytes_reader(given.topology, [branch.stream for branch in given.branches])
 
     def shard_of(value: Any) -> str:
-        return f"{hash_of(value) % shards}|{read(value).decode()}"
+        return f"{crc32(encode(value)) % shards}|{read(value).decode()}"
 
     sharded = derived_key(shard_of, given.extractor, given.record_type, f"in {shards} shards")
     first = partial_aggregate(windows, aggregator, partials, too_late)

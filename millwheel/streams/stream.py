@@ -15,13 +15,15 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
-from millwheel.sdk.spreading import bytes_of, hash_of, spreader
+from millwheel.sdk.spreading import bytes_reader, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.broadcasting import declare_broadcast
 from millwheel.streams.declaring import Input, StepOptions
+from millwheel.streams.derivations import value_key
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
@@ -37,7 +39,7 @@ _SHARDS = 1_024
 """How many keys a step without a key spreads its records over: enough for as many intervals."""
 
 
-class Stream(Generic[T]):
+class Stream(MissingSteps, Generic[T]):
     """A stream of a topology, or what stateless steps make of it.
 
     :meth:`Topology.source` returns one, and so does each stateful step. ``filter``, ``map``, ``flat_map``, ``union``
@@ -221,9 +223,10 @@ class Stream(Generic[T]):
         if not 0 <= share <= 1:
             raise UsageError(f"sample takes a share from 0 to 1, not {share}")
         read, most, salt = Reader(by).get, round(share * 2**64), seed.to_bytes(16, "big", signed=True)
+        encode = bytes_reader(self.topology, [branch.stream for branch in self.branches])
 
         def chosen(value: T) -> bool:
-            return int.from_bytes(blake2b(bytes_of(read(value)), digest_size=8, salt=salt).digest()) < most
+            return int.from_bytes(blake2b(encode(read(value)), digest_size=8, salt=salt).digest()) < most
 
         return self.filter(chosen)
 
@@ -266,7 +269,7 @@ class Stream(Generic[T]):
         Raises:
             UsageError: An option is out of its range. Or nothing states the type of a result.
         """
-        given = Input(self.topology, self.branches, self.record_type, key(hash_of))
+        given = Input(self.topology, self.branches, self.record_type, value_key(self.topology, self.branches))
         result = awaited_result(name, function, to)
         declare_calls(given, name, function, result, options, keyed=False)
         return Stream(self.topology, (Branch(name),), result)
@@ -325,12 +328,13 @@ class Stream(Generic[T]):
             options: As for :meth:`Topology.add`. ``late`` is for the records, and not for the changes.
 
         Raises:
-            UsageError: ``table`` is a stream of another topology. Or a key is no field. Or ``copies`` or ``limit`` is
-                not positive. Or nothing states the type of a result. Or ``exactly_once`` is False. Or ``as_of`` meets
-                ``on_failure=mw.dead_letter()``: all records of a copy that wait have one timer.
+            UsageError: ``table`` has no key, or is a stream of another topology, or a row may be None. Or a key is no
+                field. Or ``copies`` or ``limit`` is not positive. Or nothing states the type of a result. Or
+                ``exactly_once`` is False. Or ``as_of`` meets ``on_failure=mw.dead_letter()``: all records of a copy
+                that wait have one timer.
         """
         result = one_result(name, function, to)
-        given = Input(self.topology, self.branches, self.record_type, key(hash_of))
+        given = Input(self.topology, self.branches, self.record_type, value_key(self.topology, self.branches))
         declare_broadcast(
             given,
             table,
@@ -342,6 +346,7 @@ class Stream(Generic[T]):
             copies=copies,
             limit=limit,
             options=options,
+            keyed=False,
         )
         return Stream(self.topology, (Branch(name),), result)
 

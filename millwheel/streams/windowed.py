@@ -7,9 +7,9 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.operators import CoGroup, pairs
+from millwheel.operators import CoGroup, GroupInput, pairs
 from millwheel.sdk.errors import UsageError
-from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, sides
+from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.result_types import item_result, one_result
 from millwheel.streams.rows import aggregates_by_name
@@ -227,13 +227,13 @@ class WindowedStream(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: The windows are sessions. Or ``outer`` has another value. Or ``other`` is a stream of another
-                topology. Or nothing states the type of a result.
+            UsageError: The windows are sessions. Or ``outer`` has another value. Or ``other`` has no key, or is a
+                stream of another topology. Or nothing states the type of a result.
         """
         result = one_result(name, function, to)
         keep_left, keep_right = outer_sides(name, outer)
         joined = pairs(function, keep_left=keep_left, keep_right=keep_right)
-        return self._group(name, sides(self.input, other.input), joined, result, options)
+        return self._group(name, sides(name, self.input, other), joined, result, options)
 
     @overload
     def cogroup(
@@ -300,23 +300,33 @@ class WindowedStream(Generic[T]):
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: The windows are sessions. Or another stream is of another topology. Or nothing states the type
-                of a result.
+            UsageError: The windows are sessions. Or another stream has no key, or is of another topology. Or nothing
+                states the type of a result.
         """
         result = item_result(name, function, to)
-        every = [self.input, *(one.input for one in ([others] if isinstance(others, JoinSteps) else others))]
+        given = others if isinstance(others, list | tuple) else [others]
+        every = [self.input, *(other_side(name, one) for one in given)]
         if any(one.topology is not self.input.topology for one in every):
             raise UsageError("cogroup takes streams of one topology: it reads another one's stream by external()")
         inputs = [one._replace(port=f"input-{place}") for place, one in enumerate(every)]
         return self._group(name, inputs, function, result, options)
 
     def _group(
-        self, name: str, inputs: list[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
+        self, name: str, inputs: Sequence[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
     ) -> Stream[Any]:
-        kinds = {one.port: one.known_type for one in inputs}
-        step: CoGroup[Any] = CoGroup(self.windows, function, name, kinds, to)
+        step: CoGroup[Any] = CoGroup(self.windows, function, name, _group_inputs(inputs), to)
         declare_step(name, step, inputs, {}, options)
         return Stream(self.input.topology, (Branch(name),), to)
+
+
+def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:
+    """The inputs of a group. The second list of one stream has a number after the stream's name."""
+    streams = [one.branches[0].stream for one in inputs]
+    before = [streams[:place].count(stream) for place, stream in enumerate(streams)]
+    return [
+        GroupInput(one.port, one.known_type, f"{stream} {count + 1}" if count else stream)
+        for one, stream, count in zip(inputs, streams, before, strict=True)
+    ]
 
 
 def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:

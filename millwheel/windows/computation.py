@@ -136,23 +136,36 @@ class Aggregate(Computation[Any, Panes[A]]):
             pane.early_at = 0
             self._produce(ctx, window, pane)
         else:
-            pane = ctx.state[window]
-            if pane.early_at:
-                pane.early_at = 0
-                ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
-            self._produce(ctx, window, pane)
-            if self.allowed_lateness:
-                ctx.set_timer(self._purge_at(window), _PURGE + timer.tag)
-            else:
-                del ctx.state[window]
+            self._produce(ctx, window, ctx.state[window])
+            self._end(ctx, window)
         if not ctx.state:
             del ctx.state
+
+    def _given_up(self, ctx: Context[Panes[A]], timer: Timer) -> None:
+        """Treat the window as one whose result has been produced. A kept one has it with the next late record."""
+        if timer.domain is TimeDomain.EVENT_TIME and not timer.tag.startswith(_PURGE):
+            window = Window.from_tag(timer.tag)
+            if window in ctx.state:
+                self._end(ctx, window)
+            if not ctx.state:
+                del ctx.state
+
+    def _end(self, ctx: Context[Panes[A]], window: Window) -> None:
+        """Delete a window that has ended, or keep it for late records."""
+        pane = ctx.state[window]
+        if pane.early_at:
+            pane.early_at = 0
+            ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
+        if self.allowed_lateness:
+            ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
+        else:
+            del ctx.state[window]
 
     def _revise(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         """Handle a change of a window that has early results, or of one that may have ended.
 
-        The policy ``dead_letter`` may have given a timer up. A timer that is set again here fires at once then. If it
-        was not given up, it is replaced by an equal one.
+        The policy ``dead_letter`` may have given up the timer of a window that is kept. A timer that is set again here
+        fires at once then. If it was not given up, it is replaced by an equal one.
         """
         if window.end <= ctx.watermark:
             if pane.revision < 0 or not self.allowed_lateness:

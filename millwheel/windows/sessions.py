@@ -107,10 +107,18 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
         """Produce the result of a session that has ended."""
-        sessions = ctx.state
-        start, end, accumulator = sessions.pop(bisect_left(sessions, (int(timer.tag),)))
+        start, end, accumulator = self._take(ctx, timer)
         value = self.aggregator.result(accumulator)
         result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, 0)
         ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
+
+    def _given_up(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
+        self._take(ctx, timer)
+
+    def _take(self, ctx: Context[Sessions[A]], timer: Timer) -> tuple[int, int, A]:
+        """Remove and return the session of a timer."""
+        sessions = ctx.state
+        ended = sessions.pop(bisect_left(sessions, (int(timer.tag),)))
         if not sessions:
             del ctx.state
+        return ended

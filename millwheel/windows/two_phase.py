@@ -153,3 +153,8 @@ class MergePartials(Computation[Any, Merged[A]]):
         ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state
+
+    def _given_up(self, ctx: Context[Merged[A]], timer: Timer) -> None:
+        ctx.state.pop(Window.from_tag(timer.tag), None)
+        if not ctx.state:
+            del ctx.state

@@ -385,6 +385,18 @@ rewriting(
 )
 
 rewriting(
+    "given-up-and-kept",
+    "G1",
+    "what waited for a timer that is given up is forgotten",
+    BlockedKeys._bury,
+    "if is_cached:",
+    "if False:",
+    seeds=0,
+    test="tests/operators/test_lost_timers.py::test_what_was_given_up_is_forgotten",
+    why="no operator of the simulated runs has a timer that is given up",
+)
+
+rewriting(
     "given-up-for-anothers-key",
     "G1",
     "work is not given up for another topology's key function",

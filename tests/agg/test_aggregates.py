@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,10 @@ CASES: dict[str, tuple[Any, Model]] = {
     "first": (agg.first(), lambda records: timed(records, 1)),
     "last": (agg.last(), lambda records: timed(records, -1)),
     "collect": (agg.collect("name"), lambda records: sorted(item.name for _, item in records)),
+    "collect records": (
+        agg.collect(),
+        lambda records: sorted((item for _, item in records), key=msgspec.msgpack.encode),
+    ),
     "distinct": (agg.distinct("price"), lambda records: sorted(set(prices(records)))),
     "histogram": (
         agg.histogram("price", [2, 5]),
@@ -131,6 +136,13 @@ def test_an_aggregate_of_a_missing_field_says_so() -> None:
 def test_wrong_arguments_are_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(mw.UsageError, match=message):
         make()
+
+
+def test_arrays_are_collected_in_one_order() -> None:
+    aggregate = agg.collect(item=np.ndarray)
+    arrays = [np.array([number, 0.0]) for number in (2.0, 1.0)]
+    one, other = ([array.tolist() for array in aggregate.result(given)] for given in (arrays, arrays[::-1]))
+    assert one == other
 
 
 def test_a_limit_is_an_error_that_says_what_to_do() -> None:

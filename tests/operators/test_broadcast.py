@@ -221,6 +221,7 @@ def test_a_late_change_is_older_only_where_time_counts(as_of: bool, most: int) -
         send(harness, 200, Payment(number, number))
     harness.advance(at(300))
     assert checked(harness) == [(Checked(number, rows(most)), 200) for number in range(9)]
+    assert harness.counts("checked-table")["dropped"] == int(as_of)
 
 
 @pytest.mark.parametrize("as_of", [False, True])
@@ -256,7 +257,30 @@ def test_a_change_beyond_the_limit_may_be_given_up() -> None:
     for event in (Rule(1, 1), Rule(2, 2), Rule(1, 3), Payment(1, 1)):
         send(harness, 0, event)
     assert checked(harness) == [(Checked(1, rows(3)), 0)]
-    assert [letter.computation for letter in harness.values("dead-letters")] == ["checked-table"]
+    assert [(letter.computation, letter.key) for letter in harness.values("dead-letters")] == [("checked-table", "2")]
+
+
+def test_a_dead_letter_has_the_key_of_a_joined_record() -> None:
+    """It had the number of the copy, by which no one finds the record."""
+    topology, payments, rules = bank()
+
+    def fail(payment: Payment, table: Mapping[str, Rule]) -> int:
+        raise ValueError("a fault")
+
+    given_up = mw.dead_letter(after=1)
+    payments.key_by("card").join_broadcast("keyed", rules, fail, int, copies=3, on_failure=given_up)
+    payments.join_broadcast("any", rules, fail, int, copies=3, on_failure=given_up)
+    harness = TopologyHarness(topology)
+    send(harness, 0, Payment(42, 1))
+    assert {letter.computation: letter.key for letter in harness.values("dead-letters")} == {"keyed": "42", "any": ""}
+
+
+@pytest.mark.parametrize("as_of", [False, True])
+def test_a_table_of_rows_that_may_be_none_is_refused(as_of: bool) -> None:
+    topology, payments, _ = bank()
+    names: Any = topology.source("names", str | None).key_by(mw.everything)
+    with pytest.raises(mw.UsageError, match=r"join_broadcast\('out'\): a row may be None, which stands for"):
+        payments.join_broadcast("out", names, lambda payment, table: len(table), int, as_of=as_of)
 
 
 def test_a_function_that_fails_holds_up_only_its_copy() -> None:

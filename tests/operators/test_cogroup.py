@@ -122,3 +122,35 @@ def test_wrong_groups_are_refused() -> None:
     other = mw.Topology("other").source("payments", Event).key_by("key")
     with pytest.raises(mw.UsageError, match="cogroup takes streams of one topology"):
         orders.window(tumbling).cogroup("groups", other, two)
+
+
+def test_an_update_may_exchange_the_streams_of_a_group() -> None:
+    """Open windows keep their records by the streams, and not by their places."""
+
+    def build(names: list[str]) -> mw.Topology:
+        topology = mw.Topology("shop")
+        first, *others = (topology.source(name, Event).key_by("key") for name in names)
+
+        def show(*groups: list[Event]) -> list[str]:
+            return [f"{name}: {event.number}" for name, group in zip(names, groups, strict=True) for event in group]
+
+        first.window(windows.tumbling(mw.Duration(10))).cogroup("groups", others, show, str)
+        return topology
+
+    harness = TopologyHarness(build(["orders", "payments", "refunds"]))
+    for number, name in enumerate(NAMES):
+        harness.send(name, Event(1, number), timestamp=at(1))
+    harness.update(build(["refunds", "orders", "payments"]))
+    harness.finish()
+    assert harness.values("groups") == ["refunds: 2", "orders: 0", "payments: 1"]
+
+
+def test_both_lists_of_one_stream_are_kept() -> None:
+    topology = mw.Topology("shop")
+    orders = topology.source("orders", Event).key_by("key")
+    orders.window(windows.tumbling(mw.Duration(10))).cogroup("groups", orders, two)
+    harness = TopologyHarness(topology)
+    harness.send("orders", Event(1, 5), timestamp=at(1))
+    harness.crash()
+    harness.finish()
+    assert harness.values("groups") == [Group([[5], [5]])] * 2

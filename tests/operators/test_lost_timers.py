@@ -1,4 +1,4 @@
-"""A timer that ``dead_letter()`` gave up is set again by the next record of its window (G1)."""
+"""What waited for a timer that ``dead_letter()`` gave up: it is forgotten, or kept for a time (G1)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def harness_of(build: Callable[[Any, Fault], Any]) -> tuple[TopologyHarness, Fau
     harness.send("hits", Hit("a"), timestamp=at(2))
     harness.advance(at(21))
     assert len(harness.values("dead-letters")) == 1
-    assert all(domain is mw.TimeDomain.PROCESSING_TIME for _, domain in harness.timers("out", "a"))
     fault.raises = False
     return harness, fault
 
@@ -72,17 +71,76 @@ def session(hits: Any, fault: Fault) -> None:
     hits.window(windows.session(SIZE)).aggregate("out", fault.total(), options={"on_failure": POLICY})
 
 
-WINDOWS: dict[str, Callable[[Any, Fault], Any]] = {
-    "tumbling": window(),
+def complete(hits: Any, fault: Fault) -> None:
+    def total(group: list[Hit]) -> list[int]:
+        return [fault.value(len(group))]
+
+    hits.complete("out", total, on_failure=POLICY)
+
+
+def timeout(hits: Any, fault: Fault) -> None:
+    hits.timeout("out", SIZE, lambda hit: fault.value(hit.size), int, on_failure=POLICY)
+
+
+def cogroup(hits: Any, fault: Fault) -> None:
+    def total(group: list[Hit], other: list[Hit]) -> list[int]:
+        return [fault.value(len(group) + len(other))]
+
+    hits.window(windows.tumbling(SIZE)).cogroup("out", hits, total, on_failure=POLICY)
+
+
+KEPT: dict[str, Callable[[Any, Fault], Any]] = {
     "kept": window(allowed_lateness=mw.minutes(1)),
-    "early": window(early=windows.every(mw.hours(1))),
     "early and kept": window(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
+}
+FORGOTTEN: dict[str, Callable[[Any, Fault], Any]] = {
+    "tumbling": window(),
+    "early": window(early=windows.every(mw.hours(1))),
+    "spread": window(spread=2),
     "session": session,
+    "complete": complete,
+    "timeout": timeout,
+    "cogroup": cogroup,
 }
 
 
 @pytest.mark.guarantee("G1", section="4.5")
-@pytest.mark.parametrize("build", WINDOWS.values(), ids=WINDOWS)
+@pytest.mark.parametrize("build", FORGOTTEN.values(), ids=FORGOTTEN)
+def test_what_was_given_up_is_forgotten(build: Callable[[Any, Fault], Any]) -> None:
+    harness, _ = harness_of(build)
+    assert harness.state("out", "a") is None
+    assert harness.timers("out", "a") == {}
+    harness.send("hits", Hit("a", 2), timestamp=at(3))
+    assert harness.values("out") == []
+    harness.send("hits", Hit("a", 4), timestamp=at(30))
+    harness.finish()
+    assert len(harness.values("out")) == 1
+
+
+@pytest.mark.guarantee("G1", section="4.5")
+def test_a_silent_key_that_was_given_up_is_forgotten() -> None:
+    topology, fault = mw.Topology("t"), Fault()
+    hits, clock = topology.source("hits", Hit).key_by("page"), mw.TimeDomain.PROCESSING_TIME
+    hits.timeout("out", SIZE, lambda hit: fault.value(hit.size), int, domain=clock, on_failure=POLICY)
+    harness = TopologyHarness(topology)
+    harness.send("hits", Hit("a"), timestamp=at(2))
+    harness.advance_clock(SIZE)
+    assert len(harness.values("dead-letters")) == 1
+    assert harness.state("out", "a") is None
+
+
+@pytest.mark.guarantee("G1", section="4.5")
+@pytest.mark.parametrize("build", KEPT.values(), ids=KEPT)
+def test_a_given_up_window_is_kept_for_its_lateness(build: Callable[[Any, Fault], Any]) -> None:
+    harness, _ = harness_of(build)
+    assert harness.state("out", "a") is not None
+    harness.finish()
+    assert harness.state("out", "a") is None
+    assert harness.timers("out", "a") == {}
+
+
+@pytest.mark.guarantee("G1", section="4.5")
+@pytest.mark.parametrize("build", KEPT.values(), ids=KEPT)
 def test_a_late_record_wakes_a_window_that_was_given_up(build: Callable[[Any, Fault], Any]) -> None:
     harness, _ = harness_of(build)
     harness.send("hits", Hit("a", 2), timestamp=at(3))
@@ -126,7 +184,7 @@ def test_an_early_result_that_was_given_up_comes_later() -> None:
 
 
 @pytest.mark.guarantee("G1", section="4.5")
-def test_a_late_record_wakes_a_window_join_and_is_dropped() -> None:
+def test_a_window_join_forgets_what_was_given_up() -> None:
     topology, fault = mw.Topology("t"), Fault()
     left, right = (topology.source(side, Hit).key_by("page") for side in ("left", "right"))
     left.window(windows.tumbling(SIZE)).join("out", right, fault.pair, int, on_failure=POLICY)
@@ -136,8 +194,9 @@ def test_a_late_record_wakes_a_window_join_and_is_dropped() -> None:
     harness.advance(at(21))
     assert len(harness.values("dead-letters")) == 1
     fault.raises = False
+    assert harness.state("out", "a") is None
     harness.send("left", Hit("a", 9), timestamp=at(3))
-    assert harness.values("out") == [2]
+    assert harness.values("out") == []
     assert harness.counts("out")["dropped"] == 1
     assert harness.state("out", "a") is None
 

@@ -96,6 +96,7 @@ def test_a_late_record_without_a_stretch_is_dropped() -> None:
     harness.send("beats", Beat(1, 2), timestamp=at(6))  # late, but its time has not run out
     harness.advance(at(11))
     assert harness.values("silent") == [Silent(1, 2)]
+    assert harness.counts("silent")["dropped"] == 1
 
 
 @pytest.mark.guarantee("G6")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.time import Timestamp
-from millwheel.operators import CoGroup
+from millwheel.operators import CoGroup, GroupInput
 from tests.windows.hits import Hit, harness_of
 
 
@@ -92,7 +92,13 @@ def test_late_records_correct_a_kept_window_or_go_to_too_late() -> None:
     [
         windows.Aggregate(windows.sliding(mw.Duration(10), mw.Duration(5)), agg.count()),
         windows.SessionAggregate(windows.session(mw.Duration(10)), agg.count(), output="windows"),
-        CoGroup(windows.tumbling(mw.Duration(20)), lambda hits: [Hit("both")], "windows", {"hits": Hit}, Hit),
+        CoGroup(
+            windows.tumbling(mw.Duration(20)),
+            lambda hits: [Hit("both")],
+            "windows",
+            [GroupInput("hits", Hit, "hits")],
+            Hit,
+        ),
     ],
 )
 def test_what_windows_drop_is_counted_with_the_commit(computation: mw.Computation[Any, Any]) -> None:

@@ -149,7 +149,8 @@ class BlockedKeys:
     def _bury(self, key: bytes, blocked: BlockedKey, item: Item, letter: Production) -> None:
         """Commit the dead letter together with the record's id or the end of the timer."""
         blocked.alone = max(0, blocked.alone - 1)
-        context = self.runner.open(key) if key in self._cells else self.runner.open_apart(key)
+        is_cached = key in self._cells
+        context = self.runner.open(key) if is_cached else self.runner.open_apart(key)
         assert context is not None, "a key whose hook has run is in the cache"
         context._origin = letter.origin
         context._add(letter)
@@ -159,6 +160,8 @@ class BlockedKeys:
             receipt.blocked.discard(index)
         else:
             self.firing.take_over(key, item)
+            if is_cached:
+                self.firing.forget(key, context, item)
         self._consume(key, item)
 
     # Resuming.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
-from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain
+from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
 from millwheel.sdk.records import Timer
 from millwheel.sdk.scope import TimerSetting
@@ -200,6 +201,16 @@ class Firing:
         else:
             batch.fired.setdefault(key, []).append(timer)
         return True
+
+    def forget(self, key: bytes, context: Context[Any], timer: TimerItem) -> None:
+        """Let the computation forget what waited for a timer that is given up."""
+        at, domain, tag = timer
+        setting = self._timers.tables[domain].get(key, tag)
+        assert setting is not None, "a timer that is given up stays until its batch is sealed"
+        self._aim(key, context, setting, domain)
+        # A state that cannot be read fails before anything has changed (`Computation._given_up`). So it stays.
+        with suppress(*HOOK_ERRORS):
+            self._setup.program.computation._given_up(context, Timer(tag, Timestamp(at), domain))
 
     def _aim(self, key: bytes, context: Context[Any], setting: TimerSetting, domain: TimeDomain) -> None:
         """Set the timestamp of the firing: the least and the default timestamp of its productions.
