@@ -9,6 +9,7 @@ from typing import Final
 
 from millwheel.errors import Problem, did_you_mean
 from millwheel.master.cycles import find_cycle
+from millwheel.master.record_compatibility import have_schemas, unreadable_parts
 from millwheel.model.catalog import DEAD_LETTER_TYPE, Catalog, outputs_of
 from millwheel.model.stream_names import dead_letter_stream, is_full, local_name, owner_of
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -121,10 +122,20 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
 
 
 def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> Iterator[Problem]:
-    """The owner of a stream and all that read it must declare the same type."""
+    """A reader's type must be able to read what the owner of the stream writes. Two readers need not agree."""
+    if mine.external and theirs.external:
+        return
     where = f"stream {mine.name!r}"
     advice = "declare it alike, or use another stream name"
-    if _UNTYPED.isdisjoint((mine.record_type, theirs.record_type)) and mine.record_type != theirs.record_type:
+    untyped = not _UNTYPED.isdisjoint((mine.record_type, theirs.record_type))
+    if not untyped and have_schemas(mine, theirs):
+        written, read = (theirs.schema, mine.schema) if mine.external else (mine.schema, theirs.schema)
+        unreadable = "; ".join(unreadable_parts(written, read, keep_fields=False))
+        if unreadable:
+            here, there = f"{mine.record_type} here", f"{theirs.record_type} in topology {other!r}"
+            written_by, reader = (there, here) if mine.external else (here, there)
+            yield Problem(where, f"its type {reader} cannot read it as {written_by} ({unreadable}): {advice}")
+    elif not untyped and mine.record_type != theirs.record_type:
         yield Problem(
             where, f"its type is {mine.record_type} here and {theirs.record_type} in topology {other!r}: {advice}"
         )

@@ -1,4 +1,4 @@
-"""A stream's record type as data, so that an injector without the user's code can check records (4.2).
+"""A stream's record type as data. An injector checks records by it, and a master compares versions (4.1, 4.2).
 
 :func:`record_schema` describes a type when a topology is submitted. :mod:`millwheel.sdk.schema_decoder` builds msgspec
 types and a decoder from the description. msgspec therefore applies the same rules in the injector as in the consumer.
@@ -19,9 +19,9 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.typeinfo import describe_type
+from millwheel.sdk.typeinfo import describe_type, type_name
 
-__all__ = ["CONSTRAINTS", "STRUCT_OPTIONS", "record_schema"]
+__all__ = ["ANY", "CONSTRAINTS", "STRUCT_OPTIONS", "record_schema"]
 
 _MAX_TYPES: Final = 1_000
 """The most types in a schema. A larger type has no schema, because the schema is sent with each routing change."""
@@ -39,6 +39,9 @@ CONSTRAINTS: Final = (
 
 STRUCT_OPTIONS: Final = ("tag_field", "tag", "array_like", "forbid_unknown_fields")
 """The options of a struct, by their names in :func:`msgspec.defstruct`."""
+
+ANY: Final = "Any"
+"""The option ``type`` of a kind ``any`` that has no class. Other such kinds have the name of their class."""
 
 _PARTS: Final = ("key_type", "value_type", "item_type")
 
@@ -77,6 +80,8 @@ class _SchemaBuilder:
             _describe_values(described, info)
         elif isinstance(info, inspect.CustomType):
             self._describe_container(described, info.cls)
+        elif isinstance(info, inspect.AnyType):
+            _set_options(described, {"type": ANY})
         else:
             self._describe_parts(described, info)
         return index
@@ -96,6 +101,8 @@ class _SchemaBuilder:
             plain: Any = describe_type(_CONTAINERS[cls])
             described.kind = "list" if isinstance(plain, inspect.ListType) else "dict"
             self._describe_parts(described, plain)
+        else:
+            _set_options(described, {"type": ANY if cls is object else type_name(cls)})
 
     def _describe_parts(self, described: topology_pb2.TypeSchema, info: inspect.Type) -> None:
         parts = [getattr(info, name) for name in _PARTS if hasattr(info, name)]
@@ -113,6 +120,7 @@ def _describe_values(described: topology_pb2.TypeSchema, info: inspect.EnumType 
         _set_options(described, {"values": list(info.cls._value2member_map_)})
     else:
         described.kind = "any"  # the class creates members for other values, as a Flag does
+        _set_options(described, {"type": type_name(info.cls)})
 
 
 def _set_options(described: topology_pb2.TypeSchema, options: dict[str, Any]) -> None:

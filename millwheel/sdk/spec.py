@@ -52,6 +52,9 @@ def _stream(plan: Plan, stream: PlannedStream) -> topology_pb2.StreamSpec:
     value_format = stream.codec.format if stream.codec is not None else ValueFormat.MSGPACK
     name = full_name(plan.name, stream.name)
     spec = topology_pb2.StreamSpec(name=name, record_type=stream.type_name, format=value_format.value)
+    schema = record_schema(stream.type) if stream.codec is not None and value_format is ValueFormat.MSGPACK else None
+    if schema is not None:
+        spec.schema.CopyFrom(schema)
     declaration = stream.declaration
     if declaration is None:
         return spec
@@ -61,9 +64,6 @@ def _stream(plan: Plan, stream: PlannedStream) -> topology_pb2.StreamSpec:
         spec.id_slack_us = declaration.id_slack
         spec.allowed_skew_us = declaration.allowed_skew or 0
         spec.expected_injectors.extend(sorted(declaration.injectors))
-        schema = record_schema(stream.type, declaration.codec)
-        if schema is not None:
-            spec.schema.CopyFrom(schema)
     if declaration.retention is not None:
         spec.retention.CopyFrom(declaration.retention.to_proto())
     return spec

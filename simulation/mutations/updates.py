@@ -39,6 +39,18 @@ rewriting(
 )
 
 rewriting(
+    "stream-types-by-name",
+    "G1",
+    "a stream's new type can read the records that were made before",
+    updating._streams,
+    "have_schemas(was, stream)",
+    "False",
+    seeds=0,
+    test="tests/testing/test_update.py::test_a_stream_keeps_a_type_that_reads_its_old_records",
+    why="the simulator's updates change no type of a stream",
+)
+
+rewriting(
     "key-before-filter",
     "G1",
     "a filter runs before the key of a record is read",

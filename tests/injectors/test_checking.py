@@ -23,6 +23,7 @@ from tests.injectors.injected_shop import Order, shop
 from tests.injectors.inside import routing_task_of, session_of
 from tests.injectors.test_with_server import everything
 from tests.patience import patience
+from tests.submitting import submit_copy
 
 WRONG: list[dict[str, Any]] = [
     {"user": "u", "number": "seven"},
@@ -135,12 +136,12 @@ async def test_a_blocking_injector_checks_too(server: DevServer, submit: Submit)
 
 
 @pytest.mark.paper(section="4.1")
-async def test_with_the_topology_object_the_clusters_type_counts_too(
-    server: DevServer, submit: Submit, tmp_path: Path
-) -> None:
-    """The program was started before the update that gave orders a price."""
-    await submit("shop")
-    await update(server, tmp_path, "number: int", "number: int\n    price: float")
+async def test_with_the_topology_object_the_clusters_type_counts_too(server: DevServer, tmp_path: Path) -> None:
+    """The program has an older version of the topology, whose orders have no price."""
+    newer = tmp_path / "newer_shop.py"
+    newer.write_text(SHOP.read_text().replace("number: int", "number: int\n    price: float"))
+    (tmp_path / "copy").mkdir()
+    await submit_copy(server.address, newer, "shop", tmp_path / "copy")
     async with Injector("orders", address=server.address, topology=shop) as injector:
         with pytest.raises(ValueEncodeError, match="missing required field `price`"):
             await injector.send(Order("u", 1), timestamp=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopology
@@ -11,6 +14,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import IntervalTable
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.record_schema import record_schema
 
 from .harness import Master, World, computation, external, source, topology
 
@@ -255,6 +259,37 @@ def test_who_reads_a_stream_declares_it_as_its_owner_does() -> None:
     master.call(CancelTopology("zeitgeist"))
     back = topology(streams=[source("queries", "app.New")], computations=[])
     assert "its type is app.New here and app.Query in topology 'other'" in problems_of(back, world)
+
+
+@pytest.mark.paper(section="4.2")
+def test_a_readers_type_reads_what_the_owner_writes() -> None:
+    def kind(*fields: Any) -> Any:
+        return record_schema(msgspec.defstruct("Query", fields))
+
+    def owner(schema: Any) -> specs.TopologySpec:
+        return topology(streams=[source("queries", schema=schema)], computations=[])
+
+    def reader(schema: Any, record_type: str = "app.Mine", name: str = "other") -> specs.TopologySpec:
+        mine = external("zeitgeist/queries", record_type)
+        mine.schema.CopyFrom(schema)
+        return topology(name, [mine], [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
+
+    world = World()
+    master = Master(world)
+    submit(master, owner(kind(("text", str), ("at", int))))
+    assert not problems_of(reader(kind(("text", str))), world)
+    assert not problems_of(reader(record_schema(Any), "Any"), world)
+    assert (
+        "stream 'zeitgeist/queries': its type app.Mine here cannot read it as app.Query in topology 'zeitgeist' "
+        "(field 'text' is written as str and read as int): declare it alike"
+    ) in problems_of(reader(kind(("text", int))), world)
+    submit(master, reader(kind(("text", str), ("more", int, 0))), "r2")
+    assert not problems_of(reader(kind(("at", int)), name="third"), world), "two readers need not agree"
+    assert (
+        "its type app.Mine in topology 'other' cannot read it as app.Query here "
+        "(field 'more' is written as str and read as int)"
+    ) in problems_of(owner(kind(("text", str), ("at", int), ("more", str, ""))), world)
+    assert not problems_of(owner(kind(("text", str), ("at", int), ("more", int, 0))), world)
 
 
 def test_the_dead_letter_streams_name_is_taken() -> None:

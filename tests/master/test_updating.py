@@ -28,6 +28,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.record_schema import record_schema
 from tests.master.harness import Master, World, computation, source, topology
 
 SETTINGS = MasterSettings(intervals_per_computation=2)
@@ -215,6 +216,16 @@ def test_a_stream_with_records_on_the_way_cannot_change_its_kind() -> None:
 
     (problem,) = refused(changed(retype))
     assert problem.startswith("stream 'zeitgeist/windows': its type is app.Window, and records of it that are on")
+
+
+def test_a_stream_without_a_schema_is_compared_by_its_types_name() -> None:
+    old, new = topology(), topology()
+    schema = record_schema(int)
+    assert schema is not None
+    new.streams[1].schema.CopyFrom(schema)
+    assert update_problems(old, new) == [], "an older version has stored the spec"
+    new.streams[1].record_type = "app.Window"
+    assert len(update_problems(old, new)) == 1
 
 
 @pytest.mark.guarantee("G1", section="6.1.3")

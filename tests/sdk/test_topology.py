@@ -203,8 +203,14 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                 record_type="Count",
                 format=topology_pb2.VALUE_FORMAT_MSGPACK,
                 retention=topology_pb2.Retention(max_bytes=1000),
+                schema=record_schema(Count),
             ),
-            topology_pb2.StreamSpec(name="full/late", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK),
+            topology_pb2.StreamSpec(
+                name="full/late",
+                record_type="Query",
+                format=topology_pb2.VALUE_FORMAT_MSGPACK,
+                schema=record_schema(Query),
+            ),
             topology_pb2.StreamSpec(
                 name="full/queries",
                 record_type="Query",
@@ -217,7 +223,11 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                 schema=record_schema(Query),
             ),
             topology_pb2.StreamSpec(
-                name="other/theirs", record_type="Query", format=topology_pb2.VALUE_FORMAT_MSGPACK, external=True
+                name="other/theirs",
+                record_type="Query",
+                format=topology_pb2.VALUE_FORMAT_MSGPACK,
+                external=True,
+                schema=record_schema(Query),
             ),
         ],
         computations=[

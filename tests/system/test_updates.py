@@ -14,7 +14,7 @@ from millwheel.client.injector import Injector
 from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
-from tests.system.speaking import SOURCE, read, speak, submit
+from tests.system.speaking import SOURCE, read, speak, submit, submit_source
 from tests.system.words import Seen, Word
 
 SHOUTING = SOURCE.replace('ctx.produce("seen", Seen(text, state', 'ctx.produce("seen", Seen(text.upper(), state')
@@ -212,6 +212,49 @@ async def test_a_changed_state_is_refused_until_old_ones_can_be_read(server: Ser
     assert "set state_version = 2 and define migrate(self, stored)" in refused.err
     described = await command(server, "topology", "describe", "words")
     assert "(version 2)" in described, "nothing has changed"
+
+
+TEXTS = SOURCE.replace("    times: int\n", "    times: str\n").replace("Seen(text, state.times)", 'Seen(text, "one")')
+GROWN = SOURCE.replace("    times: int\n", "    times: int\n    of: int = 7\n").replace("Seen", "Counted")
+
+
+class Counted(Seen, frozen=True):
+    of: int = 7
+
+
+READING = """import msgspec
+import millwheel as mw
+
+class Seen(msgspec.Struct):
+    text: str
+    times: int
+
+class Take(mw.Computation[Seen]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Seen]) -> None: ...
+
+reading = mw.Topology("reading")
+reading.external("words/seen", Seen)
+reading.add(Take, inputs={"words/seen": mw.key("text")})
+"""
+
+
+@pytest.mark.paper(section="4.1")
+async def test_a_stream_and_its_readers_keep_to_what_was_written(server: Server) -> None:
+    await submit(server)
+    await speak(server, "a")
+    refused = await update(server, TEXTS)
+    assert refused.code == 5
+    assert "stream 'words/seen': its type is Seen" in refused.err
+    assert "field 'times' is written as int and read as str" in refused.err
+    await updated(server, GROWN)
+    await speak(server, "b", first=1)
+    assert await read(server, "seen", Counted, 2) == [Counted("a", 1), Counted("b", 1)]
+    place = server.db.parent / "reading.py"
+    place.write_text(READING.replace("times: int", "times: str"))
+    refused = await run_cli(server.address, "topology", "submit", f"{place}:reading")
+    assert refused.code == 5
+    assert "its type Seen here cannot read it as Counted in topology 'words'" in refused.err
+    await submit_source(server, "reading", READING, "reading")
 
 
 @pytest.mark.guarantee("G1", section="4.4")

@@ -146,6 +146,40 @@ def test_the_type_of_a_stream_does_not_change() -> None:
         harness.update(after)
 
 
+def producing(made_of: Any, *values: Any) -> mw.Topology:
+    """Produces a value of a type for each word. Nothing reads it, so a log keeps it."""
+    made = mw.Topology("words")
+    made.source("words", Word).key_by("text").update("made", 0, lambda number, word: (number, values), made_of)
+    return made
+
+
+def kind(name: str, /, *fields: Any) -> Any:
+    return msgspec.defstruct(name, fields)
+
+
+@pytest.mark.paper(section="4.1")
+@pytest.mark.parametrize(
+    ("now", "difference"),
+    [
+        (kind("Made", ("since", str)), "field 'since' is written as int and read as str"),
+        (kind("Other", ("since", str)), "field 'since' is written as int and read as str"),
+        (kind("Made", ("since", int), ("to", int)), "field 'to' is new and has no default"),
+        (kind("Made"), "field 'since' is written and not read"),
+        (int, "its value is written as object and read as int"),
+    ],
+)
+def test_a_stream_keeps_a_type_that_reads_its_old_records(now: Any, difference: str) -> None:
+    then = kind("Made", ("since", int))
+    harness = started(producing(then, then(1)))
+    with pytest.raises(mw.TopologyError, match=difference) as raised:
+        harness.update(producing(now))
+    (problem,) = raised.value.problems
+    assert problem.where == "stream 'words/made'"
+    assert problem.message.endswith("stream of another name, or keep all fields and give new ones a default")
+    harness.update(producing(kind("Renamed", ("since", int), ("to", int, 0))))
+    harness.send("words", Word("a"), AT)
+
+
 @pytest.mark.paper(section="4.1")
 def test_failed_records_succeed_with_corrected_code() -> None:
     harness = TopologyHarness(topology(Broken))
