@@ -10,8 +10,6 @@ from millwheel.sdk.schema import GROWING_STATE
 __all__ = ["state_problem"]
 
 _LIBRARY: Final = "millwheel."
-_RUNS_USERS_CLASS: Final = "millwheel.operators.ordered:"
-"""The step behind ``ordered_by_time()``. It takes ``state_version`` and ``migrate`` from the class that it runs."""
 _STATELESS: Final = frozenset({"", "None", "NoneType"})
 _MAX_DIFFERENCES: Final = 5
 """The maximum number of differences in the message."""
@@ -48,7 +46,7 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 
 def _remedy(implementation: str, version: int) -> str:
     """Return what makes the change possible. Nobody can define ``migrate`` for a step of the library."""
-    if implementation.startswith(_LIBRARY) and not implementation.startswith(_RUNS_USERS_CLASS):
+    if implementation.startswith(_LIBRARY):
         return (
             "a step of the library converts no states: keep the types of its records, aggregates and states, except "
             "for new fields with defaults; or give the step another name, to begin without state"

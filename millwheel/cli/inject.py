@@ -14,7 +14,7 @@ import typer
 
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain
-from millwheel.cli.progress import InjectionProgress, showing
+from millwheel.cli.progress import InjectionProgress, known_or_late, showing
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
@@ -147,9 +147,8 @@ def _print_done(stream: str, process: str, done: FileInjector, late: int, output
         print_plain({"stream": stream, "process": process, **counts}, output)
         return
     skipped = f", {counted(done.skipped, 'line')} skipped" if done.skipped else ""
-    # Some of these records may be duplicates of earlier ones. An ACK does not distinguish them.
     are = "is" if done.records == 1 else "are"
-    typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {late:,} late{skipped}")
+    typer.echo(f"{counted(done.records, 'record')} {are} in {stream}, {known_or_late(late)}{skipped}")
 
 
 async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
@@ -171,7 +170,8 @@ def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
         )
     return (
         f"the skipped lines are in {skipped_to}: fix them there, then inject them by `millwheel inject file {stream} "
-        f"{skipped_to}` with the same options"
+        f"{skipped_to}` with the same options. Those behind the low watermark of the stream are late then: each "
+        "computation's late policy says what becomes of them"
     )
 
 

@@ -1,8 +1,9 @@
-"""``millwheel injector``: list, finish, retire, queries, retire-query."""
+"""``millwheel injector``: list, advance, finish, retire, queries, retire-query."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -13,8 +14,9 @@ from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.time import Timestamp, format_timestamp, from_datetime
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -86,6 +88,58 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
 
 
 @app.command()
+def advance(
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    process: Annotated[str, typer.Argument(help="The process's name.")],
+    to: Annotated[
+        str,
+        typer.Option(metavar="TIME|now", help="The time: ISO 8601 with an offset, as 2026-01-31T12:00:00Z; or now."),
+    ],
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Raise the low watermark of a quiet stream: promise that a process sends nothing older than a time.
+
+    The process is idle afterwards, and may go on later under the same name. The stream does not end. Records that are
+    older than the promise are late from now on. A running process of this name ends, because this command takes its
+    place.
+    """
+    promise = _time(to)
+    asyncio.run(_unfinished_others(stream, process, address))
+    if not yes:
+        confirm(
+            f"Promise for injector process {process} of stream {stream} that its records are no older than "
+            f"{format_timestamp(promise)}? If such a process runs, it ends."
+        )
+
+    async def work() -> Timestamp:
+        async with Injector(stream, address=address, process=process) as injector:
+            await injector.advance(promise)
+            await injector.idle()
+            await injector.settle()
+            return injector.watermark
+
+    published = asyncio.run(work())
+    if output is not OutputFormat.TABLE:
+        plain: dict[str, Plain] = {"watermark": format_timestamp(published), "watermark_us": published}
+        print_plain({"stream": stream, "process": process, "state": "idle", **plain}, output)
+        return
+    print(f"injector process {process} of stream {stream} has promised {format_timestamp(published)}, and is idle")
+
+
+def _time(text: str) -> Timestamp:
+    if text == "now":
+        return Timestamp(wall_now())
+    try:
+        return from_datetime(datetime.fromisoformat(text))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is neither now nor a time such as 2026-01-31T12:00:00Z", param_hint="--to"
+        ) from error
+
+
+@app.command()
 def finish(
     stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
     process: Annotated[str, typer.Argument(help="The process's name.")],
@@ -94,9 +148,10 @@ def finish(
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Declare that an injector process sends nothing more, for good: no low watermark waits for it any longer."""
-    asyncio.run(_check_known(stream, process, address))
+    others = asyncio.run(_unfinished_others(stream, process, address))
     if not yes:
-        confirm(f"End injector process {process} of stream {stream}, for good?")
+        last = "" if others else "It is the last process of the stream, so the stream takes no more records. "
+        confirm(f"{last}End injector process {process} of stream {stream}, for good?")
 
     async def work() -> None:
         async with Injector(stream, address=address, process=process) as injector:
@@ -109,13 +164,16 @@ def finish(
     print(f"injector process {process} of stream {stream} has finished")
 
 
-async def _check_known(stream: str, process: str, address: str) -> None:
-    """Raise RequestError (NOT_FOUND) unless the process has announced itself or is expected.
+async def _unfinished_others(stream: str, process: str, address: str) -> set[str]:
+    """Return the other processes of the stream that have not finished: announced and expected ones.
 
-    Without this check, finishing an unknown process would create it.
+    Raises:
+        RequestError: The process has not announced itself, and is not expected (NOT_FOUND). Without this check,
+            finishing an unknown process would create it.
     """
     async with ControlClient(address) as client:
-        known = {one.process for one in await client.list_injectors(stream)}
+        announced = await client.list_injectors(stream)
+        known = {one.process for one in announced}
         known.update((await client.routing(stream)).stream.expected_injectors)
     if process not in known:
         raise RequestError(
@@ -123,6 +181,7 @@ async def _check_known(stream: str, process: str, address: str) -> None:
             f"stream {stream!r} has no injector process {process!r}{did_you_mean(process, sorted(known))}",
             "`millwheel injector list` shows those that there are",
         )
+    return known - {process} - {one.process for one in announced if one.finished or one.retired}
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Final, TextIO
 
 from millwheel.model.wording import counted
 
-__all__ = ["InjectionProgress", "ProgressText", "showing"]
+__all__ = ["InjectionProgress", "ProgressText", "known_or_late", "showing"]
 
 _TERMINAL_SECONDS: Final = 0.5
 _LOG_SECONDS: Final = 10.0
@@ -27,6 +27,14 @@ class InjectionProgress:
     skipped: int
     late: int
     unacked: int
+
+
+def known_or_late(count: int) -> str:
+    """Return the text for a count of records behind the low watermark.
+
+    A record that was sent again is one of them, also if it had taken effect in time. An ACK does not tell them apart.
+    """
+    return f"{count:,} known before or late" if count else "0 late"
 
 
 class ProgressText:
@@ -44,7 +52,7 @@ class ProgressText:
         self._last = (now, progress.records)
         rate = (progress.records - records) / max(now - before, 1e-6)
         skipped = f", {counted(progress.skipped, 'line')} skipped" if progress.skipped else ""
-        counts = f"{counted(progress.records, 'record')}, {rate:,.0f}/s, {progress.late:,} late"
+        counts = f"{counted(progress.records, 'record')}, {rate:,.0f}/s, {known_or_late(progress.late)}"
         text = f"{counts}, {progress.unacked:,} not ACKed{skipped}"
         return f"{_CLEAR}{text}" if self._terminal else f"{text}\n"
 

@@ -20,6 +20,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Add
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, summarize_topology
+from millwheel.cli.replacing import Replacement, replacement_of
 from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
@@ -102,6 +103,7 @@ def submit(
 def update(
     target: Target,
     include: Include = None,
+    yes: Yes = False,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until all owners run the new version; 0 returns at once.")
     ] = 0.0,
@@ -123,25 +125,41 @@ def update(
 
     Computations that stay keep their state. One whose state has another type must say how to read old states
     (state_version and migrate). New computations get the records from now on. Removed ones deliver what they had
-    produced; their state is deleted.
+    produced; their state is deleted. A renamed one is removed, and added without state. The command names those that
+    are added and removed. It asks before it deletes state, unless --yes is given.
 
     Example: millwheel topology update zeitgeist.py:zeitgeist --wait 60
     """
     packaged = load(target, include or ())
     spec = packaged.spec()
 
-    async def work() -> tuple[catalog.TopologyRecord, bool]:
+    async def look() -> Replacement:
+        async with retrying_client(address, timeout, patience) as client:
+            running = {one.spec.name: one for one in await client.list_topologies()}
+            return replacement_of(running.get(spec.name), spec)
+
+    async def work(expected: int) -> tuple[catalog.TopologyRecord, bool]:
         async with retrying_client(address, timeout, patience) as client:
             await client.upload_package(packaged.package.digest, packaged.package.data)
-            versions = {one.spec.name: one.version for one in await client.list_topologies()}
-            record = await client.update(spec, request_id, expected_version)
-            changed = record.version != versions.get(spec.name)
+            record = await client.update(spec, request_id, expected)
+            changed = record.version != replacement.version
             return await wait_for_update(client, record, wait) if wait else record, changed
 
-    record, changed = asyncio.run(work())
+    replacement = asyncio.run(look())
+    if output is OutputFormat.TABLE:
+        replacement.show()
+    if replacement.deleted and not yes:
+        replacement.ask()
+        # The answer is about this version alone.
+        expected_version = expected_version or replacement.version
+    record, changed = asyncio.run(work(expected_version))
     if not changed:
         print(f"nothing changed: topology {spec.name} has this code and these declarations already", file=sys.stderr)
-    _print_record(record, output)
+    if output is OutputFormat.TABLE:
+        _print_record(record, output)
+    else:
+        changes = {"added": list(replacement.added), "removed": list(replacement.removed)}
+        print_plain(summarize_topology(record) | changes, output)
 
 
 @app.command()
@@ -203,7 +221,9 @@ def describe(
         one["hooks"] = plain_hooks(hooks.get(one["name"], []))
         fails = by_name.get(one["name"])
         one["failing"] = None if fails is None else plain_computation(fails)
-        one["dead_letters"] = sum(part.load.dead_letters for part in intervals if part.computation == one["name"])
+        loads = [part.load for part in intervals if part.computation == one["name"]]
+        one["dead_letters"] = sum(load.dead_letters for load in loads)
+        one["late"], one["dropped"] = sum(load.late for load in loads), sum(load.dropped for load in loads)
     described["dead_letter_stream"] = dead_letter_stream(name)
     if output is not OutputFormat.TABLE:
         print_plain(described, output)
@@ -374,6 +394,14 @@ def _print_described(
     print()
     print_table(["stream", "type", "format", "injected", "log"], streams)
     counts = [f"{one['name']} {one['dead_letters']:,}" for one in described["computations"] if one["dead_letters"]]
+    late = [
+        f"{one['name']} {one['late']:,} late, of which {one['dropped']:,} had no effect"
+        for one in described["computations"]
+        if one["late"]
+    ]
+    if late:
+        print()
+        print(f"late records since the present owners took over: {'; '.join(late)}")
     if counts:
         print()
         print(f"dead letters: {', '.join(counts)}; `millwheel stream tail {letters} --from oldest` shows them")

@@ -19,6 +19,7 @@ __all__ = [
     "Duration",
     "TimeDomain",
     "Timestamp",
+    "days",
     "format_duration",
     "format_timestamp",
     "from_datetime",
@@ -222,3 +223,8 @@ def minutes(count: float) -> Duration:
 def hours(count: float) -> Duration:
     """``count`` hours as a duration in microseconds."""
     return seconds(count * 3_600)
+
+
+def days(count: float) -> Duration:
+    """``count`` days of 24 hours as a duration in microseconds."""
+    return hours(count * 24)

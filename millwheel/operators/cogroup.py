@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from millwheel.model.time import Timestamp
-from millwheel.operators.groups import results_of
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
@@ -96,7 +96,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         window = Window.from_tag(timer.tag)
         groups: Any = ctx.state.pop(window)
         lists = [sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups)]
-        for result in results_of(self.output, self.function(*lists)):
+        for result in each_of(self.function(*lists), self.function):
             ctx.produce(self.output, result, timestamp=result_time(window))
         if not ctx.state:
             del ctx.state

@@ -82,14 +82,15 @@ class CountWindow(Computation[Any, list[Open[A]]], Generic[A]):
         if record.timestamp > window.latest:
             window.latest = record.timestamp
         window.accumulator = self._add(window.accumulator, record)
-        if window.count == self.size:
+        if window.count >= self.size:  # more, if the size was larger when the window was opened
             if self.within is not None:
                 ctx.cancel_timer()
             self._produce(ctx, window.latest)
 
     def process_timer(self, ctx: Context[list[Open[A]]], timer: Timer) -> None:
-        """Produce the window though it is not full."""
-        self._produce(ctx, max(ctx.state[0].latest, timer.timestamp))
+        """Produce the window though it is not full. A full one leaves its timer if ``within`` is no longer given."""
+        if ctx.state and ctx.state[0].until <= timer.timestamp:
+            self._produce(ctx, max(ctx.state[0].latest, timer.timestamp))
 
     def _produce(self, ctx: Context[list[Open[A]]], at: int) -> None:
         value = self.aggregator.result(ctx.state[0].accumulator)

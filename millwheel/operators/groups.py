@@ -7,15 +7,15 @@ from typing import Any, Final, Generic, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.result import Row
 
-__all__ = ["Complete", "Deduplicate", "RunningAggregate", "results_of"]
+__all__ = ["Complete", "Deduplicate", "RunningAggregate"]
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -60,7 +60,7 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
     def process_timer(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         """Produce the results of a group."""
         at = int(timer.tag)
-        for result in results_of(self.output, self.function(sorted(ctx.state.pop(at), key=rank_bytes))):
+        for result in each_of(self.function(sorted(ctx.state.pop(at), key=rank_bytes)), self.function):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
         if not ctx.state:
             del ctx.state
@@ -102,8 +102,9 @@ class Deduplicate(Computation[Any, int | None]):
             ctx.produce(self.output, record.value)
 
     def process_timer(self, ctx: Context[int | None], timer: Timer) -> None:
-        """Forget the record."""
-        del ctx.state
+        """Forget the record, unless the timer is of an earlier form, which did not remember records for ever."""
+        if self.within is not None:
+            del ctx.state
 
 
 class RunningAggregate(Computation[Any, list[A]], Generic[A]):
@@ -144,17 +145,6 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
             if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
                 return
         ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, self._result(after), 0))
-
-
-def results_of(step: str, results: Iterable[Any]) -> Iterable[Any]:
-    """The results that a function of the user's returned.
-
-    Raises:
-        UsageError: It returned None.
-    """
-    if results is None:
-        raise UsageError(f"the function of step {step!r} returned None: return a list of results, which may be empty")
-    return results
 
 
 _NO_TIME: Final = Timestamp(0)

@@ -44,6 +44,9 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
     produced when the low watermark shows that none can come, with its own timestamp. A record that comes later than
     that is late. It meets those that are still kept.
 
+    Invariant: what :meth:`process_timer` does fits a timer of any earlier form of the join. Another form may have set
+    it for a time that is too early or too late, and without a hold, because its records had no results of their own.
+
     Args:
         function: Returns the result of a pair. In an outer join, the missing one is None.
         output: The stream of the results.
@@ -99,7 +102,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         # A tuple of a time alone comes before all records of this time. So no values are compared.
         place = bisect_left(kept, (at + 1,))
         kept.insert(place, (at, value, found))
-        if not place:
+        # Where the watermark has passed the timer and its record is here, the timer is due, or of an earlier form.
+        if not place or kept[0][0] + after < ctx.watermark:
             tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
             self._wake(ctx, kept, after, tag, alone)
 
@@ -135,7 +139,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         for time, value, found in kept[:over]:
             if alone and not found:
                 result = self.function(value, None) if is_left else self.function(None, value)
-                ctx.produce(self.output, result, timestamp=Timestamp(time))
+                # Only a timer that an inner join has set is later: it held no watermark back.
+                ctx.produce(self.output, result, timestamp=Timestamp(max(time, ctx._earliest)))
         del kept[:over]
         if kept:
             self._wake(ctx, kept, span, timer.tag, alone)

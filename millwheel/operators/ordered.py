@@ -99,6 +99,9 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
         """See Computation."""
         return self.inner.declared_outputs()
 
+    def _implementation(self) -> type:
+        return type(self.inner)
+
     def _migrate(self, stored: StoredState) -> Queue[T, S]:
         """Convert the state of ``inner`` by its own ``migrate``. The records that wait stay."""
         waiting, timers, raw = msgspec.msgpack.decode(stored.data, type=_stored_type(self.item))

@@ -29,6 +29,19 @@ def _check(keep: Duration | None) -> Duration | None:
     return keep
 
 
+def _is_over(ctx: Context[Any], timer: Timer, at: int, keep: Duration | None, tag: str = "") -> bool:
+    """Whether a timer is to forget a record of time ``at``. If not, an earlier ``keep`` has set it.
+
+    The record then gets a timer for what is now its time, if it has one.
+    """
+    if keep is None:
+        return False
+    ends = min(at + keep, MAX_TIMESTAMP)
+    if timer.timestamp < ends:
+        ctx.set_timer(Timestamp(ends), tag)
+    return timer.timestamp >= ends
+
+
 def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None, tag: str = "") -> None:
     """Wake the key when the low watermark is ``keep`` after the record, or after now if the record is late."""
     if keep is not None:
@@ -79,7 +92,8 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
 
     def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
         """Forget the key."""
-        del ctx.state
+        if ctx.state and _is_over(ctx, timer, ctx.state[0][0], self.keep):
+            del ctx.state
 
 
 class LatestJoin(Computation[Any, list[R]], Generic[R]):
@@ -134,8 +148,9 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
             _forget_after(ctx, record, self.keep)
 
     def process_timer(self, ctx: Context[list[R]], timer: Timer) -> None:
-        """Forget the right value."""
-        del ctx.state
+        """Forget the right value, unless the timer is of an earlier form, which did not keep values for ever."""
+        if self.keep is not None:
+            del ctx.state
 
 
 class BothTables(msgspec.Struct, Generic[L, R], array_like=True):
@@ -202,6 +217,8 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
     def process_timer(self, ctx: Context[BothTables[L, R]], timer: Timer) -> None:
         """Forget the record of one side."""
         tables = ctx.state
-        (tables.left if timer.tag == LEFT else tables.right).clear()
+        mine: list[tuple[int, Any]] = tables.left if timer.tag == LEFT else tables.right
+        if mine and _is_over(ctx, timer, mine[0][0], self.keep, timer.tag):
+            mine.clear()
         if not tables.left and not tables.right:
             del ctx.state

@@ -74,5 +74,9 @@ class Throttle(Computation[Any, list[int]]):
         return all(times[low + self.count] - times[low] >= self.per for low in range(first, last + 1))
 
     def process_timer(self, ctx: Context[list[int]], timer: Timer) -> None:
-        """Forget the key: all that have passed are too long ago."""
-        del ctx.state
+        """Forget the key: all that have passed are too long ago. A smaller ``per`` may have set the timer too early."""
+        ends = min(ctx.state[-1] + self.per, MAX_TIMESTAMP) if ctx.state else MAX_TIMESTAMP
+        if ctx.state and timer.timestamp < ends:
+            ctx.set_timer(Timestamp(ends))
+        else:
+            del ctx.state

@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
+from millwheel.operators.results import each_of
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -61,7 +62,7 @@ class Update(Computation[Any, list[S]], Generic[S]):
     def next_state(self, ctx: Context[Any], kept: list[S], value: Any) -> S | None:
         """The state after a value, whose results are produced. ``kept``: the state before, if there is one."""
         state, results = self.function(kept[0] if kept else deepcopy(self.initial), value)
-        for result in results:
+        for result in each_of(results, self.function):
             ctx.produce(self.output, result)
         return state
 
@@ -112,5 +113,12 @@ class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
         ctx.set_timer(Timestamp(ends), domain=self.domain, hold=Timestamp(MAX_TIMESTAMP))
 
     def process_timer(self, ctx: Context[list[tuple[int, S]]], timer: Timer) -> None:
-        """Forget the state."""
-        del ctx.state
+        """Forget the state. A timer that an earlier form has set in the other domain only sets one in this domain."""
+        kept = ctx.state
+        if not kept:
+            return
+        ends = kept[0][0]
+        if timer.domain is self.domain and timer.timestamp >= ends:
+            del ctx.state
+        else:
+            ctx.set_timer(Timestamp(ends), domain=self.domain, hold=Timestamp(MAX_TIMESTAMP))

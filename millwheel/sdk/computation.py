@@ -137,6 +137,10 @@ class Computation(ABC, Generic[In, State]):
         """
         return key
 
+    def _implementation(self) -> type:
+        """The class whose code this is. A step of the library that runs a computation of the user's overrides it."""
+        return type(self)
+
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, arguments: Any) -> Any:

@@ -140,9 +140,10 @@ def declare_computation(
     """Convert the arguments of ``add``. Mistakes are added to the declaration's problems and never raised."""
     cls: Any = given if isinstance(given, type) else typing.get_origin(given) or type(given)
     is_computation = isinstance(cls, type) and issubclass(cls, Computation)
+    runs = given._implementation() if isinstance(given, Computation) else cls
     declared = ComputationDeclaration(
         name if isinstance(name, str) else _kebab_case(_name_of(cls if is_computation else given)),
-        f"{own_name(getattr(cls, '__module__', ''))}:{getattr(cls, '__qualname__', '')}",
+        f"{own_name(getattr(runs, '__module__', ''))}:{getattr(runs, '__qualname__', '')}",
         None,
     )
     if not isinstance(name, str | None):

@@ -6,6 +6,7 @@ Only this module reads Python's annotations.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import functools
 import sys
@@ -27,6 +28,7 @@ __all__ = [
     "accepts",
     "annotated_fields",
     "cached_by_type",
+    "can_be_read_as",
     "describe_type",
     "field_of",
     "first_type",
@@ -185,6 +187,48 @@ def _accepts_one(wanted: Any, given: Any) -> bool:
         return False
     # If both have arguments, the comparison above has decided: list[int] is no list[str].
     return issubclass(given_class, wanted_class) and not (typing.get_args(wanted) and typing.get_args(given))
+
+
+def can_be_read_as(wanted: Any, given: Any) -> bool:
+    """Whether a value of type ``given`` may be encoded and read again as one of type ``wanted``.
+
+    False only if the types show that none may. None says nothing about the other members of a union.
+    """
+    values = [part for part in members(given) if part is not type(None)] or [type(None)]
+    return any(_may_be_read(supertype(offer), supertype(part)) for offer in members(wanted) for part in values)
+
+
+def _may_be_read(wanted: Any, given: Any) -> bool:
+    kinds = _encoded_kind(wanted), _encoded_kind(given)
+    if None in kinds or kinds == ("float", "int"):
+        return True
+    items = typing.get_args(wanted), typing.get_args(given)
+    if kinds == ("list", "list") and all(len(one) == 1 for one in items):
+        return can_be_read_as(items[0][0], items[1][0])
+    return kinds[0] == kinds[1]
+
+
+_ENCODED_KINDS: Final[Mapping[type, str]] = {
+    bool: "bool",  # before int, of which it is a subclass
+    int: "int",
+    float: "float",
+    **dict.fromkeys((str, bytes, datetime.date, datetime.time, datetime.timedelta), "text"),
+    **dict.fromkeys((list, set, frozenset), "list"),
+    dict: "object",
+    type(None): "nothing",
+}
+
+
+def _encoded_kind(plain: Any) -> str | None:
+    """What a value of this type is in its encoded form. None if the type does not show it."""
+    found = typing.get_origin(plain) or plain
+    if not isinstance(found, type) or issubclass(found, enum.Enum):
+        return None
+    if issubclass(found, msgspec.Struct):
+        return None if found.__struct_config__.array_like else "object"
+    if dataclasses.is_dataclass(found):
+        return "object"
+    return next((kind for cls, kind in _ENCODED_KINDS.items() if issubclass(found, cls)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,16 @@ from millwheel.agg import Aggregator, several
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import KeyExtractor, split_key
-from millwheel.sdk.typeinfo import Field, field_of, members, returned_type, runtime_classes, supertype, type_name
+from millwheel.sdk.typeinfo import (
+    Field,
+    can_be_read_as,
+    field_of,
+    members,
+    returned_type,
+    runtime_classes,
+    supertype,
+    type_name,
+)
 from millwheel.streams.declaring import Input
 from millwheel.windows.result import Row
 
@@ -54,9 +63,12 @@ def row_of(
         windowed: Whether a result is of a window, so that it has ``start``, ``end`` and ``revision``.
 
     Raises:
-        UsageError: A field has a name that is none of these, and no default. Or its type is not that of its part of the
-            key. Or two of these have the same name.
+        UsageError: A field has a name that is none of these, and no default. Or an aggregate has no field. Or a field
+            cannot hold what fills it. Or the records do not have a field of the key. Or two of these have the same
+            name.
     """
+    for problem in extractor.problems(record_type):
+        raise UsageError(f"{extractor}: {problem}")
     parts = (extractor.name,) if extractor.name else tuple(path.rpartition(".")[2] for path in extractor.fields)
     general = _OF_WINDOW if windowed else {"key": str}
     types = _part_types(extractor, record_type) if parts else []
@@ -69,7 +81,9 @@ def row_of(
         names = [*(parts or ("key",)), *(("start", "end") if windowed else ()), *values]
         names += ["revision"] if windowed else []
         into = msgspec.defstruct("Row", [(name, offered[name]) for name in names], frozen=True)
-    return Row(into, _maker(into, _filled(into, offered), parts, offered, values))
+    filled = _filled(into, offered, values)
+    _check_types(into, {name: offered[name] for name in filled if name not in parts})
+    return Row(into, _maker(into, filled, parts, offered, values))
 
 
 def _maker(
@@ -148,9 +162,31 @@ def _offered(into: Any, part: str, known: type | None) -> type:
     return known
 
 
-def _filled(into: Any, offered: Mapping[str, Any]) -> Sequence[str]:
-    """The fields of ``into`` that a result fills."""
+def _check_types(into: Any, offered: Mapping[str, Any]) -> None:
+    """Check that each field can hold what fills it. Where a type is not known, only the first result can show it.
+
+    Raises:
+        UsageError: A field cannot.
+    """
+    for name, given in offered.items():
+        field = field_of(into, name)
+        if isinstance(field, Field) and not can_be_read_as(field.type, given):
+            raise UsageError(
+                f"the field {name!r} of {type_name(into)} is {type_name(field.type)}, and a result has "
+                f"{type_name(given)} there: give the field this type"
+            )
+
+
+def _filled(into: Any, offered: Mapping[str, Any], values: Mapping[str, Any]) -> Sequence[str]:
+    """The fields of ``into`` that a result fills. ``values`` are those of ``offered`` that need a field."""
     fields = msgspec.inspect.type_info(into).fields  # type: ignore[attr-defined]  # of a struct or dataclass
+    known = [field.name for field in fields]
+    for name in values:
+        if name not in known:
+            raise UsageError(
+                f"no field {name!r} in {type_name(into)}{did_you_mean(name, known)}: an aggregate fills the field "
+                "of its name"
+            )
     for field in fields:
         if field.required and field.name not in offered:
             hint = did_you_mean(field.name, list(offered))

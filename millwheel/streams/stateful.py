@@ -22,6 +22,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.steps import Branch
@@ -34,7 +35,7 @@ U = TypeVar("U")
 S = TypeVar("S")
 
 
-class StatefulSteps(Generic[T]):
+class StatefulSteps(MissingSteps, Generic[T]):
     """What :class:`KeyedStream` and :class:`OrderedStream` have in common.
 
     A step that keeps state has a name. It is the name of its computation and of its output stream. The state is stored

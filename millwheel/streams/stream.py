@@ -23,6 +23,7 @@ from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.derivations import value_key
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
 
@@ -38,7 +39,7 @@ _SHARDS = 1_024
 """How many keys a step without a key spreads its records over: enough for as many intervals."""
 
 
-class Stream(Generic[T]):
+class Stream(MissingSteps, Generic[T]):
     """A stream of a topology, or what stateless steps make of it.
 
     :meth:`Topology.source` returns one, and so does each stateful step. ``filter``, ``map``, ``flat_map``, ``union``

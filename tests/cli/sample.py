@@ -24,6 +24,11 @@ good.source("queries", Query)
 good.stream("counts", int)
 good.add(Counter, inputs={"queries": mw.key("text")}, outputs=["counts"])
 
+renamed = mw.Topology("sample")
+renamed.source("queries", Query)
+renamed.stream("counts", int)
+renamed.add(Counter, name="tally", inputs={"queries": mw.key("text")}, outputs=["counts"])
+
 bad = mw.Topology("sample")
 bad.source("queries", Query)
 bad.add(Counter, inputs={"querys": mw.key("text")}, outputs=["counts"])

@@ -91,7 +91,7 @@ async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Se
         assert "did you mean 'gone'" in unknown.err
         asked = await run_cli(server.address, "injector", "finish", "spoken", "gone")
         assert asked.code == 2
-        assert "for good?" in asked.err
+        assert asked.err.startswith("End injector process gone of stream spoken, for good? [y/N]")
         answer = await run_cli(server.address, "injector", "finish", "spoken", "gone", "--yes", "-o", "json")
         assert answer.code == 0, answer.err
         assert json.loads(answer.out) == {"stream": "spoken", "process": "gone", "state": "finished"}
@@ -111,6 +111,54 @@ async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Se
         await injector.advance(7_000_000)
         await injector.flush()
         await explained(server, "1970-01-01T00:00:07Z")
+
+
+@pytest.mark.guarantee("G8", section="5.2")
+async def test_an_operator_can_advance_a_quiet_stream(server: Server) -> None:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
+        await injector.advance(5_000_000)
+        await injector.idle()
+    quiet = await explained(server, "injector process 'reader' is idle")
+    assert "raise it by `millwheel injector advance words/spoken reader --to now`, or, if it never" in quiet.out
+    assert "`millwheel injector finish words/spoken reader`: with the last process the stream ends" in quiet.out
+    advance = ("injector", "advance", "spoken", "reader", "--to")
+    asked = await run_cli(server.address, *advance, "now")
+    assert asked.code == 2
+    assert "If such a process runs, it ends." in asked.err
+    unknown = await run_cli(server.address, "injector", "advance", "spoken", "raeder", "--to", "now", "--yes")
+    assert unknown.code == 3
+    for time in ("noon", "2026-01-31T12:00:00"):
+        wrong = await run_cli(server.address, *advance, time, "--yes")
+        assert wrong.code == 2
+        assert "is neither now nor a time" in wrong.err
+    done = await run_cli(server.address, *advance, "2026-01-31T12:00:00Z", "--yes")
+    said = "injector process reader of stream spoken has promised 2026-01-31T12:00:00Z, and is idle\n"
+    assert (done.code, done.out) == (0, said), done.err
+    await explained(server, "2026-01-31T12:00:00Z")
+    done = await run_cli(server.address, *advance, "2026-01-31T13:00:00+01:00", "--yes", "-o", "json")
+    assert json.loads(done.out)["watermark"] == "2026-01-31T12:00:00Z"
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
+        await injector.send(Word("plain"), timestamp=1_769_860_900_000_000)
+        await injector.advance(1_769_861_000_000_000)
+        await injector.flush()
+        await explained(server, "2026-01-31T12:03:20Z")
+    last = await run_cli(server.address, "injector", "finish", "spoken", "reader")
+    assert last.err.startswith("It is the last process of the stream, so the stream takes no more records. End")
+
+
+async def test_a_topology_is_described_with_its_late_records(server: Server) -> None:
+    async with Injector("spoken", address=server.address, process="reader", topology=program.words) as injector:
+        await injector.advance(5_000_000)
+        await explained(server, "1970-01-01T00:00:05Z")
+        await injector.send(Word("plain"), timestamp=2_000_000)
+        await injector.flush()
+    until = asyncio.get_running_loop().time() + 30
+    said = "late records since the present owners took over: count 1 late, of which 0 had no effect"
+    while said not in (answer := await run_cli(server.address, "topology", "describe", "words")).out:
+        assert asyncio.get_running_loop().time() < until, answer.out
+    shown = await run_cli(server.address, "topology", "describe", "words", "-o", "json")
+    (count,) = json.loads(shown.out)["computations"]
+    assert (count["late"], count["dropped"]) == (1, 0)
 
 
 async def test_a_query_is_retired(server: Server) -> None:

@@ -74,6 +74,31 @@ async def test_an_update_without_changes_is_reported_as_such(cli: Cli) -> None:
     assert same.err == "nothing changed: topology sample has this code and these declarations already\n"
 
 
+RENAMED = f"{HERE / 'sample.py'}:renamed"
+
+
+@pytest.mark.parametrize(("typed", "code"), [("", 2), ("n\n", 1)])
+async def test_an_update_asks_before_it_deletes_state(cli: Cli, typed: str, code: int) -> None:
+    await cli("topology", "submit", GOOD)
+    refused = await cli("topology", "update", RENAMED, typed=typed)
+    assert (refused.code, refused.out) == (code, "")
+    assert "adds computation tally, without state\nremoves computation counter: its state is deleted\n" in refused.err
+    assert "A renamed computation begins without state. Delete the state of counter of topology sample" in refused.err
+    described = await cli("topology", "describe", "sample")
+    assert "counter" in described.out
+    assert "(version 1)" in described.out
+
+
+async def test_an_update_tells_what_it_adds_and_removes(cli: Cli) -> None:
+    await cli("topology", "submit", GOOD)
+    agreed = await cli("topology", "update", RENAMED, typed="y\n")
+    assert (agreed.code, agreed.out) == (0, "topology sample is running (version 2)\n")
+    back = await cli("topology", "update", GOOD, "--yes", "-o", "json")
+    found = json.loads(back.out)
+    assert (found["version"], found["added"], found["removed"]) == (3, ["counter"], ["tally"])
+    assert back.err == ""
+
+
 async def test_an_unknown_name_is_reported_with_the_nearest_exits_3(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     found = await cli("topology", "describe", "sampel")

@@ -36,7 +36,7 @@ def test_a_stall_watch_distinguishes_silence_and_a_stuck_record() -> None:
 def test_progress_rewrites_its_line_on_a_terminal_only() -> None:
     plain, terminal = ProgressText(False, 0.0), ProgressText(True, 0.0)
     progress = InjectionProgress(records=5_000, skipped=2, late=1, unacked=7)
-    line = "5,000 records, 500/s, 1 late, 7 not ACKed, 2 lines skipped"
+    line = "5,000 records, 500/s, 1 known before or late, 7 not ACKed, 2 lines skipped"
     assert plain.line(10.0, progress) == line + "\n"
     assert terminal.line(10.0, progress) == "\r\x1b[2K" + line
     assert plain.line(20.0, progress).startswith("5,000 records, 0/s")

@@ -13,6 +13,7 @@ from millwheel.model.time import (
     MIN_TIMESTAMP,
     Duration,
     Timestamp,
+    days,
     format_duration,
     format_timestamp,
     from_datetime,
@@ -65,6 +66,7 @@ def test_durations_are_whole_microseconds() -> None:
     assert seconds(2) == 2_000_000
     assert minutes(0.5) == 30_000_000
     assert hours(2) == 7_200_000_000
+    assert days(1.5) == hours(36)
     assert milliseconds(0.0004) == 0
 
 

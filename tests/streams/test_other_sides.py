@@ -83,5 +83,5 @@ def test_a_function_of_groups_returns_a_list(step: str) -> None:
         keyed.window(windows.tumbling(MINUTE)).cogroup("out", keyed, none)
     harness = TopologyHarness(topology)
     harness.send("numbers", 1, timestamp=NOON)
-    with pytest.raises(mw.UsageError, match="the function of step 'out' returned None: return a list of results"):
+    with pytest.raises(mw.UsageError, match="returned None as its results: return a list"):
         harness.advance(mw.Timestamp(NOON + MINUTE))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -79,6 +80,11 @@ def test_a_row_without_a_class_has_all_fields() -> None:
         ((), {"auction": agg.count()}, "the aggregate 'auction' has the name of a part of the result"),
         ((), {}, "has no aggregate: add one, such as agg.count"),
         ((), {"x": agg.sum("cost")}, "Bid has no field 'cost'"),
+        (
+            (Stats,),
+            {"bids": agg.count(), "highest": agg.max("price"), "curency": agg.first()},
+            r"no field 'curency' in Stats \(did you mean 'currency'\?\)",
+        ),
     ],
 )
 def test_mistakes_are_refused_at_once(arguments: tuple[Any, ...], aggregates: dict[str, Any], message: str) -> None:
@@ -191,7 +197,7 @@ def test_sessions_have_no_allowed_lateness() -> None:
 
 def test_fields_may_have_any_names_and_places() -> None:
     """Rows and accumulators are made by generated code, in which a field may have no name."""
-    into = msgspec.defstruct("Into", [("class", int), ("bidder", str)], kw_only=True)
+    into = msgspec.defstruct("Into", [("class", int), ("bidder", str), ("spent", int)], kw_only=True)
     odd = msgspec.defstruct("Odd", [("spent", int), ("bidder", str, "?"), ("class", int, 0)])
     aggregates: Any = {"class": agg.count(), "spent": agg.sum("price")}
     for kind in (into, odd):
@@ -199,3 +205,63 @@ def test_fields_may_have_any_names_and_places() -> None:
         counts = {(one.bidder, getattr(one, "class")) for one in found}
         assert counts == {("a|b", 2), ("c", 1), ("a|b", 1)}
     assert sorted(one.spent for one in found) == [5, 7, 8]
+
+
+def test_a_key_that_is_no_field_is_named_first() -> None:
+    with pytest.raises(mw.UsageError, match=r"key\('auctoin'\): Bid has no field 'auctoin'"):
+        results(("auctoin",), windows.tumbling(TEN), Stats, bids=agg.count(), highest=agg.max("price"))
+
+
+def high(price: int) -> float:
+    return price * 2.0
+
+
+@pytest.mark.parametrize(
+    ("field", "aggregate"),
+    [
+        (int, agg.quantile("price", 0.95)),
+        (int, agg.mean("price", where=lambda bid: bid.price > 3)),
+        (int | None, agg.mean("price", where=lambda bid: bid.price > 3)),
+        (str, agg.count()),
+        (bool, agg.count()),
+        (int, agg.max("bidder")),
+        (int, agg.first()),
+        (list[int], agg.distinct("bidder")),
+        (int, agg.sum(lambda bid: high(bid.price), float)),
+    ],
+)
+def test_a_field_that_cannot_hold_its_aggregate(field: Any, aggregate: Any) -> None:
+    into = msgspec.defstruct("Into", [("auction", int), ("found", field)])
+    with pytest.raises(mw.UsageError, match="the field 'found' of Into is "):
+        results(("auction",), windows.tumbling(TEN), into, found=aggregate)
+
+
+@pytest.mark.parametrize(("name", "field"), [("start", datetime), ("end", str), ("revision", str), ("key", int)])
+def test_a_field_that_cannot_hold_its_part_of_a_result(name: str, field: Any) -> None:
+    into = msgspec.defstruct("Into", [("auction", int), ("n", int), (name, field)])
+    with pytest.raises(mw.UsageError, match=f"the field '{name}' of Into is {field.__name__}, and a result has"):
+        results(("auction",), windows.tumbling(TEN), into, n=agg.count())
+
+
+@pytest.mark.parametrize(
+    ("field", "aggregate"),
+    [
+        (float, agg.count()),
+        (float, agg.max("price")),
+        (float | None, agg.mean("price")),
+        (float, agg.quantile("price", 0.5, where=lambda bid: True)),
+        (mw.Timestamp, agg.count()),
+        (int, agg.sum(lambda bid: bid.price)),
+        (str | int, agg.count()),
+        (Any, agg.last()),
+        (object, agg.last()),
+        (Bid, agg.last()),
+        (Annotated[int, msgspec.Meta(ge=0)], agg.count()),
+        (list[float], agg.collect("price")),
+        (list[Any], agg.distinct("bidder")),
+        (Literal["c", "a|b"], agg.max("bidder")),
+    ],
+)
+def test_a_field_that_can_hold_its_aggregate(field: Any, aggregate: Any) -> None:
+    into = msgspec.defstruct("Into", [("auction", int), ("start", int), ("found", field)])
+    assert len(results(("auction",), windows.tumbling(TEN), into, found=aggregate)) == 2

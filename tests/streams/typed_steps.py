@@ -34,6 +34,8 @@ hours = orders.window(windows.tumbling(HOUR))
 source.key_by(lambda order: order.number)  # error: attr-defined
 source.filter(lambda order: order.cents > 3)  # error: attr-defined
 source.map(lambda order: order.item).filter(lambda item: item.id > 3)  # error: attr-defined
+source.latest("x")  # error: attr-defined
+orders.ordered_by_time().window(windows.tumbling(HOUR))  # error: attr-defined
 source.peek(print).filter(lambda order: order.cents > 3)  # error: attr-defined
 some: mw.Stream[Order] = orders.throttle("some", 3, HOUR, excess="others")
 some.map(lambda order: order.why)  # error: attr-defined

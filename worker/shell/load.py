@@ -167,6 +167,8 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     load.damage = next(iter(damaged.values()), "")
     load.stopped = core.stopped
     load.dead_letters = state.counts.dead_letters
+    load.late = state.counts.late
+    load.dropped = state.counts.dropped
     load.hooks.extend(hooks_of(core))
     if (failures := failures_of(core)) is not None:
         load.failures.CopyFrom(failures)

@@ -36,14 +36,17 @@ def _injector(found: GroupWatermark, stream: str, name: str) -> HoldCause:
         text = f"{name}: no injector process has announced itself"
         return HoldCause("injector", name, text, "start one, or finish the stream")
     who = f"{name}: injector process {row.process!r}"
-    end = f"or end it by `millwheel injector finish {stream} {row.process}`"
+    end = (
+        f"or, if it never sends again, end it for good by `millwheel injector finish {stream} {row.process}`: with the "
+        "last process the stream ends"
+    )
     if row.sequencer == 0:
         return HoldCause(
             "injector", name, f"{who} is expected, and has never announced itself", f"start it, {end}", "", row.process
         )
     if row.idle:
         text = f"{who} is idle, and no other is active"
-        return HoldCause("injector", name, text, f"send something, {end}", "", row.process)
+        return HoldCause("injector", name, text, f"{_raise_it(stream, row.process)}, {end}", "", row.process)
     if row.hold.kind == HoldKind.HOLD_KIND_INJECTOR:
         silent = row.HasField("silence_us")
         since = f"for {format_duration(Duration(row.silence_us))}" if silent else "since the server started"
@@ -53,6 +56,10 @@ def _injector(found: GroupWatermark, stream: str, name: str) -> HoldCause:
         return HoldCause("injector", name, text, remedy, "", row.process)
     text = f"{who} last published {_published(row)}: it promises no more yet"
     return HoldCause("injector", name, text, process=row.process)
+
+
+def _raise_it(stream: str, process: str) -> str:
+    return f"send something, or raise it by `millwheel injector advance {stream} {process} --to now`"
 
 
 def _published(row: watermarks.IntervalWatermark) -> str:
