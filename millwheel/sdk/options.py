@@ -119,7 +119,8 @@ def retry(*, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> Fail
 def dead_letter(*, after: int = 5, initial: Duration = _INITIAL, maximum: Duration = _MAXIMUM) -> FailurePolicy:
     """After ``after`` attempts, commit the record's id together with a dead letter.
 
-    The dead letter contains the record and the error. It goes to the stream ``dead-letters`` of the topology.
+    The dead letter contains the record and the error. It goes to the stream ``dead-letters`` of the topology. If a
+    timer of a step of the library is given up, the step forgets what waited for it: a window, a session or a group.
 
     Args:
         after: The number of attempts, at least 1.
