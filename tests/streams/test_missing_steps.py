@@ -12,7 +12,7 @@ from millwheel.streams.missing_steps import ORDERED_STEPS, STATEFUL_STEPS, STATE
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.stream import Stream
 
-PLUMBING = {"declare", "input", "step"}
+PLUMBING = {"declare", "input", "is_side", "step"}
 """What the steps themselves call."""
 
 
