@@ -15,7 +15,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
-from millwheel.sdk.spreading import bytes_of, hash_of, spreader
+from millwheel.sdk.spreading import bytes_of, copier, hash_of, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.broadcasting import declare_broadcast
@@ -23,7 +23,7 @@ from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.result_types import awaited_result, item_of, one_result
-from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
+from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, on_a_copy, to_many
 
 if TYPE_CHECKING:
     from millwheel.streams.keyed import KeyedStream
@@ -160,7 +160,8 @@ class Stream(Generic[T]):
         fed = [branch for branch in self.branches if self.topology.is_fed(branch.stream)]
         for branch in self.branches:
             if branch not in fed:
-                self.topology.declare(DerivedStream(name, branch.stream, self.record_type, to_many(branch.steps)))
+                steps = on_a_copy(branch.steps, copier(self.topology, branch.stream))
+                self.topology.declare(DerivedStream(name, branch.stream, self.record_type, to_many(steps)))
         if fed:
             self._add_hop(name, fed)
         return Stream(self.topology, (Branch(name),), self.record_type)
@@ -352,7 +353,9 @@ class Stream(Generic[T]):
     def _add_hop(self, name: str, branches: list[Branch]) -> None:
         pipelines: dict[str, list[Any]] = {}
         for branch in branches:
-            pipelines.setdefault(branch.stream, []).append(to_many(branch.steps))
+            alone = sum(each.stream == branch.stream for each in branches) == 1
+            steps = branch.steps if alone else on_a_copy(branch.steps, copier(self.topology, branch.stream))
+            pipelines.setdefault(branch.stream, []).append(to_many(steps))
         inputs = {stream: key(spreader(self.topology, stream, _SHARDS)) for stream in pipelines}
         hop = _Hop(name, pipelines)
         self.topology.declare(declare_computation(hop, name, inputs, {name: self.record_type}, ComputationOptions()))
