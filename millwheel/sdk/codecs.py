@@ -274,7 +274,8 @@ def _decode_container(annotation: Any, plain: Any) -> Any:
     cls: Any = getattr(annotation, "__origin__", annotation)
     if is_numpy(cls):
         return from_plain(annotation, plain)
-    return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
+    kind = _as_plain_container(cls, get_args(annotation))
+    return cls(msgspec.convert(plain, kind, dec_hook=_decode_container))
 
 
 def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:
