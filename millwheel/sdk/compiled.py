@@ -43,6 +43,8 @@ class CompiledComputation:
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
     process_timer: TimerHook
+    never_late: frozenset[str]
+    """The input streams whose late records are processed like others, whatever ``late=`` says."""
     diverted: dict[str, Callable[[Any], list[Any]]]
     """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]
@@ -100,6 +102,7 @@ def compile_computation(
             stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
         },
         process_timer=computation.process_timer,
+        never_late=frozenset(stream for stream, called in names.items() if called in declared.never_late),
         diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers

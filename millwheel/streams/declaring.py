@@ -49,8 +49,8 @@ class StepOptions(TypedDict, total=False):
 class Input(NamedTuple):
     """One input of a step: a stream's branches, with their type and key.
 
-    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: no record of
-    it is late.
+    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: its
+    late records are processed like others, whatever ``late=`` says.
     """
 
     topology: TopologyGraph

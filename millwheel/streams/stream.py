@@ -322,7 +322,8 @@ class Stream(Generic[T]):
             removes: Whether a value removes its row. By default none does.
             copies: How many records may be processed at the same time, and how often each change is stored. It stays as
                 long as the step has its name.
-            limit: The most rows. A change beyond it fails, and ``on_failure`` decides.
+            limit: The most rows. A change beyond it fails, and ``on_failure`` decides. With ``as_of``, so many changes
+                may also wait for the low watermark, or 10,000 if that is more.
             options: As for :meth:`Topology.add`. ``late`` is for the records, and not for the changes.
 
         Raises:
