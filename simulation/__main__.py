@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -32,8 +33,9 @@ def main() -> int:
     gc.freeze()
     began, ran, failed = time.monotonic(), set[int](), list[int]()
     seeds = range(options.seed, options.seed + options.seeds)
-    # Ctrl-C ends a long run. The command still prints the count of finished seeds and the command that continues the
-    # run.
+    # Ctrl-C or SIGTERM ends a long run. The command still prints the count of finished seeds and the command that
+    # continues the run.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
         tempfile.TemporaryDirectory(prefix="millwheel-simulation-") as directory,
         # The generator closes before the directory is removed, so that no process still writes into it.
