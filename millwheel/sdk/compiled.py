@@ -32,7 +32,10 @@ TimerHook = Callable[[Context[Any], Timer], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class CompiledComputation:
-    """Everything that is needed to run a computation, prepared in advance."""
+    """Everything that is needed to run a computation, prepared in advance.
+
+    It has many attributes, because the runner reads each of them by itself for every record.
+    """
 
     name: str
     computation: Computation[Any, Any]
