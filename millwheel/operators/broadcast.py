@@ -8,8 +8,9 @@ Invariants:
 
 - All copies get the changes in one order. One key produces them, and each copy gets them in the order of their commits
   (G15).
-- No change is late at a copy: it is not below the low watermark that the table has. So all copies agree about the time
-  from which it holds.
+- All copies agree about the time from which a change holds: it is not below the low watermark that the table has.
+- No change is lost at a copy. The table's owner after a takeover may know an older low watermark than a copy, so a
+  change may be late there (G14). Therefore ``late=`` is for the records alone: the changes' input is ``never_late``.
 """
 
 from __future__ import annotations

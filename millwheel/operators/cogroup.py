@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -116,8 +116,11 @@ def _groups_type(inputs: Sequence[GroupInput]) -> Any:
 
 def pairs(
     function: Callable[[Any, Any], Any], *, keep_left: bool = False, keep_right: bool = False
-) -> Callable[[list[Any], list[Any]], list[Any]]:
-    """The function of a join: it returns the results of all pairs of two lists.
+) -> Callable[[list[Any], list[Any]], Iterator[Any]]:
+    """The function of a join: it yields the results of all pairs of two lists.
+
+    Each result is produced before the next pair is joined. So the results are never in memory together, and a function
+    may change and return its argument.
 
     Args:
         function: Returns the result of a pair. In an outer join, the missing one is None.
@@ -125,11 +128,11 @@ def pairs(
         keep_right: Whether right records without a partner are joined with None.
     """
 
-    def joined(left: list[Any], right: list[Any]) -> list[Any]:
+    def joined(left: list[Any], right: list[Any]) -> Iterator[Any]:
         if not right and keep_left:
             right = [None]
         if not left and keep_right:
             left = [None]
-        return [function(one, other) for one in left for other in right]
+        return (function(one, other) for one in left for other in right)
 
     return joined

@@ -148,8 +148,8 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
         new: Waiting[Any] = record.timestamp, record.value, record.stream
         if len(waiting) >= self.limit:
             raise ValueError(
-                f"{len(waiting)} records of the key wait for the low watermark, which is the limit of ordered_by_time: "
-                "raise limit=, or find out what holds the watermark back"
+                f"{len(waiting)} records of the key wait for the low watermark, which is the limit of the step: "
+                "raise its limit=, or find out what holds the watermark back"
             )
         # A tuple of a time alone comes before all records of this time. So no values are compared.
         low = bisect_left(waiting, (new[0],))

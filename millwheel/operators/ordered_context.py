@@ -10,6 +10,7 @@ import msgspec
 from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.round_trip import is_equal
 
 __all__ = ["NEVER", "OrderedContext", "Queue", "Waiting", "Wrapped", "alarm"]
 
@@ -174,7 +175,7 @@ class OrderedContext(Generic[S]):
 
     def rearm(self, before: tuple[int, int] | None) -> None:
         """Set the real timer, if it changes. A state that equals its default is none, so that its row goes."""
-        if self.queue.state is not None and self._inner.constant and self.queue.state == self._inner.new():
+        if self.queue.state is not None and self._inner.constant and is_equal(self.queue.state, self._inner.new()):
             self.queue.state = None
         after = alarm(self.queue)
         if after is None and before is not None:

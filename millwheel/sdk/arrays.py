@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["from_plain", "is_numpy", "plain_of", "same_array"]
+__all__ = ["from_plain", "is_nan", "is_numpy", "plain_of", "same_array"]
 
 _SCALAR_KINDS: Final = "biuf"
 """The kinds of dtypes whose scalars are stored: bool, int, unsigned int and float."""
@@ -28,6 +28,15 @@ def is_numpy(cls: Any) -> bool:
     if numpy is None or not isinstance(cls, type) or cls.__module__ != "numpy":
         return False
     return cls is numpy.ndarray or (issubclass(cls, numpy.generic) and _is_scalar(cls))
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is the float NaN, of Python or of NumPy."""
+    if not isinstance(value, float):
+        cls = value.__class__
+        if not is_numpy(cls) or cls is sys.modules["numpy"].ndarray:
+            return False
+    return bool(value != value)
 
 
 def _is_scalar(cls: Any) -> bool:

@@ -94,6 +94,8 @@ class ValueCodec:
     """Encodes values whose encoding can be decoded again, in all parts. ValueEncodeError names the part that cannot."""
     decode: Decode
     """Decodes a value. ValueDecodeError names the stream, the type, and the place of the error in the value."""
+    copy: Callable[[Any], Any]
+    """Copies a value for a function that may change what it gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,10 @@ def codec_for(record_type: Any, where: str, codec: Codec[Any] | None = None) -> 
         exact = exact_test(record_type) if value_format is ValueFormat.MSGPACK else None
         slow = _checking(checked, check)
         verify = verifying_encoder(encode, decode, slow, exact) if equal else slow
-    return ValueCodec(value_format, name, encode, checked, verify, _wrapped_decode(decode, where, name, value_format))
+    wrapped = _wrapped_decode(decode, where, name, value_format)
+    return ValueCodec(
+        value_format, name, encode, checked, verify, wrapped, lambda value: decode(_as_bytes(encode(value)))
+    )
 
 
 def state_codec_for(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
@@ -269,7 +274,8 @@ def _decode_container(annotation: Any, plain: Any) -> Any:
     cls: Any = getattr(annotation, "__origin__", annotation)
     if is_numpy(cls):
         return from_plain(annotation, plain)
-    return cls(msgspec.convert(plain, _as_plain_container(cls, get_args(annotation))))
+    kind = _as_plain_container(cls, get_args(annotation))
+    return cls(msgspec.convert(plain, kind, dec_hook=_decode_container))
 
 
 def _as_plain_container(cls: type, arguments: tuple[Any, ...]) -> Any:

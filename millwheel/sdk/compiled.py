@@ -15,6 +15,7 @@ from millwheel.sdk.declarations import DerivedStream
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
+from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
@@ -31,7 +32,10 @@ TimerHook = Callable[[Context[Any], Timer], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class CompiledComputation:
-    """Everything that is needed to run a computation, prepared in advance."""
+    """Everything that is needed to run a computation, prepared in advance.
+
+    It has many attributes, because the runner reads each of them by itself for every record.
+    """
 
     name: str
     computation: Computation[Any, Any]
@@ -42,6 +46,8 @@ class CompiledComputation:
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
     process_timer: TimerHook
+    never_late: frozenset[str]
+    """The input streams whose late records are processed like others, whatever ``late=`` says."""
     diverted: dict[str, Callable[[Any], list[Any]]]
     """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]
@@ -99,6 +105,7 @@ def compile_computation(
             stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
         },
         process_timer=computation.process_timer,
+        never_late=frozenset(stream for stream, called in names.items() if called in declared.never_late),
         diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
@@ -116,17 +123,24 @@ def compile_computation(
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:
     """The computations of ``topology`` that consume ``stream``, sorted by name, with their compiled key extractors.
 
-    ``stream`` may be its full name, or the name by which the topology's code calls it.
+    ``stream`` may be its full name, or the name by which the topology's code calls it. An extractor whose function may
+    change its argument gets a copy. So no consumer's function changes what another one gets.
     """
     plan: Plan = topology.plan()
     stream = local_name(topology.name, stream)
     if stream not in plan.streams:
         return []
-    record_type = plan.streams[stream].type
-    return [
-        (consumer, plan.computations[consumer].inputs[stream].bind(record_type, stream, consumer))
-        for consumer in sorted(plan.streams[stream].consumers)
-    ]
+    planned = plan.streams[stream]
+    extractors = {name: plan.computations[name].inputs[stream] for name in sorted(planned.consumers)}
+    return [(name, _bind(extractor, planned, name)) for name, extractor in extractors.items()]
+
+
+def _bind(extractor: KeyExtractor, stream: PlannedStream, consumer: str) -> Callable[[Any], bytes]:
+    extract = extractor.bind(stream.type, stream.name, consumer)
+    if not extractor.needs_copy:
+        return extract
+    copy = _codec(stream).copy
+    return lambda value: extract(copy(value))
 
 
 def _codec(stream: PlannedStream) -> ValueCodec:

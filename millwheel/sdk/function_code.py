@@ -10,6 +10,7 @@ Data that a function was made with belongs to both kinds: defaults, a closure's 
 
 from __future__ import annotations
 
+import builtins
 import dis
 import hashlib
 import operator
@@ -21,11 +22,34 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any, Final
 
-__all__ = ["code_digest"]
+import msgspec
+
+__all__ = ["code_digest", "may_change_its_argument"]
 
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _COLLECTIONS: Final = (tuple, list, set, frozenset)
 _GETTERS: Final = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_CHANGING: Final = {"STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR", "CALL_FUNCTION_EX"}
+"""Instructions that may change an object which the code has not made."""
+_HARMLESS: Final = (
+    abs,
+    bool,
+    bytes,
+    dict,
+    float,
+    frozenset,
+    int,
+    isinstance,
+    len,
+    list,
+    max,
+    min,
+    round,
+    set,
+    str,
+    tuple,
+)
+"""Functions that change no argument."""
 _CODE_OF_ONE_PYTHON: Final = f"{sys.implementation.cache_tag}-{sys.flags.optimize}"
 
 
@@ -38,6 +62,38 @@ def code_digest(parts: Iterable[Any]) -> str:
     """
     described = _Describer().describe(tuple(parts))
     return f"{_CODE_OF_ONE_PYTHON}:{hashlib.sha256(described.encode()).hexdigest()[:32]}"
+
+
+def may_change_its_argument(function: Any) -> bool:
+    """Whether a function may change the value that it gets.
+
+    False only where its code shows that it does not. The code sets no attribute or item, and calls only structs and
+    functions such as ``len``. For example, ``lambda bid: Price(bid.auction, bid.price * 2)``. A property or an operator
+    that changes its object is not noticed.
+    """
+    if isinstance(function, operator.attrgetter | operator.itemgetter):
+        return False
+    if not isinstance(function, FunctionType):
+        return not _is_harmless(function)
+    if any(isinstance(each, CodeType) for each in function.__code__.co_consts):
+        return True  # a function in it may be called by another one
+    code = list(dis.get_instructions(function.__code__))
+    if any(each.opname in _CHANGING or (each.opname == "BINARY_OP" and each.argrepr.endswith("=")) for each in code):
+        return True
+    calls = sum(each.opname in ("CALL", "CALL_KW") for each in code)
+    # The lowest bit: the name is loaded to be called.
+    called = [each.argval for each in code if each.opname == "LOAD_GLOBAL" and (each.arg or 0) & 1]
+    found = function.__globals__
+    return calls != len(called) or not all(
+        _is_harmless(found.get(name, getattr(builtins, name, None))) for name in called
+    )
+
+
+def _is_harmless(called: Any) -> bool:
+    """Whether a call changes no argument. A struct with a ``__post_init__`` may call anything."""
+    if isinstance(called, type) and issubclass(called, msgspec.Struct):
+        return not hasattr(called, "__post_init__")
+    return any(called is each for each in _HARMLESS)
 
 
 class _Describer:

@@ -22,7 +22,7 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
-from millwheel.sdk.function_code import code_digest
+from millwheel.sdk.function_code import code_digest, may_change_its_argument
 from millwheel.sdk.records import key_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supertype, type_name
 
@@ -78,6 +78,13 @@ class KeyExtractor:
         else:
             read = _read_all(getters)
         return _one_part(lambda value: join_key(*read(value)), describe)
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether the function may change the value that it gets. MillWheel's own functions change nothing."""
+        if self.function is None or (getattr(self.function, "__module__", None) or "").partition(".")[0] == "millwheel":
+            return False
+        return may_change_its_argument(self.function)
 
     def problems(self, record_type: Any) -> list[str]:
         """The mistakes of this extractor for values of ``record_type``, as far as the type shows them."""

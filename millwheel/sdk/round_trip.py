@@ -8,18 +8,19 @@ value is encoded. It decodes the encoding, because only the decoder defines exac
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 
-from millwheel.sdk.arrays import same_array
+from millwheel.sdk.arrays import is_nan, same_array
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import ValueEncodeError
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["ADVICE", "Check", "difference", "round_trip_check"]
+__all__ = ["ADVICE", "Check", "difference", "is_equal", "round_trip_check"]
 
 Check = Callable[[Any, bytes], None]
 """Takes a value and its encoding. Raises ValueEncodeError if the encoding does not decode to that value."""
@@ -85,6 +86,14 @@ def difference(value: Any, back: Any, path: str = "$") -> str | None:
     return next((found for one in inner if (found := difference(*one)) is not None), None)
 
 
+def is_equal(value: Any, other: Any) -> bool:
+    """Whether two values are equal. Arrays and classes with arrays are compared by their parts."""
+    try:
+        return bool(value == other)
+    except Exception:  # an array has no truth value
+        return difference(value, other) is None
+
+
 def _equal(value: Any, back: Any) -> bool:
     try:
         if value == back:
@@ -95,15 +104,17 @@ def _equal(value: Any, back: Any) -> bool:
 
 
 def _same_number(value: Any, back: Any) -> bool:
-    """Whether two numbers have the same type and text. NaN does not equal itself, so ``==`` is not enough."""
-    return isinstance(value, float | Decimal) and type(value) is type(back) and repr(value) == repr(back)
+    """Whether both are NaN, which does not equal itself. A decimal has several, which differ in their texts."""
+    if isinstance(value, Decimal):
+        return type(value) is type(back) and repr(value) == repr(back)
+    return is_nan(value) and is_nan(back)
 
 
 def _inner(value: Any, back: Any, path: str) -> Iterable[tuple[Any, Any, str]] | None:
     """The parts of both values in pairs, with their paths; None if the values have no comparable parts."""
     if isinstance(value, dict) and isinstance(back, dict):
         return [(value[key], back[key], f"{path}[{key!r}]") for key in value] if value.keys() == back.keys() else None
-    for kind in (list, tuple):
+    for kind in (list, tuple, deque):
         if isinstance(value, kind) and isinstance(back, kind):
             same = len(value) == len(back)
             pairs = enumerate(zip(value, back, strict=False))

@@ -1,4 +1,7 @@
-"""Keys that spread the records of a stream evenly, where no key of the user's is needed (section 8.4)."""
+"""Functions of a stream's values that need its codec, which is known when the topology is complete.
+
+They spread the records evenly, where no key of the user's is needed (section 8.4), and copy values.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import msgspec
 from google.protobuf.message import Message
 
 from millwheel.sdk.arrays import is_numpy, plain_of
-from millwheel.sdk.codecs import ValueFormat
+from millwheel.sdk.codecs import ValueCodec, ValueFormat
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["bytes_of", "bytes_reader", "hash_of", "spreader"]
+__all__ = ["bytes_of", "bytes_reader", "copier", "hash_of", "spreader"]
 
 
 def _plain(value: Any) -> Any:
@@ -41,8 +44,7 @@ def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any
 
     @cache
     def encoder() -> Callable[[Any], bytes]:
-        codec = topology.plan().streams[stream].codec
-        assert codec is not None, "a topology that passed its check has a codec for every stream"
+        codec = _codec_of(topology, stream)
         if codec.format is not ValueFormat.MSGPACK:
             return codec.encode
         return _encode
@@ -51,6 +53,26 @@ def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any
         return crc32(encoder()(value)) % shards
 
     return shard_of
+
+
+def copier(topology: TopologyGraph, stream: str) -> Callable[[Any], Any]:
+    """A function that copies a value of ``stream``."""
+
+    known: Callable[[Any], Any] | None = None
+
+    def copy(value: Any) -> Any:
+        nonlocal known
+        if known is None:
+            known = _codec_of(topology, stream).copy
+        return known(value)
+
+    return copy
+
+
+def _codec_of(topology: TopologyGraph, stream: str) -> ValueCodec:
+    codec = topology.plan().streams[stream].codec
+    assert codec is not None, "a topology that passed its check has a codec for every stream"
+    return codec
 
 
 def bytes_of(value: Any) -> bytes:

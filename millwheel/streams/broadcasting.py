@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millwheel.operators import BroadcastAsOfJoin, BroadcastJoin, BroadcastTable, in_order
+from millwheel.operators.ordered import LIMIT
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import everything, key
@@ -63,7 +64,9 @@ def declare_broadcast(
     of_table.pop("late", None)
     of_table.pop("strong", None)
     all_rows = rows._replace(extractor=key(everything), port="")
-    declare_step(f"{name}-table", in_order(kept, row) if as_of else kept, [all_rows], {}, of_table)
+    # All rows may change at one time. So as many changes wait as there may be rows.
+    kept_rows: Computation[Any, Any] = in_order(kept, row, limit=max(limit, LIMIT)) if as_of else kept
+    declare_step(f"{name}-table", kept_rows, [all_rows], {}, of_table)
     join: Computation[Any, Any] = (
         BroadcastAsOfJoin(function, name, (left.known_type, row, result))
         if as_of

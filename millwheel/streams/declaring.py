@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -22,11 +22,11 @@ from millwheel.sdk.options import (
     retry,
 )
 from millwheel.sdk.plan import is_known
-from millwheel.sdk.spreading import spreader
+from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of, key_reader
-from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, to_one
+from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, on_a_copy, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
 
@@ -50,8 +50,8 @@ class StepOptions(TypedDict, total=False):
 class Input(NamedTuple):
     """One input of a step: a stream's branches, with their type and key.
 
-    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: no record of
-    it is late.
+    ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: its
+    late records are processed like others, whatever ``late=`` says.
     """
 
     topology: TopologyGraph
@@ -158,14 +158,17 @@ def declare_step(
             continue
         if all(given.never_late for given, _ in each):
             declared.never_late.add(stream)
-        readings = tuple(_reading(given, branch) for given, branch in each)
+        copy = copier(topology, stream) if len(each) > 1 else None
+        readings = tuple(_reading(given, branch, copy) for given, branch in each)
         if not _plain(stream, readings):
             declared.readings[stream] = readings
     topology.declare(declared)
 
 
-def _reading(given: Input, branch: Branch) -> Reading:
-    convert = to_one(branch.steps) if branch.steps else as_it_is
+def _reading(given: Input, branch: Branch, copy: Callable[[Any], Any] | None) -> Reading:
+    """``copy``: None if the branch is the only one that reads the record's value."""
+    steps = branch.steps if copy is None else on_a_copy(branch.steps, copy)
+    convert = to_one(steps) if steps else as_it_is
     return Reading(given.port or branch.stream, given.record_type, convert)
 
 
@@ -205,7 +208,11 @@ def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Br
     if _keyed_as_they_are(read):
         return read[0][0].extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
-    pipelines = [(to_one(branch.steps), key_reader(one.extractor)) for one, branch in keyed]
+    copy = copier(topology, stream)
+    pipelines = [
+        (to_one(on_a_copy(branch.steps, copy, key_changes=one.extractor.needs_copy)), key_reader(one.extractor))
+        for one, branch in keyed
+    ]
     spread = spreader(topology, stream, _SHARDS)
 
     def key_after_steps(value: Any) -> str | int:

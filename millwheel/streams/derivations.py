@@ -8,7 +8,7 @@ it pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -46,6 +46,13 @@ class DerivedKeyExtractor(KeyExtractor):
     """An extractor whose function runs steps before it reads the key."""
 
     derivation: KeyDerivation = _NONE
+    changes: bool = field(default=False, compare=False)
+    """Whether the function may change its argument."""
+
+    @property
+    def needs_copy(self) -> bool:
+        """See KeyExtractor."""
+        return self.changes
 
     def _code_name(self, record_type: Any) -> str:
         return self.derivation.name
@@ -71,7 +78,8 @@ def derived_key(
 ) -> DerivedKeyExtractor:
     """An extractor whose function makes another key of the one that ``extractor`` reads. ``how`` says which one."""
     name, parts = _derive(Branch(""), extractor, record_type)
-    return DerivedKeyExtractor(function=function, derivation=KeyDerivation(f"{name} {how}", parts))
+    derivation = KeyDerivation(f"{name} {how}", parts)
+    return DerivedKeyExtractor(function=function, derivation=derivation, changes=extractor.needs_copy)
 
 
 def spread_key(extractor: KeyExtractor, record_type: Any, keys: int) -> DerivedKeyExtractor:

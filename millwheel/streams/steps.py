@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.function_code import may_change_its_argument
 
 __all__ = [
     "Branch",
@@ -22,6 +23,7 @@ __all__ = [
     "are_disjoint",
     "expands",
     "keeps_value",
+    "on_a_copy",
     "to_many",
     "to_one",
 ]
@@ -82,6 +84,29 @@ def are_disjoint(one: Sequence[Step], other: Sequence[Step]) -> bool:
     """Whether no value passes both, because they begin with classes that have no values in common."""
     kinds = [steps[0].kind for steps in (one, other) if steps and isinstance(steps[0], Only)]
     return len(kinds) == 2 and not issubclass(kinds[0], kinds[1]) and not issubclass(kinds[1], kinds[0])
+
+
+def on_a_copy(steps: Sequence[Step], copy: Callable[[Any], Any], *, key_changes: bool = False) -> tuple[Step, ...]:
+    """The same steps for a value that others get too: no function of them changes it.
+
+    Args:
+        steps: The steps.
+        copy: Returns a copy of a value of the stream. It is called only where a function may change its argument, and
+            after the filters before it.
+        key_changes: Whether the key's function may change its argument.
+    """
+    if not key_changes and not any(map(_may_change, steps)):
+        return tuple(steps)
+    passed = 0
+    while passed < len(steps) and isinstance(steps[passed], Filter | Only) and not _may_change(steps[passed]):
+        passed += 1
+    return (*steps[:passed], Map(copy), *steps[passed:])
+
+
+def _may_change(step: Step) -> bool:
+    if isinstance(step, Only):
+        return False
+    return may_change_its_argument(step.keep if isinstance(step, Filter) else step.function)
 
 
 def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
@@ -146,6 +171,7 @@ def _expanding(
         value = before(value)
         if value is DROPPED:
             return ()
-        return function(value) if after is None else [each for one in function(value) for each in after(one)]
+        # One by one: a generator may yield one object again and again, and change it in between.
+        return function(value) if after is None else (each for one in function(value) for each in after(one))
 
     return run

@@ -15,7 +15,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
-from millwheel.sdk.spreading import bytes_reader, spreader
+from millwheel.sdk.spreading import bytes_reader, copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.broadcasting import declare_broadcast
@@ -25,7 +25,7 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
-from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, to_many
+from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, on_a_copy, to_many
 
 if TYPE_CHECKING:
     from millwheel.streams.keyed import KeyedStream
@@ -162,7 +162,8 @@ class Stream(MissingSteps, Generic[T]):
         fed = [branch for branch in self.branches if self.topology.is_fed(branch.stream)]
         for branch in self.branches:
             if branch not in fed:
-                self.topology.declare(DerivedStream(name, branch.stream, self.record_type, to_many(branch.steps)))
+                steps = on_a_copy(branch.steps, copier(self.topology, branch.stream))
+                self.topology.declare(DerivedStream(name, branch.stream, self.record_type, to_many(steps)))
         if fed:
             self._add_hop(name, fed)
         return Stream(self.topology, (Branch(name),), self.record_type)
@@ -324,7 +325,8 @@ class Stream(MissingSteps, Generic[T]):
             removes: Whether a value removes its row. By default none does.
             copies: How many records may be processed at the same time, and how often each change is stored. It stays as
                 long as the step has its name.
-            limit: The most rows. A change beyond it fails, and ``on_failure`` decides.
+            limit: The most rows. A change beyond it fails, and ``on_failure`` decides. With ``as_of``, so many changes
+                may also wait for the low watermark, or 10,000 if that is more.
             options: As for :meth:`Topology.add`. ``late`` is for the records, and not for the changes.
 
         Raises:
@@ -357,7 +359,9 @@ class Stream(MissingSteps, Generic[T]):
     def _add_hop(self, name: str, branches: list[Branch]) -> None:
         pipelines: dict[str, list[Any]] = {}
         for branch in branches:
-            pipelines.setdefault(branch.stream, []).append(to_many(branch.steps))
+            alone = sum(each.stream == branch.stream for each in branches) == 1
+            steps = branch.steps if alone else on_a_copy(branch.steps, copier(self.topology, branch.stream))
+            pipelines.setdefault(branch.stream, []).append(to_many(steps))
         inputs = {stream: key(spreader(self.topology, stream, _SHARDS)) for stream in pipelines}
         hop = _Hop(name, pipelines)
         self.topology.declare(declare_computation(hop, name, inputs, {name: self.record_type}, ComputationOptions()))

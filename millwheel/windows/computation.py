@@ -130,7 +130,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
         window = Window.from_tag(timer.tag.removeprefix(_PURGE))
         if timer.tag.startswith(_PURGE):
-            ctx.state.pop(window, None)
+            self._purge(ctx, window)
         elif timer.domain is TimeDomain.PROCESSING_TIME:
             pane = ctx.state[window]
             pane.early_at = 0
@@ -160,6 +160,12 @@ class Aggregate(Computation[Any, Panes[A]]):
             ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
         else:
             del ctx.state[window]
+
+    def _purge(self, ctx: Context[Panes[A]], window: Window) -> None:
+        """Delete a window. Its end, if that was given up, has left the timer of an early result."""
+        pane = ctx.state.pop(window, None)
+        if pane is not None and pane.early_at:
+            ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
 
     def _revise(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         """Handle a change of a window that has early results, or of one that may have ended.

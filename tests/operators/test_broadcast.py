@@ -14,6 +14,7 @@ import millwheel as mw
 from millwheel.operators import broadcast
 from millwheel.streams import KeyedStream
 from millwheel.testing import TopologyHarness
+from millwheel.testing.cluster import VirtualCluster
 
 BEGIN = 1_700_000_000_000_000
 
@@ -207,6 +208,50 @@ def test_a_late_change_holds_from_the_low_watermark_on(as_of: bool, late: Any) -
         assert checked(harness)[9:] == []
     if isinstance(late, str):
         assert harness.values("late-payments") == [Payment(1, 9)]
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@pytest.mark.parametrize("late", [mw.Late.PROCESS, mw.Late.DROP, "late-payments"])
+@pytest.mark.parametrize("as_of", [False, True])
+def test_a_change_that_is_late_at_a_copy_is_not_lost(as_of: bool, late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table's new owner does not know the low watermark yet that the copies have seen."""
+    topology, payments, rules = bank()
+    payments.join_broadcast("checked", rules, check, Checked, as_of=as_of, copies=3, late=late)
+    harness, start = TopologyHarness(topology, split_at=SPLITS), vars(VirtualCluster)["_start"]
+
+    def start_behind(self: VirtualCluster, name: str, *args: Any) -> None:
+        now = self.watermarks
+        if name == "checked-table":
+            self.watermarks = {}
+        start(self, name, *args)
+        self.watermarks = now
+
+    send(harness, 0, Rule(1, 5))
+    harness.advance(at(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(VirtualCluster, "_start", start_behind)
+        harness.crash()
+    send(harness, 50, Rule(1, 6))
+    harness.advance(at(101))
+    for number in range(9):
+        send(harness, 150, Payment(number, number))
+    harness.advance(at(200))
+    assert checked(harness) == [(Checked(number, rows(6)), 150) for number in range(9)]
+    assert as_of or harness.counts("checked")["late"] == 3, "each copy has found the change late"
+    assert harness.counts("checked")["dropped"] == 0
+    if isinstance(late, str):
+        assert harness.values(late) == []
+
+
+@pytest.mark.parametrize("most", [10_000, 20_000])
+def test_all_rows_may_change_at_one_time(most: int) -> None:
+    topology, payments, rules = bank()
+    payments.join_broadcast("checked", rules, check, Checked, as_of=True, copies=1, limit=most)
+    harness = TopologyHarness(topology)
+    harness.send_all("rules", [(Rule(number, 1), at(0)) for number in range(most)])
+    send(harness, 1, Payment(1, 1))
+    harness.advance(at(2))
+    assert [len(one.rules) for one in harness.values("checked")] == [most]
 
 
 @pytest.mark.parametrize(("as_of", "most"), [(False, 4), (True, 5)])

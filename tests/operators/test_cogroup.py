@@ -154,3 +154,26 @@ def test_both_lists_of_one_stream_are_kept() -> None:
     harness.crash()
     harness.finish()
     assert harness.values("groups") == [Group([[5], [5]])] * 2
+
+
+class Offer(msgspec.Struct):
+    key: int
+    price: int = 0
+
+
+def priced(offer: Offer, event: Event) -> Offer:
+    offer.price = event.number
+    return offer
+
+
+def test_a_window_joins_function_may_change_its_argument() -> None:
+    topology = mw.Topology("shop")
+    offers = topology.source("offers", Offer).key_by("key")
+    events = topology.source("events", Event).key_by("key")
+    offers.window(windows.tumbling(mw.Duration(10))).join("priced", events, priced)
+    harness = TopologyHarness(topology)
+    harness.send("offers", Offer(0), timestamp=mw.Timestamp(BEGIN))
+    for number in (10, 20):
+        harness.send("events", Event(0, number), timestamp=mw.Timestamp(BEGIN))
+    harness.finish()
+    assert [offer.price for offer in harness.values("priced")] == [10, 20]

@@ -221,3 +221,25 @@ def test_a_record_wakes_a_count_window_that_was_given_up() -> None:
     harness.send("hits", Hit("a", 2), timestamp=at(30))
     assert [one.total for one in harness.values("out")] == [3]
     assert harness.state("out", "a") is None
+
+
+def test_a_purged_window_leaves_no_early_timer() -> None:
+    """The end of the window was given up, so it has not cancelled the timer of the early result."""
+    topology, fault = mw.Topology("t"), Fault()
+    window(early=windows.every(mw.minutes(10)), allowed_lateness=mw.minutes(1))(
+        topology.source("hits", Hit).key_by("page"), fault
+    )
+    harness = TopologyHarness(topology)
+    fault.raises = False
+    harness.send("hits", Hit("a"), timestamp=at(1))
+    harness.advance_clock(mw.minutes(10))
+    harness.send("hits", Hit("a"), timestamp=at(2))
+    fault.raises = True
+    harness.advance(at(21))
+    fault.raises = False
+    harness.send("hits", Hit("a"), timestamp=at(3))
+    assert [one.value for one in harness.values("out")] == [1, 3]
+    harness.advance(at(80))
+    harness.advance_clock(mw.minutes(10))
+    assert (harness.state("out", "a"), harness.timers("out", "a")) == (None, {})
+    assert len(harness.values("dead-letters")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from millwheel import agg
 from millwheel.sdk.codecs import codec_for, state_codec_for
 from millwheel.sdk.errors import UnsupportedTypeError
 from millwheel.sdk.ranking import rank_bytes
+from millwheel.sdk.round_trip import difference
 from millwheel.sdk.spreading import bytes_of
 from millwheel.testing import TopologyHarness
 
@@ -130,6 +132,47 @@ def test_states_with_arrays_outlive_a_crash() -> None:
     assert grown.weights.tolist() == [4, 3]
     assert harness.values("totals")[-1].values.tolist() == [3.0, 4.5]
     assert [one.total for one in harness.values("sums")] == [1.5, 4.0, 7.5]
+
+
+class Summed(mw.Computation[Sample, NDArray[np.float64] | None]):
+    def process_record(self, ctx: mw.Context[NDArray[np.float64] | None], record: mw.Record[Sample]) -> None:
+        ctx.state = record.value.values if ctx.state is None else ctx.state + record.value.values
+
+
+def test_a_state_in_order_may_be_an_array() -> None:
+    topology = mw.Topology("t")
+    topology.source("samples", Sample).key_by("sensor").ordered_by_time().process("sums", Summed, {})
+    harness = TopologyHarness(topology)
+    for _ in range(2):
+        harness.send("samples", Sample("a", np.ones(3)), NOON)
+    harness.finish()
+    assert harness.state("sums", "a").state.tolist() == [2, 2, 2]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (np.float32, np.float32(NAN)),
+        (float, np.float64(NAN)),
+        (list[np.float32], [np.float32(NAN), np.float32(1)]),
+        (deque[float], deque([1.0, NAN])),
+        (deque[NDArray[np.float64]], deque([np.ones(2), np.array([NAN])])),
+        (deque[deque[np.float32]], deque([deque([np.float32(NAN)])])),
+    ],
+)
+def test_nan_and_arrays_are_read_in_any_container(kind: Any, value: Any) -> None:
+    codec, of_states = codec_for(kind, "stream 's'"), state_codec_for(kind | None, "computation 'c'")
+    for encoded, decode in ((codec.verify(value), codec.decode), (of_states.verify(value), of_states.decode)):
+        back = decode(encoded)
+        assert repr(back) == repr(kind(value) if kind is float else value)
+
+
+@pytest.mark.parametrize(("value", "other"), [(np.float32(NAN), 1.0), (1.0, NAN), (np.array(NAN), NAN), ("nan", NAN)])
+def test_nan_equals_nothing_but_nan(value: Any, other: Any) -> None:
+    assert difference(value, other) is not None
 
 
 def test_a_state_that_is_changed_to_another_dtype_is_refused() -> None:

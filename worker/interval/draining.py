@@ -50,6 +50,7 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         input_names={},
         process_record={},
         process_timer=nothing.process_timer,
+        never_late=frozenset(),
         diverted={},
         outputs={},
         derived={},

@@ -186,9 +186,12 @@ class Sealer:
         made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
         records = sum(len(indexes) for _, indexes in consumed)
-        late = sum(self._late(receipt, indexes) for receipt, indexes in consumed)
-        if self._setup.program.options.late.action is LateAction.DROP:
-            dropped += late
+        late, drops = 0, self._setup.program.options.late.action is LateAction.DROP
+        for receipt, indexes in consumed:
+            found = self._late(receipt, indexes)
+            late += found
+            if drops and receipt.delivery.stream not in self._setup.program.never_late:
+                dropped += found
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
         entry = IntervalEntry(
             FORMAT,

@@ -210,7 +210,8 @@ class Runner:
             program.process_record[stream],
             program.input_names[stream],
         )
-        weak, is_async, late_action = not program.options.strong, program.record_is_async, program.options.late.action
+        weak, is_async = not program.options.strong, program.record_is_async
+        late_action = LateAction.PROCESS if stream in program.never_late else program.options.late.action
         watermark, shown = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
         budget = self._setup.settings.batch_bytes - batch.size
         consume = batch.consumed_of(receipt).append
