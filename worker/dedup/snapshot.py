@@ -10,6 +10,7 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
+from millwheel.worker.dedup.known_sequencers import group_of_life
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.results import FORMAT, DedupError, decode_positions, decode_sequencer, encode_positions
@@ -57,7 +58,8 @@ def _blob(rows: list[bytes]) -> bytes:
 def _rows(tables: Tables) -> Iterator[Row]:
     yield ["counter", tables.segment_number]
     for row in tables.sequencers.rows():
-        yield ["sequencer", *row]
+        if group_of_life(row[1]) not in tables.uncommitted_floors:
+            yield ["sequencer", *row]
     for source in tables.positions.values():
         pieces = [[p.interval.start, p.interval.end, p.mark, sorted(p.holes)] for p in source.pieces]
         yield ["sequence", source.sequence, source.origin, pieces]
@@ -132,8 +134,15 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
 
     Known facts are united. If one parent has no marks for a sequence, then its keys have none here either. The sequence
     may have been retired there, so it must be looked up before it is admitted.
+
+    A parent that has not heard of an injector group's newest life knows nothing of that life.
     """
+    rows = [row for parent in parents for row in parent.sequencers.rows()]
+    for row in rows:
+        if group_of_life(row[1]):
+            tables.sequencers.learn(*row)
     for parent in parents:
+        _end_former_lives(parent, tables)
         for row in parent.sequencers.rows():
             tables.sequencers.learn(*row)
     for name in dict.fromkeys(name for parent in parents for name in parent.positions):
@@ -147,6 +156,14 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
         for query in parent.queries.values():
             if query.completed is not None:
                 tables.query(query.query).inherit(query)
+
+
+def _end_former_lives(parent: Tables, child: Tables) -> None:
+    """Raise the floors of a parent to those that the child knows."""
+    for _, span, floor in child.sequencers.rows():
+        group = group_of_life(span)
+        if group and parent.sequencers.learn("", span, floor):
+            parent.end_former_life(group)
 
 
 def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) -> PositionSource:
