@@ -89,18 +89,20 @@ class Dedup(DuplicateCheck):
         of the new life that arrives before this call, or a delta of the former life that is committed after it.
 
         ``first``: this owner knew of no life before. An earlier version may have served the present life without its
-        floor. Then the journal has a sequencer of the present life, and the ids stay.
+        floor. Then the journal has a sequencer of the present life. The ids stay, and the life has no floor here.
         """
         tables, news = self.tables, self._news
-        if floor <= tables.sequencers.floor(group):
+        if floor <= max(tables.sequencers.floor(group), tables.lives_without_floor.get(group, 0)):
+            return
+        if first and tables.sequencers.has_above(group, floor):
+            tables.lives_without_floor[group] = floor
             return
         for sequence in tables.sequences_of(group):
             self._marks.pop(sequence, None)
         span = life_span(group)
         news.admitted = [row for row in news.admitted if not row[1].startswith(span)]
         news.horizons = [row for row in news.horizons if row[0] != group]
-        if not (first and tables.sequencers.has_above(group, floor)):
-            tables.end_former_life(group)
+        tables.end_former_life(group)
         tables.uncommitted_floors.add(group)
         self._learn("", span, floor)
 

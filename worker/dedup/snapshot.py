@@ -10,7 +10,7 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
-from millwheel.worker.dedup.known_sequencers import group_of_life
+from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.results import FORMAT, DedupError, decode_positions, decode_sequencer, encode_positions
@@ -57,8 +57,9 @@ def _blob(rows: list[bytes]) -> bytes:
 
 def _rows(tables: Tables) -> Iterator[Row]:
     yield ["counter", tables.segment_number]
+    left_out = tuple(map(life_span, tables.uncommitted_floors))
     for row in tables.sequencers.rows():
-        if group_of_life(row[1]) not in tables.uncommitted_floors:
+        if not (isinstance(row[1], str) and row[1].startswith(left_out)):
             yield ["sequencer", *row]
     for source in tables.positions.values():
         pieces = [[p.interval.start, p.interval.end, p.mark, sorted(p.holes)] for p in source.pieces]
@@ -159,11 +160,14 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
 
 
 def _end_former_lives(parent: Tables, child: Tables) -> None:
-    """Raise the floors of a parent to those that the child knows."""
+    """Raise the floors of a parent to those that the child knows. An earlier version's parent may have none."""
     for _, span, floor in child.sequencers.rows():
         group = group_of_life(span)
-        if group and parent.sequencers.learn("", span, floor):
-            parent.end_former_life(group)
+        if group and floor > parent.sequencers.floor(group):
+            known = parent.sequencers.has_above(group, floor)
+            parent.sequencers.learn("", span, floor)
+            if not known:
+                parent.end_former_life(group)
 
 
 def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) -> PositionSource:

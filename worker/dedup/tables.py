@@ -16,8 +16,8 @@ __all__ = ["Tables"]
 class Tables:
     """Sequences, opaque sources, queries and sequencers of one receiving interval."""
 
-    __slots__ = ("cache", "interval", "journal", "opaque", "positions", "queries", "segment_number", "sequencers",
-                 "uncommitted_floors")  # fmt: skip
+    __slots__ = ("cache", "interval", "journal", "lives_without_floor", "opaque", "positions", "queries",
+                 "segment_number", "sequencers", "uncommitted_floors")  # fmt: skip
 
     def __init__(self, interval: KeyInterval, journal: str, cached_segments: int) -> None:
         self.interval = interval
@@ -31,6 +31,8 @@ class Tables:
         self.uncommitted_floors: set[str] = set()
         """Injector groups whose floor is in no committed delta yet. A snapshot leaves these floors out, because a delta
         of the former life may be committed after it."""
+        self.lives_without_floor: dict[str, int] = {}
+        """The lives that an earlier version has served, by injector group. The ids here are theirs."""
 
     def sequence(self, name: str) -> PositionSource:
         """The sequence. An unknown one is created, with all keys admitted."""

@@ -104,10 +104,18 @@ def test_ids_of_the_present_life_stay_without_its_floor(ids: DeliveryIds) -> Non
     """An earlier version served the present life, and journaled no floor."""
     solo = Solo(Seen())
     assert answers(solo, ids, sender(9)) == [ACKED]
-    solo = Solo(Seen(), entries=solo.entries, early=[CatalogChanged(frozenset({INJECTOR}), lives=PRESENT)])
-    commits = solo.state.journal.committed
-    assert answers(solo, ids, sender(9)) == [ACKED]
-    assert solo.state.journal.committed == commits
+    shown = CatalogChanged(frozenset({INJECTOR}), lives=PRESENT)
+    for _ in range(3):
+        solo = Solo(Seen(), entries=solo.entries, early=[shown])
+        solo.handle(shown)
+        commits = solo.state.journal.committed
+        assert answers(solo, ids, sender(9)) == [ACKED]
+        assert solo.state.journal.committed == commits
+        assert answers(solo, OpaqueIds([id_of(commits + 100)]), sender(9)) == [ACKED]
+        assert solo.state.journal.committed == commits + 1
+    begins(solo, {INJECTOR: 11})
+    assert answers(solo, ids, sender(12)) == [ACKED]
+    assert solo.state.journal.committed == commits + 2
 
 
 @pytest.mark.guarantee("G7", section="4.5")
