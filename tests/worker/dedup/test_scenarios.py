@@ -292,3 +292,23 @@ def test_a_retired_process_may_send_in_its_streams_next_life() -> None:
     dedup.begin_life("injector/in", 5)
     commit(dedup, OpaqueIds([X]), sender=Sender("injector/in/spark", 6, None, "injector/in"))
     assert judge(restored(dedup), OpaqueIds([X]), sender=SPARK).outcome is CheckOutcome.REFUSED_SEQUENCER
+
+
+@pytest.mark.guarantee("G1", section="6.2")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(OpaqueIds([X]), OpaqueIds([Y])), (PositionIds("in/p", 0, [1]), PositionIds("in/p", 0, [0]))],
+)
+def test_a_replayed_floor_drops_ids_of_earlier_entries(old: DeliveryIds, new: DeliveryIds) -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    entries = [commit(dedup, old, sender=SPARK)]
+    dedup.begin_life("injector/in", 5)
+    present = Sender("injector/in/spark", 6, None, "injector/in")
+    entries.append(commit(dedup, new, sender=present))
+    restarted = Dedup(ALL_KEYS, "r1")
+    for entry in entries:
+        restarted.replay(entry)
+    restarted.begin_life("injector/in", 5, first=True)
+    for one in (dedup, restarted):
+        assert judge(one, new, sender=present).duplicates, "a copy in the present life"
+        assert commit(one, old, sender=present)
