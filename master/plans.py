@@ -92,6 +92,7 @@ class Planner:
             request_id=request.request_id,
             cancelled_by=known.cancelled_by if known is not None else (),
         )
+        self._begin_lives(record)
         for computation in spec.computations:
             self._add(record, computation)
         self._builder.put(keys.topology_key(spec.name), record)
@@ -140,6 +141,7 @@ class Planner:
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
         record.spec.CopyFrom(spec)
+        self._begin_lives(record)
         record.version += 1
         record.request_id = request.request_id
         for computation in spec.computations:
@@ -161,6 +163,22 @@ class Planner:
             self._builder.delete(keys.injector_key(*place))
         up_to = self._builder.drawn_before
         return tuple((injector_group(stream), up_to) for stream in sorted({stream for stream, _ in left}))
+
+    def _begin_lives(self, record: catalog.TopologyRecord) -> None:
+        """State for each injected stream of the topology when its present life began.
+
+        Invariant: a number identifies one life of a stream, and it is above all sequencers of the former lives. A
+        stream lives while a live topology injects it. So an update can end a life, and a later one begin the next (G1,
+        G7, G8).
+        """
+        living, floors = self._known.injector_lives(), self._known.injector_floors()
+        record.injected_since.clear()
+        for stream in record.spec.streams:
+            group = injector_group(stream.name)
+            if stream.injected and group in floors:
+                record.injected_since[stream.name] = floors[group]
+            elif stream.injected and group not in living:
+                record.injected_since[stream.name] = self._builder.drawn_before + 1
 
     def _end_earlier_logs(self, spec: specs.TopologySpec) -> None:
         """Delete the logs of streams that are re-created before their earlier logs were retired (G1, G7).

@@ -15,6 +15,7 @@ import msgspec
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.store.contract import TERMINAL_SEQUENCER
 
 __all__ = ["IdFacts", "OpaqueFacts", "Range", "SequenceFacts", "SequencerFact", "highest_sequencers"]
 
@@ -133,7 +134,7 @@ class IdFacts:
         elif kind == "batch":
             self.batches.setdefault(row[0], {}).setdefault(row[1], set()).update(_split(row[2]))
         elif kind == "sequencer":
-            self.sequencers.append(_sequencer(row))
+            self._learn(_sequencer(row))
         elif kind != "counter":
             raise ValueError(f"ids of an unknown kind: {kind!r}")
 
@@ -145,7 +146,8 @@ class IdFacts:
             return
         assert len(wire) == _COLUMNS, wire
         _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
-        self.sequencers += map(_sequencer, sequencers)
+        for row in sequencers:
+            self._learn(_sequencer(row))
         for name, origin in admitted:
             self.positions.setdefault(name, SequenceFacts()).admit(self.keys)
             self.positions[name].origin = origin
@@ -166,6 +168,21 @@ class IdFacts:
             self.opaque.setdefault(group, OpaqueFacts()).remember(collect, _split(blob))
         for query, batch, blob in batches:
             self.batches.setdefault(query, {}).setdefault(batch, set()).update(_split(blob))
+
+    def _learn(self, fact: SequencerFact) -> None:
+        """A floor of an injector group ends all facts of its former lives: those that were stated before it."""
+        _, span, number = fact
+        if isinstance(span, str) and span.endswith("/"):
+            self.opaque.pop(span[:-1], None)
+            self.positions = {name: one for name, one in self.positions.items() if not one.origin.startswith(span)}
+            self.sequencers = [
+                one
+                for one in self.sequencers
+                if not (
+                    isinstance(one[1], str) and one[1].startswith(span) and not number <= one[2] < TERMINAL_SEQUENCER
+                )
+            ]
+        self.sequencers.append(fact)
 
     def inherit(self, parent: IdFacts) -> None:
         """Copy a parent's facts about the keys of this receiver."""

@@ -212,7 +212,8 @@ class CatalogChanged:
     ``groups`` are those whose watermarks the input watermark follows now. ``slack`` is, for each sending injector, how
     far its watermark must have passed a record before the opaque id is forgotten, in microseconds of event time. None:
     unchanged. ``retired`` are journals under which no interval sends any more. ``ended_injectors`` and
-    ``ended_queries`` are all injector processes (by sender name) and queries that an operator has retired.
+    ``ended_queries`` are all injector processes (by sender name) and queries that an operator has retired. ``lives``
+    is, for each sending injector group, the floor of its stream's present life: its sequencers are not below it.
     """
 
     groups: frozenset[str]
@@ -220,6 +221,7 @@ class CatalogChanged:
     retired: frozenset[str] = frozenset()
     ended_injectors: frozenset[str] = frozenset()
     ended_queries: frozenset[str] = frozenset()
+    lives: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

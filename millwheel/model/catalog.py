@@ -385,17 +385,30 @@ class Catalog:
         return {stream: frozenset(origins) for stream, origins in found.items()}
 
     def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
-        """By injector group: the topologies that accept its records, each with its time of submission (microseconds).
+        """By injector group: the topologies that accept its records, each with the number of the stream's life.
 
-        A stream that is removed and created again gets another value, because the new topology has another time.
+        A stream that is removed and created again gets another value. If a master has stored no number, the value has
+        the time of the topology's submission, in microseconds.
         """
         found: dict[str, tuple[tuple[str, int], ...]] = {}
         for name, record in self.live_topologies():
             for stream in record.spec.streams:
                 if stream.injected:
                     group = injector_group(stream.name)
-                    found[group] = (*found.get(group, ()), (name, record.submitted_at_us))
+                    found[group] = (
+                        *found.get(group, ()),
+                        (name, record.injected_since.get(stream.name, record.submitted_at_us)),
+                    )
         return found
+
+    def injector_floors(self) -> dict[str, int]:
+        """By injector group: the number at which the present life of its stream began, if it is known."""
+        return {
+            injector_group(stream.name): record.injected_since[stream.name]
+            for _, record in self.live_topologies()
+            for stream in record.spec.streams
+            if stream.injected and stream.name in record.injected_since
+        }
 
     def consumers(self, stream: str) -> tuple[Consumer, ...]:
         """All consumers of ``stream``: computations of topologies that are not yet drained, and the stream's log."""

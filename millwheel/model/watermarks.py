@@ -142,6 +142,11 @@ class InputWatermark:
             return False
         return self._raise()
 
+    def restart(self, group: str) -> None:
+        """The group begins another life: its value is not known, and the input watermark stays."""
+        if group in self._groups:
+            self._groups[group] = MIN_TIMESTAMP
+
     def update(self, watermarks: Mapping[str, int]) -> bool:
         """Apply broadcast values. Values of unrelated computations, and older values, have no effect.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.dedup.batches import BatchQuery
 from millwheel.worker.dedup.dedup import Dedup
+from millwheel.worker.shell.notices import HostNotices
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -54,6 +55,30 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_a_sequence_with_records_on_their_way_is_not_forgotten",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "lives-share-ids",
+    "G1",
+    "what is known of an injector group belongs to one life of its stream",
+    Dedup.begin_life,
+    "tables.end_former_life(group)",
+    "pass",
+    seeds=0,
+    test="tests/worker/interval/test_stream_lives.py::test_a_new_life_repeats_the_ids_of_the_former_one",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "injectors-ahead-of-the-catalog",
+    "G1",
+    "an interval gets records of a new life when it has received that life",
+    HostNotices.knows,
+    "record.sequencer < sender.sequencer",
+    "False",
+    seeds=0,
+    test="tests/worker/test_worker.py::test_a_host_gets_no_record_of_an_injector_it_is_behind",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -537,3 +537,43 @@ def test_a_drain_that_has_ended_leaves_nothing_behind() -> None:
     waiting["long-ago"] = ["its injectors"]
     master.tick(int(seconds(5)))
     assert "long-ago" not in drains._through | drains._waiting.keys()  # noqa: SLF001  # what is kept of ended ones shows nowhere else
+
+
+@pytest.mark.guarantee("G7", section="7.1")
+def test_each_life_of_an_injected_stream_has_its_number() -> None:
+    """A life was known by the topology's time of submission. Two updates begin another life without changing that."""
+    world = World()
+    master = Master(world)
+    group = "injector/zeitgeist/queries"
+
+    def floor() -> int | None:
+        return world.catalog().injector_floors().get(group)
+
+    whole = topology()
+    without = topology()
+    del without.streams[:]
+    without.streams.append(source("zeitgeist/other"))
+    del without.computations[:]
+    without.computations.append(computation("w", {"zeitgeist/other": "k"}, []))
+    master.call(SubmitTopology(whole, "r1"))
+    first = floor()
+    opened = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    reads = computation("r", {"zeitgeist/queries": "q"}, ["other"])
+    master.call(SubmitTopology(topology("reader", [external("zeitgeist/queries")], [reads]), "r2"))
+    assert first is not None
+    assert first <= opened
+    assert floor() == first, "a reader begins no life"
+    lives = world.catalog().injector_lives()
+    master.call(UpdateTopology(without, "u1", 0))
+    assert floor() is None
+    master.call(UpdateTopology(whole, "u2", 0))
+    second = floor()
+    assert second is not None
+    assert second > opened
+    assert world.catalog().injector_lives() != lives
+    assert master.call(OpenInjector("zeitgeist/queries", "p")).sequencer >= second
+    master.call(CancelTopology("zeitgeist"))
+    master.call(SubmitTopology(whole, "r3"))
+    third = floor()
+    assert third is not None
+    assert third > second

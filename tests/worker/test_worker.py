@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from millwheel.client.watermark_streams import PendingOf
-from millwheel.coordination.contract import Put
+from millwheel.coordination.contract import Change, Put
 from millwheel.model.catalog import OwnedInterval
-from millwheel.model.catalog_keys import chunk_key, topology_key, worker_key
+from millwheel.model.catalog_keys import chunk_key, injector_key, topology_key, worker_key
+from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP
@@ -301,6 +302,36 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     one.notices.notify()
     await until(lambda: new.of(GroupWatermarks))
     assert new.of(GroupWatermarks) == [GroupWatermarks({})]
+    await one.notices.watch.close()
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path) -> None:
+    """A stream's new life is in the same or an older revision. The host took its first records for known ones."""
+    one = worker(tmp_path)
+    hosted(one, "c.1.j1", 4)
+    host = one.hosts.hosted["c.1.j1"].host
+    key = injector_key("t/s", "p")
+
+    def opened(sequencer: int, revision: int) -> None:
+        record = catalog.InjectorRecord(stream="t/s", process="p", sequencer=sequencer)
+        one.catalog.apply([Change(key, record.SerializeToString(), revision)])
+
+    def known(sequencer: int) -> bool:
+        return one.notices.knows(host, Sender("injector/t/s/p", sequencer, None, "injector/t/s"))
+
+    assert one.notices.knows(host, Sender("b.1.j1", 3, ALL_KEYS, "b.1"))
+    assert not known(3)
+    opened(3, 1)
+    assert not known(3), "the host has not received this catalog"
+    one.notices.notify()
+    assert known(3)
+    assert not known(7), "the catalog is behind"
+    opened(7, 2)
+    assert not known(7)
+    one.notices.notify()
+    assert known(7)
     await one.notices.watch.close()
     await one.ownership.drop_all()
 

@@ -16,6 +16,7 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
     dedup.abandon(verdict, indexes | None)                     # give up fresh records (refused as full)
     dedup.admit(sequence); dedup.retire(sequence)              # after UNKNOWN_SEQUENCE, after a change of the catalog
     dedup.retire_injector(origin); dedup.retire_query(query)   # when an operator retires them
+    dedup.begin_life(group, floor)                             # the catalog shows a new life of an injected stream
     dedup.learn(computation, sequencers)                       # an authority broadcast: first its sequencers,
     dedup.advance(computation, watermark, slack)               # then its value, which collects opaque ids
     for sealed in dedup.seal(): ...                            # write sealed.ids and sealed.filter as base parts,

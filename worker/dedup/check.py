@@ -10,7 +10,7 @@ from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup.batches import BatchSource
-from millwheel.worker.dedup.known_sequencers import Span
+from millwheel.worker.dedup.known_sequencers import Span, group_of_life
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
@@ -93,6 +93,8 @@ class DuplicateCheck:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
             source = self.tables.admit(ids.sequence, sender.name)
             self._news.admitted.append((ids.sequence, sender.name))
+            # A replay retires last. The retired one was of a former life.
+            self._news.retired = [sequence for sequence in self._news.retired if sequence != ids.sequence]
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
         verdict._source = source
@@ -150,8 +152,9 @@ class DuplicateCheck:
             if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
                 raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
             source, ids = verdict._source, _ids_of(verdict, indexes)
-            if not ids:
+            if not ids or self._is_former(source):
                 continue
+            delta.sources.append(source)
             if isinstance(source, PositionSource):
                 positions.setdefault(source.sequence, []).extend(ids)
             elif isinstance(source, OpaqueSource):
@@ -170,13 +173,20 @@ class DuplicateCheck:
     def committed(self, delta: IdDelta) -> None:
         """The delta's entry is in the journal: its ids are committed."""
         tables = self.tables
+        former = {source.sequence if isinstance(source, PositionSource) else source.group
+                  for source in delta.sources if self._is_former(source)}  # fmt: skip
         for sequence, positions in delta.positions:
+            if sequence in former:
+                continue
             source = tables.positions.get(sequence)
             if source is None:
                 raise DedupError(f"sequence {sequence} was retired with records of it in flight")
             source.commit(positions)
         for group, collect, ids in delta.opaque:
-            tables.opaque[group].commit(collect, ids)
+            if group not in former:
+                tables.opaque[group].commit(collect, ids)
+        for _, span, _ in delta.sequencers:
+            tables.uncommitted_floors.discard(group_of_life(span))
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
 
@@ -189,6 +199,13 @@ class DuplicateCheck:
             verdict.unsure.pop(index, None)
         if ids:
             source.pending.settle(ids)
+
+    def _is_former(self, source: object) -> bool:
+        """Whether the source belongs to a former life of its stream. Its ids need not be remembered: later copies of
+        its records are below the floor."""
+        if isinstance(source, PositionSource):
+            return self.tables.positions.get(source.sequence) is not source and bool(source.origin)
+        return isinstance(source, OpaqueSource) and self.tables.opaque.get(source.group) is not source
 
     def retire(self, sequence: str) -> None:
         """The sequence is retired: all its records were ACKed. Later deliveries of it get UNKNOWN_SEQUENCE.

@@ -9,6 +9,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck
+from millwheel.worker.dedup.known_sequencers import life_span
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 
@@ -78,6 +79,32 @@ class Dedup(DuplicateCheck):
         for sequence in sequences:
             if sequence.startswith(own):
                 self.retire(sequence)
+
+    def begin_life(self, group: str, floor: int, *, first: bool = False) -> None:
+        """The catalog shows a life of an injector group: its sequencers are not below ``floor``.
+
+        Invariant: what is known of a group belongs to one life of its stream (G1, G8). The floor is journaled with the
+        next ids, before any id of the new life. It refuses all later deliveries of the former lives. So their ids,
+        their positions and their horizon are dropped with it, here and in each replay. Who could break it: a delivery
+        of the new life that arrives before this call, or a delta of the former life that is committed after it.
+
+        ``first``: this owner knew of no life before. An earlier version may have served the present life without its
+        floor. Then the journal has a sequencer of the present life. The ids stay, and the life has no floor here.
+        """
+        tables, news = self.tables, self._news
+        if floor <= max(tables.sequencers.floor(group), tables.lives_without_floor.get(group, 0)):
+            return
+        if first and tables.sequencers.has_above(group, floor):
+            tables.lives_without_floor[group] = floor
+            return
+        for sequence in tables.sequences_of(group):
+            self._marks.pop(sequence, None)
+        span = life_span(group)
+        news.admitted = [row for row in news.admitted if not row[1].startswith(span)]
+        news.horizons = [row for row in news.horizons if row[0] != group]
+        tables.end_former_life(group)
+        tables.uncommitted_floors.add(group)
+        self._learn("", span, floor)
 
     def learn(self, group: str, sequencers: Iterable[tuple[KeyInterval | str, int]]) -> None:
         """The authority broadcast sequencers of a sending group, by producing keys or by injector process.

@@ -2,6 +2,9 @@
 
 A sender whose sequencer is lower than a known one for any of its keys has a successor. Its deliveries are refused, not
 ACKed. The successor sends everything that is still outstanding.
+
+A stream that goes away and comes back has another *life* under the same injector group. The *floor* of a life is a
+number above all sequencers of the former lives. Deliveries below it are refused.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-__all__ = ["SequencerMap", "SequencerRow", "Span"]
+from millwheel.store.contract import TERMINAL_SEQUENCER
+
+__all__ = ["SequencerMap", "SequencerRow", "Span", "group_of_life", "life_span"]
 
 Span = tuple[bytes, bytes | None] | str
 """Producing keys as (start, end), or an injector process (its ``origin``)."""
@@ -18,6 +23,16 @@ SequencerRow = tuple[str, Span, int]
 """(group or "" for an injector process, span, sequencer)."""
 
 _FIRST_KEY: Final = b""
+
+
+def life_span(group: str) -> str:
+    """The span of the floor of an injector group: no process has the empty name."""
+    return f"{group}/"
+
+
+def group_of_life(span: Span) -> str:
+    """The injector group whose floor the span names. Empty for any other span."""
+    return span[:-1] if isinstance(span, str) and span.endswith("/") else ""
 
 
 class _Steps:
@@ -73,15 +88,23 @@ class SequencerMap:
     def highest(self, group: str, span: Span) -> int:
         """The highest sequencer known for any key in ``span``."""
         if isinstance(span, str):
-            return self._injectors.get(span, 0)
+            return max(self._injectors.get(span, 0), self._injectors.get(life_span(group), 0))
         steps = self._keys.get(group)
         return steps.highest(*span) if steps else 0
 
     def learn(self, group: str, span: Span, sequencer: int) -> bool:
-        """Raise the sequencers in ``span``. Returns whether that changed anything."""
+        """Raise the sequencers in ``span``. Returns whether that changed anything.
+
+        The floor of an injector group replaces what is known of the processes of the group's former lives.
+        """
         if isinstance(span, str):
             if self._injectors.get(span, 0) >= sequencer:
                 return False
+            if group_of_life(span):
+                former = [one for one, n in self._injectors.items()
+                          if one.startswith(span) and not sequencer <= n < TERMINAL_SEQUENCER]  # fmt: skip
+                for origin in former:
+                    del self._injectors[origin]
             self._injectors[span] = sequencer
         else:
             steps = self._keys.setdefault(group, _Steps())
@@ -92,9 +115,20 @@ class SequencerMap:
         self.current.clear()
         return True
 
+    def floor(self, group: str) -> int:
+        """The floor of an injector group's present life. 0: none is known."""
+        return self._injectors.get(life_span(group), 0)
+
+    def has_above(self, group: str, floor: int) -> bool:
+        """Whether a process of the injector group has a known sequencer of at least ``floor``."""
+        span = life_span(group)
+        known = (number for origin, number in self._injectors.items() if origin.startswith(span) and origin != span)
+        return any(floor <= number < TERMINAL_SEQUENCER for number in known)
+
     def rows(self) -> list[SequencerRow]:
-        """The whole map, as rows that ``learn`` accepts."""
+        """The whole map, as rows that ``learn`` accepts. Floors come first, because they replace other rows."""
         found: list[SequencerRow] = [("", origin, number) for origin, number in self._injectors.items()]
+        found.sort(key=lambda row: not group_of_life(row[1]))
         for group, steps in self._keys.items():
             ends: list[bytes | None] = [*steps.starts[1:], None]
             for start, end, number in zip(steps.starts, ends, steps.values, strict=True):

@@ -165,7 +165,8 @@ class IdDelta:
     """The facts of one commit. The ids are those that the commit consumes. The other facts are new since the previous
     take.
 
-    Only ``positions``, ``opaque`` and ``batches`` must not be lost. The other facts let a takeover forget what the
+    Only ``positions``, ``opaque`` and ``batches`` must not be lost. A floor in ``sequencers`` also drops what earlier
+    deltas say of its group. The other facts let a takeover forget what the
     previous owner had forgotten.
     """
 
@@ -180,6 +181,8 @@ class IdDelta:
     sequencers: list[SequencerRow] = field(default_factory=list)
     horizons: list[tuple[str, int, int]] = field(default_factory=list)
     """(group, its watermark, the collection horizon that follows from it)."""
+    sources: list[Any] = field(default_factory=list, compare=False, repr=False)
+    """The objects that the ids were taken from. In memory only."""
 
     def to_wire(self) -> list[Any]:
         """Lists, strings, ints and bytes for the journal entry's MessagePack. Empty if there are no facts."""

@@ -10,6 +10,7 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
+from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.results import FORMAT, DedupError, decode_positions, decode_sequencer, encode_positions
@@ -56,8 +57,10 @@ def _blob(rows: list[bytes]) -> bytes:
 
 def _rows(tables: Tables) -> Iterator[Row]:
     yield ["counter", tables.segment_number]
+    left_out = tuple(map(life_span, tables.uncommitted_floors))
     for row in tables.sequencers.rows():
-        yield ["sequencer", *row]
+        if not (isinstance(row[1], str) and row[1].startswith(left_out)):
+            yield ["sequencer", *row]
     for source in tables.positions.values():
         pieces = [[p.interval.start, p.interval.end, p.mark, sorted(p.holes)] for p in source.pieces]
         yield ["sequence", source.sequence, source.origin, pieces]
@@ -132,8 +135,15 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
 
     Known facts are united. If one parent has no marks for a sequence, then its keys have none here either. The sequence
     may have been retired there, so it must be looked up before it is admitted.
+
+    A parent that has not heard of an injector group's newest life knows nothing of that life.
     """
+    rows = [row for parent in parents for row in parent.sequencers.rows()]
+    for row in rows:
+        if group_of_life(row[1]):
+            tables.sequencers.learn(*row)
     for parent in parents:
+        _end_former_lives(parent, tables)
         for row in parent.sequencers.rows():
             tables.sequencers.learn(*row)
     for name in dict.fromkeys(name for parent in parents for name in parent.positions):
@@ -147,6 +157,17 @@ def inherit(tables: Tables, parents: Sequence[Tables]) -> None:
         for query in parent.queries.values():
             if query.completed is not None:
                 tables.query(query.query).inherit(query)
+
+
+def _end_former_lives(parent: Tables, child: Tables) -> None:
+    """Raise the floors of a parent to those that the child knows. An earlier version's parent may have none."""
+    for _, span, floor in child.sequencers.rows():
+        group = group_of_life(span)
+        if group and floor > parent.sequencers.floor(group):
+            known = parent.sequencers.has_above(group, floor)
+            parent.sequencers.learn("", span, floor)
+            if not known:
+                parent.end_former_life(group)
 
 
 def _inherit_sequence(interval: KeyInterval, sources: Sequence[PositionSource]) -> PositionSource:

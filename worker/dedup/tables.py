@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.dedup.batches import BatchQuery
-from millwheel.worker.dedup.known_sequencers import SequencerMap
+from millwheel.worker.dedup.known_sequencers import SequencerMap, group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
 from millwheel.worker.dedup.results import IdDelta
@@ -16,7 +16,8 @@ __all__ = ["Tables"]
 class Tables:
     """Sequences, opaque sources, queries and sequencers of one receiving interval."""
 
-    __slots__ = ("cache", "interval", "journal", "opaque", "positions", "queries", "segment_number", "sequencers")
+    __slots__ = ("cache", "interval", "journal", "lives_without_floor", "opaque", "positions", "queries",
+                 "segment_number", "sequencers", "uncommitted_floors")  # fmt: skip
 
     def __init__(self, interval: KeyInterval, journal: str, cached_segments: int) -> None:
         self.interval = interval
@@ -27,6 +28,11 @@ class Tables:
         self.queries: dict[str, BatchQuery] = {}
         self.sequencers = SequencerMap()
         self.segment_number = 0
+        self.uncommitted_floors: set[str] = set()
+        """Injector groups whose floor is in no committed delta yet. A snapshot leaves these floors out, because a delta
+        of the former life may be committed after it."""
+        self.lives_without_floor: dict[str, int] = {}
+        """The lives that an earlier version has served, by injector group. The ids here are theirs."""
 
     def sequence(self, name: str) -> PositionSource:
         """The sequence. An unknown one is created, with all keys admitted."""
@@ -61,10 +67,27 @@ class Tables:
         source.admit()
         return source
 
+    def end_former_life(self, group: str) -> None:
+        """Drop the opaque ids and the sequences of the injector group's former lives.
+
+        Invariant: all ids here of a group are of one life. A record of a new life may have the id of one of a former
+        life. The floor of the new life refuses each later copy of the former life's records.
+        """
+        self.opaque.pop(group, None)
+        for name in self.sequences_of(group):
+            del self.positions[name]
+
+    def sequences_of(self, group: str) -> list[str]:
+        """The sequences that processes of the injector group send."""
+        return [name for name, source in self.positions.items() if source.origin.startswith(life_span(group))]
+
     def replay(self, delta: IdDelta) -> None:
         """Apply a committed delta. Sequencers come first: an id may be forgotten only once its old senders are
         refused."""
         for row in delta.sequencers:
+            group = group_of_life(row[1])
+            if group and row[2] >= self.sequencers.floor(group):
+                self.end_former_life(group)
             self.sequencers.learn(*row)
         for sequence, origin in delta.admitted:
             self.admit(sequence, origin)

@@ -35,6 +35,8 @@ class Built:
     bindings: list[OutputBinding] = field(default_factory=list)
     log_of: str = ""
     """The stream whose log the core is. Empty for a computation's interval."""
+    feedback: tuple[str, ...] = ()
+    """The streams whose records it also receives."""
     code: topology.CodeReference | None = None
     """The user code that it runs. None: no code."""
     clock: Callable[[], int] = wall_now
@@ -90,7 +92,7 @@ class Builder:
         config = self._config(owned, inputs, feedback)
         meter = HookMeter(perf_counter, self._slow_hook)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
-        return Built(core, inputs, list(outputs.values()), code=code)
+        return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
 
     def _config(self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str]) -> IntervalConfig:
         interval = owned.interval
@@ -128,6 +130,11 @@ class Builder:
             _retention(record.retention),
         )
         return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
+
+    def lives(self, inputs: Iterable[str]) -> dict[str, int]:
+        """The floor of each injected stream's life."""
+        floors = self._catalog.injector_floors()
+        return {group: floors[group] for group in map(injector_group, inputs) if group in floors}
 
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""

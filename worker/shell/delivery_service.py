@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from millwheel.model.deliveries import Sender
 from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
@@ -81,9 +82,16 @@ class DeliveryService(DeliveryServiceServicer):
         self,
         hosted: Mapping[str, RunningInterval],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
+        knows: Callable[[Any, Sender], bool] = lambda host, sender: True,
     ) -> None:
-        """``hosted``: the intervals here, by journal. ``prepare``: answers ``PrepareRecords``."""
+        """
+        Args:
+            hosted: The intervals here, by journal.
+            prepare: Answers ``PrepareRecords``.
+            knows: Whether the host has received a catalog at least as new as the sender.
+        """
         self._hosted = hosted
+        self._knows = knows
         self._prepare = prepare
 
     async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
@@ -122,5 +130,9 @@ class DeliveryService(DeliveryServiceServicer):
             delivery = decode_delivery(request, channel)
         except ValueError as error:
             channel.reply(request.token, wire.DELIVERY_OUTCOME_INVALID, (), str(error))
+            return
+        if not self._knows(hosted.host, delivery.sender):
+            message = "the catalog of this worker is older than the sender"
+            channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(delivery.keys)), message)
             return
         hosted.host.post(delivery)

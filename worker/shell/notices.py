@@ -10,6 +10,9 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import jittered
 from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import injector_key
+from millwheel.model.deliveries import Sender
+from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
@@ -44,6 +47,8 @@ class HostNotices:
         self._reported_retired: frozenset[str] = frozenset()
         self._posted: dict[CoreHost, CatalogChanged] = {}
         """What each host last received of the catalog."""
+        self._revision = 0
+        """The revision of the catalog that the hosts last received."""
         self._computations: frozenset[str] = frozenset()
         """The incarnations in the catalog when the hosts last received it."""
 
@@ -61,17 +66,18 @@ class HostNotices:
             # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self.forget_dead_later(*hosted)
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
-        by_inputs: dict[tuple[str, ...], CatalogChanged] = {}
-        for inputs in {one.built.inputs: None for one in hosted}:
+        by_inputs: dict[tuple[tuple[str, ...], tuple[str, ...]], CatalogChanged] = {}
+        for inputs, feedback in {(one.built.inputs, one.built.feedback): None for one in hosted}:
             groups, slack = builder.groups(inputs), builder.slack(inputs)
             mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-            by_inputs[inputs] = CatalogChanged(groups, slack, retired, mine, queries)
+            lives = builder.lives((*inputs, *feedback))
+            by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives)
         followed = frozenset().union(*(changed.groups for changed in by_inputs.values()))
         # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
         self.watch.follow(followed, self._catalog.injector_lives())
         posted, self._posted = self._posted, {}
         for one in hosted:
-            changed = by_inputs[one.built.inputs]
+            changed = by_inputs[one.built.inputs, one.built.feedback]
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
@@ -82,6 +88,21 @@ class HostNotices:
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
+        self._revision = self._catalog.revision
+
+    def knows(self, host: CoreHost, sender: Sender) -> bool:
+        """Whether ``host`` has received a catalog at least as new as the sender's opening.
+
+        A newer injector may be of a stream's new life. The interval would take its records for those of a former life.
+        """
+        if sender.keys is not None or not is_injector(sender.group):
+            return True
+        stream = sender.group.removeprefix(INJECTOR_PREFIX)
+        process = sender.name.removeprefix(f"{sender.group}/")
+        record = self._catalog.injectors.get((stream, process))
+        if record is None or record.sequencer < sender.sequencer or host not in self._posted:
+            return False
+        return self._catalog.modified(injector_key(stream, process)) <= self._revision
 
     def forget_dead_later(self, *hosted: Hosted) -> None:
         """Drop duplicate-check state of senders that no longer exist, after some time."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 
 from millwheel.model.catalog import Catalog, Consumer, code_of
+from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import common_pb2
@@ -20,6 +21,7 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.hook_reports import HookReports
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosts, Quarantined
 from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.key_failures import KeyFailures
@@ -46,13 +48,15 @@ class WorkerServices:
     key_failures: KeyFailures
     absence: Callable[[str], str]
     """Why an interval does not run here, by journal."""
+    knows: Callable[[CoreHost, Sender], bool]
+    """Whether a host has received a catalog at least as new as the sender."""
     quarantined: Callable[[], Mapping[tuple[str, int], Quarantined]]
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve on ``server``."""
         hosts = self.hosts
         preparer = RecordPreparer(self.catalog, self.programs, self._key_failed, self.key_failures.got_keys)
-        add_DeliveryServiceServicer_to_server(DeliveryService(hosts.hosted, preparer.prepare), server)
+        add_DeliveryServiceServicer_to_server(DeliveryService(hosts.hosted, preparer.prepare, self.knows), server)
         add_SubscriptionServiceServicer_to_server(hosts.logs, server)
         load = LoadMeter(
             hosts.metered,

@@ -253,3 +253,62 @@ def test_ids_of_another_format_or_length_are_refused() -> None:
         IdDelta.from_wire([99])
     with pytest.raises(ValueError, match="no whole number"):
         split_ids(b"x" * 17)
+
+
+@pytest.mark.guarantee("G1", section="6.2")
+@pytest.mark.parametrize("ids", [OpaqueIds([X]), PositionIds("in/p", 0, [1])])
+def test_a_merge_drops_ids_of_a_life_that_one_parent_ended(ids: DeliveryIds) -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    for dedup, key in ((left, b"a"), (right, b"z")):
+        commit(dedup, ids, key, SPARK)
+    right.begin_life("injector/in", 5)
+    child = Dedup.inherit(ALL_KEYS, "c", [left, right])
+    assert judge(child, ids, sender=SPARK).outcome is CheckOutcome.REFUSED_SEQUENCER
+    assert commit(child, ids, b"a", Sender("injector/in/spark", 6, None, "injector/in"))
+
+
+@pytest.mark.guarantee("G1", section="6.2")
+def test_a_snapshot_before_a_floors_commit_does_not_have_it() -> None:
+    """A delta of the former life may follow it. Replayed on the floor, its ids would be those of the new life."""
+    dedup = Dedup(ALL_KEYS, "r1")
+    late = dedup.take([(judge(dedup, OpaqueIds([X]), sender=SPARK), None)])
+    dedup.begin_life("injector/in", 5)
+    blobs = dedup.snapshot().blobs
+    dedup.committed(late)
+    restarted = Dedup.restore(ALL_KEYS, "r1", blobs, {})
+    restarted.replay(IdDelta.from_wire(late.to_wire()))
+    restarted.begin_life("injector/in", 5, first=True)
+    new = Sender("injector/in/spark", 6, None, "injector/in")
+    for one in (dedup, restarted):
+        commit(one, OpaqueIds([X]), sender=new)
+        assert judge(restored(one), OpaqueIds([X]), sender=SPARK).outcome is CheckOutcome.REFUSED_SEQUENCER
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_retired_process_may_send_in_its_streams_next_life() -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    commit(dedup, OpaqueIds([X]), sender=SPARK)
+    dedup.retire_injector("injector/in/spark")
+    dedup.begin_life("injector/in", 5)
+    commit(dedup, OpaqueIds([X]), sender=Sender("injector/in/spark", 6, None, "injector/in"))
+    assert judge(restored(dedup), OpaqueIds([X]), sender=SPARK).outcome is CheckOutcome.REFUSED_SEQUENCER
+
+
+@pytest.mark.guarantee("G1", section="6.2")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(OpaqueIds([X]), OpaqueIds([Y])), (PositionIds("in/p", 0, [1]), PositionIds("in/p", 0, [0]))],
+)
+def test_a_replayed_floor_drops_ids_of_earlier_entries(old: DeliveryIds, new: DeliveryIds) -> None:
+    dedup = Dedup(ALL_KEYS, "r1")
+    entries = [commit(dedup, old, sender=SPARK)]
+    dedup.begin_life("injector/in", 5)
+    present = Sender("injector/in/spark", 6, None, "injector/in")
+    entries.append(commit(dedup, new, sender=present))
+    restarted = Dedup(ALL_KEYS, "r1")
+    for entry in entries:
+        restarted.replay(entry)
+    restarted.begin_life("injector/in", 5, first=True)
+    for one in (dedup, restarted):
+        assert judge(one, new, sender=present).duplicates, "a copy in the present life"
+        assert commit(one, old, sender=present)
