@@ -198,7 +198,9 @@ class StreamSpec(_message.Message):
 
     @_builtins.property
     def schema(self) -> Global___RecordSchema:
-        """For an injected stream: the records' type. Absent if only the code package defines it, as with a codec."""
+        """The records' type. Injectors check records by it, and updates and external readers are compared by it. Absent if only the
+        code package defines the type, as with a codec, and in specs of older versions for a stream that no injector feeds.
+        """
 
     def __init__(
         self,
@@ -259,7 +261,9 @@ class TypeSchema(_message.Message):
     kind: _builtins.str
     """The kind by msgspec's name, such as "int", "list" or "struct". A reader accepts any value for an unknown kind."""
     options: _builtins.bytes
-    """Constraints and similar options by msgspec's names, as a map in MessagePack. Empty if there are none."""
+    """Constraints and similar options by msgspec's names, as a map in MessagePack. Empty if there are none. For the kind "any":
+    "type", the class's name or "Any".
+    """
     @_builtins.property
     def parts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The types within this type: a collection's items, a dict's keys and values, the members of a union."""
