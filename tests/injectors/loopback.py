@@ -37,6 +37,7 @@ class Worker:
         self.batches: list[int] = []
         """The size of each batch."""
         self.host = self
+        self.admitted: dict[str, int] = {}
         service = DeliveryService(cast("Any", self), cast("Any", None))
         self._server = LoopbackServer(partial(add_DeliveryServiceServicer_to_server, service))
 

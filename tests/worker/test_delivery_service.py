@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import pytest
 
+from millwheel.model.deliveries import Sender
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
@@ -48,6 +49,7 @@ class Here:
     """An interval that runs here."""
 
     host: CoreHost
+    admitted: dict[str, int] = field(default_factory=dict)
 
 
 def delivering(hosts: dict[str, CoreHost], port: int = 0) -> AbstractAsyncContextManager[str]:
@@ -219,3 +221,25 @@ async def test_a_call_ends_when_its_sender_ended_and_all_is_answered() -> None:
         receiver.post(Resend())
         await asyncio.wait_for(reading, patience(5))
     assert answers == [(FULL, [0]), (ACKED, [0])]
+
+
+async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
+    """A refusal is not remembered: the catalog may come at any moment."""
+    receiver = hosted(lambda event: [Acknowledge(event, ACKED)])
+    answers, judged = iter([False, True]), list[int]()
+
+    def knows(host: Any, sender: Sender) -> bool:
+        judged.append(sender.sequencer)
+        return next(answers)
+
+    service = DeliveryService({"c.1.j1": Here(receiver)}, unprepared, knows)
+    add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
+    async with serving(add) as address:
+        sender = hosted(journal="u.1.j1")
+        peer, channel = PeerConnection(address, open_channel), LocalChannel(sender)
+        for token in (1, 2, 3):
+            peer.send(delivery(token, 3), channel)
+            await until(lambda token=token: len(core_of(sender).events) == token)  # type: ignore[misc]
+        await peer.close()
+    assert [event.token for event in core_of(receiver).of(Delivery)] == [2, 3]
+    assert len(judged) == 2

@@ -325,7 +325,10 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
     assert not known(3)
     opened(3, 1)
     assert not known(3), "the host has not received this catalog"
+    admitted = one.hosts.hosted["c.1.j1"].admitted
+    admitted["injector/t/s/p"] = 2
     one.notices.notify()
+    assert admitted == {}, "who was admitted is judged again by each catalog"
     assert known(3)
     assert not known(7), "the catalog is behind"
     opened(7, 2)

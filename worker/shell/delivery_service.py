@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from millwheel.model.deliveries import Sender
 from millwheel.model.outbound import OutstandingSendings, answer_kind
@@ -75,12 +75,19 @@ def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) ->
     return outcome == wire.DELIVERY_OUTCOME_ACKED and not remaining
 
 
+class ReceivingInterval(RunningInterval, Protocol):
+    """An interval that takes deliveries."""
+
+    admitted: dict[str, int]
+    """By sender: the sequencer for which the host has received a catalog that is new enough."""
+
+
 class DeliveryService(DeliveryServiceServicer):
     """Passes batches to hosts. The senders' windows and each interval's admission bound it (G13)."""
 
     def __init__(
         self,
-        hosted: Mapping[str, RunningInterval],
+        hosted: Mapping[str, ReceivingInterval],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
         knows: Callable[[Any, Sender], bool] = lambda host, sender: True,
     ) -> None:
@@ -131,8 +138,11 @@ class DeliveryService(DeliveryServiceServicer):
         except ValueError as error:
             channel.reply(request.token, wire.DELIVERY_OUTCOME_INVALID, (), str(error))
             return
-        if not self._knows(hosted.host, delivery.sender):
-            message = "the catalog of this worker is older than the sender"
-            channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(delivery.keys)), message)
-            return
+        sender = delivery.sender
+        if hosted.admitted.get(sender.name) != sender.sequencer:
+            if not self._knows(hosted.host, sender):
+                message = "the catalog of this worker is older than the sender"
+                channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(delivery.keys)), message)
+                return
+            hosted.admitted[sender.name] = sender.sequencer
         hosted.host.post(delivery)

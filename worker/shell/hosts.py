@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from millwheel.model.catalog import Catalog, OwnedInterval
@@ -41,6 +41,8 @@ class Hosted:
     channel: LocalChannel
     groups: frozenset[str] = frozenset()
     """Those whose broadcast watermarks it receives."""
+    admitted: dict[str, int] = field(default_factory=dict)
+    """By sender: the sequencer for which the host has received a catalog that is new enough. Each notice clears it."""
 
     @property
     def sequencer(self) -> int:

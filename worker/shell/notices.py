@@ -85,6 +85,7 @@ class HostNotices:
                 # The watch may have broadcast values of new groups already: to other intervals here.
                 one.host.post(self.watch.known(changed.groups))
             one.groups = changed.groups
+            one.admitted.clear()
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
