@@ -27,10 +27,9 @@ _ONE_TIMER: Final = "has one timer for all records of a key that wait, so a dead
 
 
 class JoinSteps(StatefulSteps[T]):
-    """The joins of :class:`KeyedStream`. It has many methods because each overload counts as one.
+    """The joins of :class:`KeyedStream`.
 
-    It has many methods because of overloads, which differ in ``outer``: where a record may be without a partner, the
-    function takes None.
+    The overloads differ in ``outer``: where a record may be without a partner, the function takes None.
     """
 
     is_side = True

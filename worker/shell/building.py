@@ -131,11 +131,6 @@ class Builder:
         )
         return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
 
-    def lives(self, inputs: Iterable[str]) -> dict[str, int]:
-        """The floor of each injected stream's life."""
-        floors = self._catalog.injector_floors()
-        return {group: floors[group] for group in map(injector_group, inputs) if group in floors}
-
     def slack(self, inputs: Iterable[str]) -> dict[str, int]:
         """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""
         specs = {stream: self._catalog.stream(stream) for stream in inputs}

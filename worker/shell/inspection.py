@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, Final
 
 import msgspec
@@ -101,11 +99,9 @@ class InspectionService(InspectionServiceServicer):
         if blocked is not None and blocked.failure is not None:
             response.failure.CopyFrom(key_failure(core, blocked.failure))
         response.waits, response.stopped = waits_of(core, request.key), core.stopped
-        # All of this is what is sealed. It is committed once its entry is in the journal. Most keys need no wait.
-        is_open = state.journal.committed < min(sealed, state.journal.sealed)
+        # All of this is what is sealed. It is committed once its entry is in the journal.
         try:
-            async with asyncio.timeout(self._append_seconds) if is_open else nullcontext():
-                await self._owned.committed(core, sealed)
+            await self._owned.committed(core, sealed, self._append_seconds)
         except TimeoutError:
             response.sealed_commit = sealed
         response.commit = min(sealed, state.committed)

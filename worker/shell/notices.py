@@ -12,7 +12,7 @@ from millwheel.model.backoff import jittered
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import injector_key
 from millwheel.model.deliveries import Sender
-from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
+from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
@@ -66,11 +66,12 @@ class HostNotices:
             # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self.forget_dead_later(*hosted)
         ended, queries = self._catalog.retired_injectors(), frozenset(self._catalog.retired_queries)
+        floors = self._catalog.injector_floors()
         by_inputs: dict[tuple[tuple[str, ...], tuple[str, ...]], CatalogChanged] = {}
         for inputs, feedback in {(one.built.inputs, one.built.feedback): None for one in hosted}:
             groups, slack = builder.groups(inputs), builder.slack(inputs)
             mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-            lives = builder.lives((*inputs, *feedback))
+            lives = {group: floors[group] for group in map(injector_group, (*inputs, *feedback)) if group in floors}
             by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives)
         followed = frozenset().union(*(changed.groups for changed in by_inputs.values()))
         # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).

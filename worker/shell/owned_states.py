@@ -59,16 +59,24 @@ class OwnedStates:
         why = f"it is {core.phase.value}" if core is not None else self._absence(journal)
         raise _not_serving(what, why) if why else not_owned(what)
 
-    async def committed(self, core: IntervalCore, sealed: int) -> None:
+    async def committed(self, core: IntervalCore, sealed: int, seconds: float | None = None) -> None:
         """Wait until commit ``sealed`` is in the journal, or has ended without an append because it keeps nothing.
+
+        Args:
+            core: The interval.
+            sealed: The commit.
+            seconds: How long to wait. None: without a limit.
 
         Raises:
             RequestError: The interval has left this worker.
+            TimeoutError: It took longer than ``seconds``.
         """
         journal, looks = core.state.journal, 0
-        while journal.committed < min(sealed, journal.sealed) and self.serves(core):
-            looks += 1
-            await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
+        if journal.committed < min(sealed, journal.sealed):  # most commits are in the journal
+            async with asyncio.timeout(seconds):
+                while journal.committed < min(sealed, journal.sealed) and self.serves(core):
+                    looks += 1
+                    await asyncio.sleep(_COMMIT_DELAYS.delay(looks, random.random()))
         if not self.serves(core):
             raise not_owned(f"journal {core.state.config.journal} any more")
 
