@@ -1,9 +1,9 @@
 """Fraud by rules that change: each payment is compared with all rules that held at its time.
 
 Rules are a stream like any other. ``join_broadcast`` gives each payment the complete table of them, by their ids. With
-``as_of`` the table is that of the payment's timestamp, whatever arrived first. It waits until the low watermarks of
-both streams have passed the payment. So whatever injects rules must advance its low watermark, also while no rule
-changes.
+``as_of`` the table is that of the payment's timestamp. The order of arrival does not matter. A payment waits until the
+low watermarks of both streams have passed it. So the injector of rules must advance its low watermark, also while no
+rule changes.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class CompiledComputation:
     """By input stream: the hook for its records."""
     process_timer: TimerHook
     never_late: frozenset[str]
-    """The input streams whose late records are processed like others, whatever ``late=`` says."""
+    """The input streams whose late records are processed like others. ``late=`` does not apply to them."""
     diverted: dict[str, Callable[[Any], list[Any]]]
     """By input stream: the values that a late one of its records becomes in the stream that it is diverted to."""
     outputs: dict[str, Callable[[Any], bytes]]

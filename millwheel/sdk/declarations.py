@@ -110,7 +110,7 @@ class ComputationDeclaration:
     readings: dict[str, tuple[Reading, ...]] = field(default_factory=dict)
     """The inputs that the hook does not get as they are. With several readings it gets each record several times."""
     never_late: set[str] = field(default_factory=set)
-    """The inputs whose late records are processed like others, whatever ``late=`` says. None of them is diverted."""
+    """The inputs whose late records are processed like others. ``late=`` does not apply: none of them is diverted."""
     outputs: dict[str, Any] = field(default_factory=dict)
     """The output streams, with the types that ``outputs=`` or the computation itself states; otherwise UNKNOWN."""
     declared_outputs: frozenset[str] = frozenset()

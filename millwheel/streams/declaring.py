@@ -51,7 +51,7 @@ class Input(NamedTuple):
     """One input of a step: a stream's branches, with their type and key.
 
     ``port`` is the name by which the step's hook knows it. Empty: the stream's own name. ``never_late``: its
-    late records are processed like others, whatever ``late=`` says.
+    late records are processed like others, and ``late=`` does not apply to them.
     """
 
     topology: TopologyGraph

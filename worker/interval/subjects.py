@@ -18,7 +18,7 @@ __all__ = ["BLOCKED", "hold_detail", "hold_subject", "waits_for_input"]
 
 _MAX_LOOKED_AT: Final = 16
 _MAX_TIMERS_ASKED: Final = 10_000
-"""The same for timers when somebody asks: some milliseconds."""
+"""The most timers that are searched where a user waits for the answer: some milliseconds."""
 _MAX_CHARACTERS: Final = 80
 
 
@@ -40,7 +40,7 @@ def hold_detail(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes |
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int, *, asked: bool = False) -> str:
     """What holds the output watermark at ``value``, besides senders. Empty if only a long search could find it.
 
-    ``asked``: somebody waits for the answer, so the search may be longer.
+    ``asked``: a user waits for the answer, so the search may be longer.
     """
     if hold == HoldKind.HOLD_KIND_RECORD:
         return _record(state, value)

@@ -255,7 +255,7 @@ def test_a_timer_of_the_clock_waits_for_no_group() -> None:
 
 
 @pytest.mark.guarantee("G8", section="4.6")
-def test_one_of_many_timers_is_named_when_somebody_asks() -> None:
+def test_one_of_many_timers_is_named_when_a_user_asks() -> None:
     hooks: dict[str, Do] = {
         "set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40 if ctx.key == "k" else 80))
     }
