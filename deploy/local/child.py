@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import queue
 import random
@@ -23,22 +24,32 @@ __all__ = ["ChildProcess", "free_ports"]
 Result = TypeVar("Result")
 
 
+_BLOCKS: Final = 120
+_BLOCK_PORTS: Final = 100
+_turns = itertools.count(random.randrange(_BLOCK_PORTS))
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports on which no process listens now.
 
     They are outside the range that the system gives to outgoing connections. So a listener that was killed can use its
-    port again.
+    port again. Each process draws from a block of its own, in turn: a port that is drawn gets its listener only later.
+
+    Raises:
+        OSError: The block has not so many free ports.
     """
+    first = 20_000 + os.getpid() % _BLOCKS * _BLOCK_PORTS
     found: list[int] = []
-    candidates = random.sample(range(20_000, 32_000), 2_000)
-    while len(found) < count:
-        port = candidates.pop()
+    for turn in itertools.islice(_turns, 10 * _BLOCK_PORTS):
+        port = first + turn % _BLOCK_PORTS
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind((host, port))
                 found.append(port)
-    return found
+        if len(found) == count:
+            return found
+    raise OSError(f"of the ports {first} to {first + _BLOCK_PORTS - 1}, {count} are not free")
 
 
 _PR_SET_TIMERSLACK: Final = 29
