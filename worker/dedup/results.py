@@ -166,8 +166,7 @@ class IdDelta:
     take.
 
     Only ``positions``, ``opaque`` and ``batches`` must not be lost. A floor in ``sequencers`` also drops what earlier
-    deltas say of its group. The other facts let a takeover forget what the
-    previous owner had forgotten.
+    deltas say of its group. The other facts let a takeover forget what the previous owner had forgotten.
     """
 
     positions: list[tuple[str, Sequence[int]]] = field(default_factory=list)
