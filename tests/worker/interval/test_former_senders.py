@@ -67,7 +67,7 @@ def test_ids_of_a_removed_weak_computation_are_forgotten() -> None:
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
-def test_a_removed_computation_stays_known_for_its_pending_records() -> None:
+def test_a_removed_computation_is_known_while_records_wait() -> None:
     solo = Solo(Seen())
     solo.handle(CatalogChanged(READS))
     deliver(solo, OpaqueIds([id_of(1)]), "a", 10, WEAK)
@@ -81,7 +81,7 @@ def test_a_removed_computation_stays_known_for_its_pending_records() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 @pytest.mark.parametrize("opening", [False, True])
-def test_ids_of_a_stream_read_no_more_are_forgotten_by_its_watermark(opening: bool) -> None:
+def test_ids_of_a_former_input_go_by_its_watermark(opening: bool) -> None:
     """An update took the stream from the inputs. Its computation lives, and its ids stayed."""
     solo = with_weak_ids()
     left, broadcast = CatalogChanged(frozenset({INJECTOR}), beside=frozenset({"u.1"})), GroupWatermarks({"u.1": 99})
