@@ -98,13 +98,9 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         lists = [sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups)]
         for result in each_of(self.function(*lists), self.function):
             ctx.produce(self.output, result, timestamp=result_time(window))
-        if not ctx.state:
-            del ctx.state
 
     def _given_up(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
         ctx.state.pop(Window.from_tag(timer.tag), None)
-        if not ctx.state:
-            del ctx.state
 
 
 def _groups_type(inputs: Sequence[GroupInput]) -> Any:

@@ -62,13 +62,9 @@ class Complete(Computation[Any, dict[int, list[T]]], Generic[T]):
         at = int(timer.tag)
         for result in each_of(self.function(sorted(ctx.state.pop(at), key=rank_bytes)), self.function):
             ctx.produce(self.output, result, timestamp=Timestamp(at))
-        if not ctx.state:
-            del ctx.state
 
     def _given_up(self, ctx: Context[dict[int, list[T]]], timer: Timer) -> None:
         ctx.state.pop(int(timer.tag), None)
-        if not ctx.state:
-            del ctx.state
 
 
 class Deduplicate(Computation[Any, int | None]):

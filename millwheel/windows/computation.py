@@ -138,8 +138,6 @@ class Aggregate(Computation[Any, Panes[A]]):
         else:
             self._produce(ctx, window, ctx.state[window])
             self._end(ctx, window)
-        if not ctx.state:
-            del ctx.state
 
     def _given_up(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Treat the window as one whose result has been produced. A kept one has it with the next late record."""
@@ -147,8 +145,6 @@ class Aggregate(Computation[Any, Panes[A]]):
             window = Window.from_tag(timer.tag)
             if window in ctx.state:
                 self._end(ctx, window)
-            if not ctx.state:
-                del ctx.state
 
     def _end(self, ctx: Context[Panes[A]], window: Window) -> None:
         """Delete a window that has ended, or keep it for late records."""
@@ -209,8 +205,6 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _drop(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Handle a record for which no window is kept."""
-        if not ctx.state:
-            del ctx.state
         if self.too_late is not None:
             ctx.produce(self.too_late, record.value)
         elif record.late:  # otherwise it is in no window by the assigner's choice

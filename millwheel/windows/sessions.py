@@ -98,8 +98,6 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def _drop(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
         """Handle a record whose session would have ended already."""
-        if not ctx.state:
-            del ctx.state
         if self.too_late is not None:
             ctx.produce(self.too_late, record.value)
         else:
@@ -118,7 +116,4 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
     def _take(self, ctx: Context[Sessions[A]], timer: Timer) -> tuple[int, int, A]:
         """Remove and return the session of a timer."""
         sessions = ctx.state
-        ended = sessions.pop(bisect_left(sessions, (int(timer.tag),)))
-        if not sessions:
-            del ctx.state
-        return ended
+        return sessions.pop(bisect_left(sessions, (int(timer.tag),)))

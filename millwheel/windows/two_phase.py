@@ -151,10 +151,6 @@ class MergePartials(Computation[Any, Merged[A]]):
         value = self.aggregator.result(ctx.state.pop(window))
         result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, 0)
         ctx.produce(self.output, result, timestamp=result_time(window))
-        if not ctx.state:
-            del ctx.state
 
     def _given_up(self, ctx: Context[Merged[A]], timer: Timer) -> None:
         ctx.state.pop(Window.from_tag(timer.tag), None)
-        if not ctx.state:
-            del ctx.state
