@@ -19,7 +19,7 @@ from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, i
 from millwheel.model.interval_table import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import full_name
-from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
 from millwheel.worker.interval.entry import IntervalEntry
@@ -60,6 +60,8 @@ class Checks(StoreWatch):
         self._largest: dict[str, int] = {}
         """Like ``_broadcast``, but over all incarnations of a topology."""
         self._state = catalog.TOPOLOGY_STATE_UNSPECIFIED
+        self._ended_once: set[str] = set()
+        """The sources that had ended when the topology came back. What stays has the end of the former life."""
         self._late: Counter[str] = Counter()
         """By computation: the late records that its journals count."""
         self._counting = {node["name"] for node in world.plan.nodes if node["late"]}
@@ -189,7 +191,9 @@ class Checks(StoreWatch):
         state = catalog.TOPOLOGY_STATE_UNSPECIFIED if record is None else record.state
         if self._state == catalog.TOPOLOGY_STATE_CANCELLED and state == catalog.TOPOLOGY_STATE_RUNNING:
             for source in self._world.plan.sources:
-                self._broadcast.pop(injector_group(full_name("simulated", source["name"])), None)
+                last = self._broadcast.pop(injector_group(full_name("simulated", source["name"])), None)
+                if last == MAX_TIMESTAMP:
+                    self._ended_once.add(source["name"])
         self._state = state
 
     # Checks at the end.
@@ -255,6 +259,9 @@ class Checks(StoreWatch):
         found = Counter(number for _, item in records.values() for number in item.ids)
         joined = progress.neighbour_joined if "z0" in progress.ended else None
         if self._world.plan.stays:
+            assert self._world.plan.neighbour is not None
+            if not self._ended_once.isdisjoint(self._world.plan.neighbour["inputs"]):
+                joined = None
             for difference in stayed_differences(self._world.plan, progress, joined, found):
                 self._world.violated(difference)
             return

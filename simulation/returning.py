@@ -113,7 +113,8 @@ def stayed_differences(plan: Plan, progress: Progress, joined: float | None, fou
     Args:
         plan: The plan of the run.
         progress: What the clients know at the end.
-        joined: When the last worker was notified of that topology, in virtual seconds. None: its sink has not ended.
+        joined: When the last worker was notified of that topology, in virtual seconds. None: its sink is not read to
+            the end.
         found: How often each record is in its sink.
     """
     back = progress.returned

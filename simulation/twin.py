@@ -90,7 +90,9 @@ def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) 
     child.watermark = min(twin.watermark for twin in twins)
     child.wall = max(twin.wall for twin in twins)
     child.output = min(twin.output for twin in twins)
+    floors = [floor for twin in twins for floor in twin.ids.floors]
     for parent, twin in parents:
+        twin.ids.end_former_lives(floors)
         for start, end, shown in [*twin.key_bounds, (twin.keys.start, twin.keys.end, twin.watermark)]:
             common = keys.intersection(KeyInterval(start, end))
             if common is not None:

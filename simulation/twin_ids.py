@@ -186,6 +186,22 @@ class IdFacts:
             ]
         self.sequencers.append(fact)
 
+    def end_former_lives(self, floors: Iterable[SequencerFact]) -> None:
+        """Before a merge: the other parents know these floors. What this parent knows of former lives is over.
+
+        A parent that has a sequencer of the present life has its ids, and need not have its floor.
+        """
+        for floor in floors:
+            mine = [number for _, span, number in self.sequencers
+                    if isinstance(span, str) and span.startswith(floor[1]) and number < TERMINAL_SEQUENCER]  # fmt: skip
+            if max(mine, default=0) < floor[2]:
+                self._learn(floor)
+
+    @property
+    def floors(self) -> list[SequencerFact]:
+        """The floors of injector groups."""
+        return [fact for fact in self.sequencers if isinstance(fact[1], str) and fact[1].endswith("/")]
+
     def inherit(self, parent: IdFacts) -> None:
         """Copy a parent's facts about the keys of this receiver."""
         self.sequencers += parent.sequencers
