@@ -15,7 +15,7 @@ import pytest
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import Change, Put
 from millwheel.model.catalog import OwnedInterval
-from millwheel.model.catalog_keys import chunk_key, injector_key, topology_key, worker_key
+from millwheel.model.catalog_keys import SEQUENCER, chunk_key, injector_key, topology_key, worker_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -276,6 +276,7 @@ async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeyp
     record.state = catalog.TOPOLOGY_STATE_RUNNING
     owners = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     changes = [Change(topology_key("t"), record.SerializeToString(), 1)]
+    changes.append(Change(SEQUENCER, b"41", 1))
     one.catalog.apply([*changes, Change(chunk_key(IncarnationId("u.1"), 0), owners.SerializeToString(), 1)])
     for groups in ((), ("u.1", "gone.1", "injector/t/left", "injector/t/gone")):
         knows(core, groups=groups)
@@ -287,6 +288,7 @@ async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeyp
         assert changed.groups == {"injector/t/in"}
         assert changed.beside == {"injector/t/back"} | left
         assert changed.slack == dict.fromkeys(changed.groups | changed.beside - {"u.1"}, 9)
+        assert changed.lives == ({"injector/t/gone": 42} if groups else {})
         assert of.groups == changed.groups | changed.beside
     knows(core, groups=("injector/t/left",))
     of.groups = frozenset()

@@ -11,7 +11,7 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import jittered
 from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import injector_key
+from millwheel.model.catalog_keys import SEQUENCER, injector_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
@@ -97,16 +97,24 @@ class HostNotices:
         self._revision = self._catalog.revision
 
     def _with_kept(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
-        """With the living groups whose ids the interval has, though it does not read their streams any more.
+        """With what says which ids are forgotten of groups that are no inputs (any more), though the interval has some.
 
-        An update may have taken the stream from its inputs. The group's watermark still says which ids are forgotten.
+        An update may have taken the stream from its inputs: the watermark of a living group still says it. An injected
+        stream may be gone. Its next life begins above all sequencers drawn so far, so the former one is over.
         """
         kept = one.opaque_groups() - changed.groups - changed.beside
-        slack = self._hosts.builder.slack(group.removeprefix(INJECTOR_PREFIX) for group in kept if is_injector(group))
+        injected = frozenset(filter(is_injector, kept))
+        slack = self._hosts.builder.slack(group.removeprefix(INJECTOR_PREFIX) for group in injected)
         living = frozenset(slack) | (kept & self._catalog.tables.keys())
-        if not living:
+        gone = injected - living if SEQUENCER not in self._catalog.damaged else frozenset()
+        if not living and not gone:
             return changed
-        return replace(changed, slack={**(changed.slack or {}), **slack}, beside=changed.beside | living)
+        return replace(
+            changed,
+            slack={**(changed.slack or {}), **slack},
+            lives={**changed.lives, **dict.fromkeys(gone, self._catalog.drawn + 1)},
+            beside=changed.beside | living,
+        )
 
     def knows(self, host: CoreHost, sender: Sender) -> bool:
         """Whether ``host`` has received a catalog at least as new as the sender's opening.

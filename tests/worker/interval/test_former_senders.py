@@ -111,3 +111,22 @@ def test_ids_of_an_injected_feedback_stream_are_forgotten() -> None:
     assert solo.take(Acknowledge)[-1].message.startswith("too old")
     deliver(solo, OpaqueIds([id_of(2)]), "a", 10, OWN)
     assert solo.state.inputs.value < 0, "the feedback stream's watermark advances nothing"
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+def test_ids_of_an_injected_stream_that_is_gone_are_forgotten() -> None:
+    """A reader that stayed kept them until the stream came back. Its next life begins at 42 or above."""
+    solo = Solo(Seen())
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), lives={INJECTOR: 1}))
+    deliver(solo, OpaqueIds([id_of(1)]), "a", 10, OWN)
+    solo.commit_all()
+    solo.handle(CatalogChanged(frozenset(), lives={INJECTOR: 42}))
+    assert seen_ids(solo.state.dedup) == 0
+    deliver(solo, OpaqueIds([id_of(1)]), "a", 10, OWN)
+    assert solo.take(Acknowledge)[-1].outcome == REFUSED
+    solo.handle(CatalogChanged(frozenset({INJECTOR}), lives={INJECTOR: 42}))
+    solo.watermark(5)
+    deliver(solo, OpaqueIds([id_of(1)]), "a", 10, Sender("injector/in/p", 43, None, INJECTOR))
+    solo.commit_all()
+    assert solo.take(Acknowledge)[-1].outcome == ACKED
+    assert seen_ids(solo.state.dedup) == 1
