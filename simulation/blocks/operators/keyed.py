@@ -225,6 +225,47 @@ class _OrderedThrottle(_Throttles):
         return passed
 
 
+class _Untils(Operator):
+    """The records up to one whose first id is divisible."""
+
+    ordered = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice((2, 3, 5))]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        (divisor,) = arguments
+        _keyed(flow, self.ordered).until(flow.name, lambda item: item.ids[0] % divisor == 0, **flow.options)
+
+
+@operator("until")
+class _Until(_Untils):
+    """In some order, all records come up to one that ends the key."""
+
+    certain = False
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        (divisor,) = arguments
+        if foreign := Counter(one[:4] for one in found) - Counter(row[:4] for row in rows):
+            yield f"until passed {[*foreign.elements()]}, which did not come so often"
+        ends = [row for row in rows if row.ids[0] % divisor == 0]
+        if not ends and len(found) != len(rows):
+            yield f"until passed {found}, and no record of {rows} ends the key"
+        if ends and [one.ids[0] % divisor == 0 for one in found] != [*[False] * (len(found) - 1), True]:
+            yield f"until passed {found}, whose last one alone should end the key"
+
+
+@operator("ordered until")
+class _OrderedUntil(_Untils):
+    ordered = True
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        for row in _in_order(rows):
+            yield row
+            if row.ids[0] % arguments[0] == 0:
+                return
+
+
 class _CountWindows(Operator):
     ordered = False
 
