@@ -59,7 +59,11 @@ KEEP: list[Options] = [{}, {"keep": HOUR}, {"keep": 3 * HOUR}]
 STEPS: dict[str, tuple[Build, list[Options]]] = {
     "join within": (
         lambda left, right, options: left.join_within("out", right, pair, **options),
-        [{"before": HOUR, "after": after, **outer} for after in (0, 2 * HOUR) for outer in OUTER],
+        [
+            {"before": HOUR, "after": after, "allowed_lateness": late, **outer}
+            for after, late in ((0, 0), (2 * HOUR, 0), (0, 2 * HOUR))
+            for outer in OUTER
+        ],
     ),
     "join": (
         lambda left, right, options: left.join("out", right, pair, **options),
