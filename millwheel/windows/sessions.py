@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, Final, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -104,6 +104,8 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         """Add the record to its session. Merge the sessions that the record connects."""
         start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
         sessions, aggregator = ctx.state, self.aggregator
+        # A record that is not late joins no session that has ended.
+        watermark = ctx.watermark if record.late else MIN_TIMESTAMP
         # The sessions that begin before the end, and end after the start. A tuple of a time alone comes before all
         # sessions that begin then, so no accumulators are compared.
         low = high = bisect_left(sessions, (end,))
@@ -111,23 +113,31 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             low -= 1
         joined = sessions[low:high]
         if joined:
-            first, last = min(start, joined[0][0]), max(end, joined[-1][1])
-            accumulator = reduce(aggregator.merge, [one[2] for one in joined])
-            revision = max([one[3] for one in joined])
-        elif self._kept_until(end) > ctx.watermark:
-            first, last, accumulator, revision = start, end, aggregator.new(), -1
+            first, last, accumulator, revision, early = joined[0] if high - low == 1 else self._merged(joined)
+            # Then it has no timer but that of its end, which is set again.
+            goes_on = high - low == 1 and first <= start and last > watermark and revision < 0 and not early
+            first, last = min(start, first), max(end, last)
+        elif self._kept_until(end) > watermark:
+            first, last, accumulator, revision, early, goes_on = start, end, aggregator.new(), -1, 0, True
         else:
             self._drop(ctx, record)
             return
         sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision, 0)]
-        self._forget_timers(ctx, joined, first)
-        if last <= ctx.watermark and (revision >= 0 or not joined):
+        if not goes_on:
+            self._forget_timers(ctx, joined, first)
+        if last <= watermark and (revision >= 0 or not joined):
             ctx.cancel_timer(str(first))
             self._end(ctx, low)
             return
         ctx.set_timer(Timestamp(last), str(first))
-        if self.early is not None and last > ctx.watermark:
-            self._announce(ctx, low, self.early, [one[4] for one in joined if one[4]])
+        if self.early is not None and last > watermark:
+            self._announce(ctx, low, self.early, early)
+
+    def _merged(self, joined: Sessions[A]) -> tuple[int, int, A, int, int]:
+        """Several sessions as one."""
+        accumulator = reduce(self.aggregator.merge, [one[2] for one in joined])
+        due = [one[4] for one in joined if one[4]]
+        return joined[0][0], joined[-1][1], accumulator, max([one[3] for one in joined]), min(due) if due else 0
 
     def _forget_timers(self, ctx: Context[Sessions[A]], joined: Sessions[A], first: int) -> None:
         """Cancel the timers of sessions that are joined, except one that is set again."""
@@ -139,13 +149,13 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             if early:
                 ctx.cancel_timer(str(begin), domain=TimeDomain.PROCESSING_TIME)
 
-    def _announce(self, ctx: Context[Sessions[A]], place: int, early: Early, set_before: list[int]) -> None:
-        """Produce an early result, or set the timer for it. ``set_before``: when those of joined sessions were due."""
+    def _announce(self, ctx: Context[Sessions[A]], place: int, early: Early, set_before: int) -> None:
+        """Produce an early result, or set the timer for it. ``set_before``: when that of joined sessions was due."""
         if not early.period:
             self._produce(ctx, place)
             return
         start, end, accumulator, revision, _ = ctx.state[place]
-        at = min([ctx.now + early.period, *set_before])
+        at = min(set_before or MAX_TIMESTAMP, ctx.now + early.period)
         ctx.state[place] = start, end, accumulator, revision, at
         hold = result_time(Window(start, end))
         ctx.set_timer(Timestamp(at), str(start), domain=TimeDomain.PROCESSING_TIME, hold=hold)
