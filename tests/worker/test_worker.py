@@ -198,6 +198,11 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
         assert one.follower.next_attempt is not None, "it is to be tried again"
     assert list(one.hosts.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one.ownership.absence(owned("c.1.j1", 4))
+    ((place, absent),) = one.ownership.absent().items()
+    assert (place, "has no computation 'c'" in absent.why) == (("c.1.j1", 4), True), "the masters are told"
+    monkeypatch.setattr(one.hosts.builder, "build", lambda _: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one.follower.catch_up()
+    assert not one.ownership.absent()
     assert caplog.text.count("it cannot be built") == 1
     one.follower.close()
     await one.ownership.drop_all()
