@@ -14,8 +14,8 @@ from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefus
 from simulation.clocks import replaced
 from simulation.forking import apart
 from simulation.loop import SimulatedLoop
-from simulation.plan import plan_for
 from simulation.process import Process
+from simulation.seed_plan import plan_for
 from simulation.world import World
 
 Play = Callable[[World], Awaitable[Any]]

@@ -10,8 +10,8 @@ import pytest
 
 from simulation.blocks import LIBRARY
 from simulation.forking import run_apart
-from simulation.plan import plan_for
 from simulation.replaying import run_module
+from simulation.seed_plan import plan_for
 from simulation.world import World
 
 HELD_UP = [f"of what was asked of the {where} meanwhile" for where in ("store", "coordinator")]

@@ -20,19 +20,19 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log.state import LogState
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.worker import Worker
-from simulation.soft_ids import id_differences, sequencer_differences
-from simulation.soft_logs import log_differences, log_rests
+from simulation.cached_ids import id_differences, sequencer_differences
+from simulation.cached_logs import log_differences, log_rests
 from simulation.store import finished
 from simulation.twin import IntervalTwin, Place, TimerName, read_interval
 from simulation.twin_logs import read_log
 from simulation.world import World
 
-__all__ = ["check_soft_state", "differences"]
+__all__ = ["check_cached_state", "differences"]
 
 Core = IntervalCore | LogCore
 
 
-def check_soft_state(world: World) -> int:
+def check_cached_state(world: World) -> int:
     """Compare each idle interval and log whose owner is the newest in the store. Returns the number of comparisons."""
     compared = 0
     for name, worker in list(world.workers.items()):
