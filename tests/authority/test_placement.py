@@ -50,7 +50,7 @@ def test_shards_are_returned_to_one_that_is_back_and_stays() -> None:
 
 
 def test_one_shard_more_than_others_is_not_uneven() -> None:
-    """It could only be passed to and fro. The wait begins when the difference is two."""
+    """Moving the one shard would only make another server uneven. Candidates wait for a difference of two."""
     full = PlacementPolicy("a", 3, MANNERS)
     assert full.decide(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 0.0).give_up == ()
     assert full.decide(view("a", "b", s0="a", s1="a", s2="b"), (0, 1), 5.0).give_up == ()
@@ -86,7 +86,7 @@ def test_one_that_failed_to_open_a_shard_retries_only_if_alone() -> None:
 def test_every_shard_gets_a_server_and_loads_end_within_one(
     shards: int, names: list[str], taken: dict[int, str]
 ) -> None:
-    """Any state of the elections, candidates that look in turn: the first who stands is elected."""
+    """Elections may be in any state. Candidates look at them in turn, and the first that competes is elected."""
     standing = {name: PlacementPolicy(name, shards, MANNERS) for name in names}
     leaders = {shard: name for shard, name in taken.items() if shard < shards and name in names}
     now = 0.0

@@ -130,7 +130,10 @@ async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_no_connection_stays_open_to_where_a_shard_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks where the shard is while others leave its old place had a connection of its own, which nobody closed."""
+    """Regression: callers that asked for the shard while others left its old place opened a connection each.
+
+    One stayed open.
+    """
     closing = asyncio.Event()
 
     class Channel:

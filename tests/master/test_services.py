@@ -352,7 +352,10 @@ async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) 
 
 
 async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
-    """Whether it has finished was not known. The one who was asked to finish it first had done so."""
+    """Without the authority, no one knows whether the process has finished.
+
+    Regression: users were asked to finish it first, although it had finished.
+    """
     async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         await cluster.client.open_injector("zeitgeist/queries", "p")
@@ -399,7 +402,8 @@ async def test_the_authority_expects_injectors_until_cancellation(
 async def test_an_update_that_drops_a_process_is_reported_by_itself(
     cluster: Cluster,
 ) -> None:
-    """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
+    """Regression: the watermark waited for a process that no longer existed, and no one could finish it under its
+    name."""
     async with authority(cluster.coordinator) as servicer:
         streams = [
             source("zeitgeist/queries", expected_injectors=["p", "q"]),

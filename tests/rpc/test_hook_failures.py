@@ -67,7 +67,7 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
 
 
 def test_a_dead_letter_without_a_key_has_its_own_remedy() -> None:
-    """It said to give such records up by dead letters, which was the setting in force."""
+    """Regression: the remedy was to use dead letters, although the topology already did."""
     problem = "its dead letter has no key at computation `repair`: KeyError: 'x': fix `repair`'s key function"
     for permanent in (False, True):
         failure = changed(dead_letter_problem=problem, permanent=permanent)

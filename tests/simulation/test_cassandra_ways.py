@@ -72,7 +72,7 @@ def test_an_unanswered_part_list_is_replaced_by_the_next(tmp_path: Path) -> None
 
 @pytest.mark.guarantee("G2", section="6.2")
 def test_the_next_owner_settles_an_append_left_unfinished(tmp_path: Path) -> None:
-    """Its fence decides; from then on every read says the same."""
+    """The next owner's fence decides about the append. After that all reads agree."""
 
     async def play(world: World) -> list[tuple[int, int]]:
         store: Any = world.store

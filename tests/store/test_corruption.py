@@ -96,7 +96,7 @@ async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
 
 
 async def test_a_damaged_coordinator_value_is_named_and_not_served(path: Path) -> None:
-    """It kept the whole database from being opened."""
+    """Regression: one damaged value prevented opening the whole database."""
     flip(path, b"cktopologies/t")
     async with await EmbeddedDatabase.open(path) as database:
         coordinator = database.coordinator
@@ -113,7 +113,7 @@ async def test_a_damaged_coordinator_value_is_named_and_not_served(path: Path) -
 
 
 async def test_a_damaged_registration_ends_with_its_lease(path: Path) -> None:
-    """It does not tell its lease any more; of these kinds every key has one."""
+    """The damaged record no longer names its lease. Every key of these kinds has one."""
     async with await EmbeddedDatabase.open(path) as database:
         lease = await database.coordinator.grant_lease(60)
         puts = [Put("workers/w", b"me", lease), Put("leadership/master", b"me", lease)]
@@ -125,7 +125,7 @@ async def test_a_damaged_registration_ends_with_its_lease(path: Path) -> None:
 
 
 async def test_a_damaged_coordinator_revision_is_named_opening_nothing(path: Path) -> None:
-    """Without it nobody could tell what is newer."""
+    """Without the revision, no one can say which value is newer."""
     flip(path, b"cr")
     with pytest.raises(CorruptValueError, match="revision of the coordinator: checksum"):
         await EmbeddedDatabase.open(path)

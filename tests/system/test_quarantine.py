@@ -171,7 +171,7 @@ def words_of(stored: Stored) -> str:
 async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It took its whole interval down, and was named in the log alone."""
+    """Regression: a damaged row stopped its whole interval, and only the log named it."""
     with Stored(path) as stored:
         row = layout.state_prefix(words_of(stored)) + b"a"
         whole = stored.flip(row, state=True)
@@ -248,7 +248,7 @@ async def test_a_damaged_journal_stops_its_interval_until_restored(
 
 @pytest.mark.guarantee("G11", section="7.1")
 async def test_a_damaged_interval_map_keeps_its_computation_as_it_is(path: Path) -> None:
-    """It kept the whole database from being opened."""
+    """Regression: one damaged value prevented opening the whole database."""
     with Stored(path) as stored:
         incarnation = IncarnationId(words_of(stored))
         place = b"ck" + keys.chunk_key(incarnation, 0).encode()

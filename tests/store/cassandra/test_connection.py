@@ -20,7 +20,7 @@ from tests.store.cassandra.conftest import OpenStore
 
 
 async def test_a_node_that_disconnects_early_has_given_no_connection() -> None:
-    """A closed one was handed out as if it were ready, and the first request found out."""
+    """Regression: a closed connection was returned as ready. Only the first request found the error."""
 
     async def close_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -35,7 +35,7 @@ async def test_a_node_that_disconnects_early_has_given_no_connection() -> None:
 async def test_a_connection_the_driver_leaves_open_is_closed(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
-    """A pool that was being made while the session ended was nobody's, and its sockets stayed open."""
+    """Regression: a connection pool that was created while the session ended had no owner. Its sockets stayed open."""
     left: list[Connection] = []
 
     def connect_once_more(cluster: Cluster) -> Any:
@@ -75,7 +75,10 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
 async def test_requests_leave_nothing_that_only_the_collector_finds(
     settings: CassandraSettings, open_store: OpenStore
 ) -> None:
-    """A request and who waited for it knew each other: entries stayed in memory, and collecting them took 100 ms."""
+    """Regression: a request and its waiter referred to each other.
+
+    Entries stayed in memory, and collecting them took 100 ms.
+    """
     store = await open_store(settings)
     try:
         await store.create_journal("leaves-nothing")

@@ -146,7 +146,7 @@ async def test_each_append_takes_effect_once_through_cassandras_kills(
 async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """The zombie's append waits in a node that stands still, together with its successor's fence."""
+    """A suspended node holds the zombie's append together with its successor's fence."""
     (node,) = cassandra().nodes
     zombie = await open_store(replace(settings, timeout_seconds=0.3))
     await store.create_journal(name)
@@ -199,7 +199,10 @@ async def test_every_call_reports_an_outage_and_works_again_after_it(
 async def test_a_refused_login_is_tried_again_until_it_is_let_in(
     settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """The driver gave a node up for good that had refused one, as all do while the passwords' replica is away."""
+    """Regression: the driver gave a node up after one refusal.
+
+    All nodes refuse while the replica with the passwords is away.
+    """
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
     driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
     refused = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
@@ -218,7 +221,10 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
 async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
     settings: CassandraSettings, driver: Any, name: str, open_store: OpenStore
 ) -> None:
-    """As a node does that has just joined and has not heard of the tables: intervals were given up for it, for good."""
+    """A node that has just joined refuses because it has no tables yet.
+
+    Regression: intervals were given up for that.
+    """
     store = await open_store(replace(settings, keyspace=name, timeout_seconds=0.5))
     driver.execute(f"DROP TABLE {name}.parts")
     with pytest.raises(StoreUnavailableError, match=r"does not know the tables.*tried again"):
@@ -228,7 +234,7 @@ async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
 async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """One request at a time: the first is in a node that stands still, the second waits until it is late."""
+    """Only one request runs at a time. The first is in a suspended node, and the second waits until its deadline."""
     (node,) = cassandra().nodes
     slow = await open_store(replace(settings, timeout_seconds=0.5, concurrent_writes=1))
     node.pause()
@@ -253,7 +259,10 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
 async def test_a_flush_that_takes_longer_than_a_deadline_gets_through(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """What had to wait at the gate for longer was not sent; the repetition began anew, and came as far: for ever."""
+    """Regression: what waited past the deadline was not sent.
+
+    The repetition started from the beginning and came no further.
+    """
     rows = [StateRow(b"key %d" % number, 1, b"value") for number in range(10_000)]
     single = await open_store(replace(settings, concurrent_writes=1))
     began = time.monotonic()

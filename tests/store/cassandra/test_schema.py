@@ -44,7 +44,7 @@ class _Overtaken:
 def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
     settings: CassandraSettings, driver: Any, name: str, after: int
 ) -> None:
-    """It took the version table of the other for a table of something else, and would not start."""
+    """Regression: the store took the other one's version table for a table of another program, and refused to start."""
     fresh = replace(settings, keyspace=name)
     buckets: list[int] = []
 
