@@ -103,7 +103,7 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
     for start in {row[0] for row in (*state.clocks.key_bounds.rows(), *twin.key_bounds)}:
-        mark = max(state.watermark, state.clocks.key_bounds.of(start))
+        mark = max(state.watermark, state.clocks.key_bounds.bound_of(start))
         if start in state.config.keys and mark != max(state.watermark, twin.bound_of(start)):
             yield f"key {start!r} has been shown {twin.bound_of(start)} by the journal, {mark} by memory (G7)"
 
@@ -140,7 +140,7 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
     for part in state.timers.spilled.parts.values():
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
-        found.update((row[:3], row[3:]) for row in state.timers.spilled.standing(rows))
+        found.update((row[:3], row[3:]) for row in state.timers.spilled.current_rows(rows))
     for domain, table in state.timers.tables.items():
         for key, tag, one in table.items():
             found[key, bool(domain), tag] = one.at, one.hold, one.cause, one.origin
