@@ -22,7 +22,7 @@ from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.model.incarnation import injector_group
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -103,11 +103,11 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     store = MemoryStore()
     packages = Packages(store, 5)
     await packages.put(DIGEST, CODE)
-    (manifest,) = await store.read_states("packages", [DIGEST.encode()])
+    (manifest,) = await store.read_states(IncarnationId("packages"), [DIGEST.encode()])
     assert manifest is not None
-    await store.drop_incarnation("packages")
+    await store.drop_incarnation(IncarnationId("packages"))
     rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
-    await store.write_states("packages", "packages", 5, rows)
+    await store.write_states(IncarnationId("packages"), "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):
         async for _ in packages.get(DIGEST):
             pass

@@ -173,7 +173,7 @@ async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
 ) -> None:
     """Regression: a damaged row stopped its whole interval, and only the log named it."""
     with Stored(path) as stored:
-        row = layout.state_prefix(words_of(stored)) + b"a"
+        row = layout.state_prefix(IncarnationId(words_of(stored))) + b"a"
         whole = stored.flip(row, state=True)
     async with running(DevSettings(path, port=0)) as server:
         assert await speak(server, "words", 2, "b"), "the other key goes on"
@@ -286,7 +286,7 @@ async def test_a_damaged_topology_is_named_and_nothing_is_dropped(path: Path) ->
 
 async def test_a_damaged_package_is_named_and_replaced_by_an_upload(path: Path, database: Path) -> None:
     with Stored(path) as stored:
-        stored.flip(stored.last(layout.state_prefix("packages"), state=True), state=True)
+        stored.flip(stored.last(layout.state_prefix(IncarnationId("packages")), state=True), state=True)
     shutil.rmtree(path / "packages", ignore_errors=True)
     async with running(DevSettings(path, port=0)) as server:
         for name in ("words", "twin"):

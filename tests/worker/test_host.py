@@ -94,7 +94,7 @@ class HeldStore(FaultyStore):
 
     async def write_states(self, computation: str, journal: str, sequencer: int, states: Sequence[StateRow]) -> None:
         await self._hold()
-        await super().write_states(computation, journal, sequencer, states)
+        await super().write_states(IncarnationId(computation), journal, sequencer, states)
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         await self._hold()

@@ -11,6 +11,7 @@ import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings
 from millwheel.store.cassandra.connection import LoopThread, connection_class
@@ -61,12 +62,12 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     store = await open_store(replace(settings, timeout_seconds=0.5))
     try:
         rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]
-        await store.write_states("many-pages", "j", 1, rows)
-        assert len(await store.scan_states("many-pages", ALL_KEYS, None, 2_000)) == 2_000
+        await store.write_states(IncarnationId("many-pages"), "j", 1, rows)
+        assert len(await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)) == 2_000
         monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
         async with asyncio.timeout(patience(10.0)):
             with pytest.raises(StoreUnavailableError, match="did not answer in time"):
-                await store.scan_states("many-pages", ALL_KEYS, None, 2_000)
+                await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)
     finally:
         await store.close()
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from cassandra.connection import ConnectionException
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import (
     Append,
@@ -182,8 +183,8 @@ async def test_every_call_reports_an_outage_and_works_again_after_it(
             lambda: store.read_head(name),
             lambda: store.append(name, Append(1, 1, 0, (), b"")),
             lambda: store.read_entries(name, 1, 1),
-            lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]),
-            lambda: store.read_states(name, [b"k"]),
+            lambda: store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"v")]),
+            lambda: store.read_states(IncarnationId(name), [b"k"]),
             lambda: store.list_parts(name),
         ):
             with pytest.raises(StoreUnavailableError, match=r"tried again"):
@@ -191,8 +192,10 @@ async def test_every_call_reports_an_outage_and_works_again_after_it(
     finally:
         await asyncio.to_thread(node.start)
     async with asyncio.timeout(patience(20)):
-        await until_available(lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]))
-        assert await until_available(lambda: store.read_states(name, [b"k"])) == [StateRow(b"k", 1, b"v")]
+        await until_available(lambda: store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"v")]))
+        assert await until_available(lambda: store.read_states(IncarnationId(name), [b"k"])) == [
+            StateRow(b"k", 1, b"v")
+        ]
         assert (await until_available(lambda: store.read_head(name))).commit == 0
 
 
@@ -240,8 +243,8 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     node.pause()
     try:
         results = await asyncio.gather(
-            slow.write_states(name, name, 1, [StateRow(b"first", 1, b"sent")]),
-            slow.write_states(name, name, 1, [StateRow(b"second", 1, b"waits")]),
+            slow.write_states(IncarnationId(name), name, 1, [StateRow(b"first", 1, b"sent")]),
+            slow.write_states(IncarnationId(name), name, 1, [StateRow(b"second", 1, b"waits")]),
             return_exceptions=True,
         )
     finally:
@@ -249,10 +252,10 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     assert "not sent" in str(results[1])
     async with asyncio.timeout(patience(20)):
-        while (await store.read_states(name, [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
+        while (await store.read_states(IncarnationId(name), [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
             await asyncio.sleep(0.05)
-    await store.write_states(name, name, 1, [StateRow(b"third", 1, b"sent behind them")])
-    assert await store.read_states(name, [b"second"]) == [None]
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(b"third", 1, b"sent behind them")])
+    assert await store.read_states(IncarnationId(name), [b"second"]) == [None]
 
 
 @pytest.mark.guarantee("G13")
@@ -266,12 +269,12 @@ async def test_a_flush_that_takes_longer_than_a_deadline_gets_through(
     rows = [StateRow(b"key %d" % number, 1, b"value") for number in range(10_000)]
     single = await open_store(replace(settings, concurrent_writes=1))
     began = time.monotonic()
-    await single.write_states(f"{name}_timed", name, 1, rows)
+    await single.write_states(IncarnationId(f"{name}_timed"), name, 1, rows)
     third = (time.monotonic() - began) / 3
     slow = await open_store(replace(settings, timeout_seconds=third, concurrent_writes=1))
     async with asyncio.timeout(patience(30)):
-        await until_available(lambda: slow.write_states(name, name, 1, rows))
-    assert await store.read_states(name, [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
+        await until_available(lambda: slow.write_states(IncarnationId(name), name, 1, rows))
+    assert await store.read_states(IncarnationId(name), [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
 
 
 async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str, open_store: OpenStore) -> None:
