@@ -33,6 +33,7 @@ from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting
 from millwheel.worker.shell.watermarks import GroupWatch
 from millwheel.worker.shell.worker import Worker
+from simulation.etcd import client_of
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
@@ -195,7 +196,7 @@ def _daemon(role: Role) -> Main:
         address = f"{process.name}:1"
         settings = _settings(world, process)
         server = SimulatedServer(world.network, process, address)
-        coordinator = world.coordinator.open()
+        coordinator = client_of(world.coordinator)
         backends = Backends(world.store.open(), coordinator, AsyncExitStack())
         ensure: Callable[[], Any] = lambda: ensure_cluster_settings(coordinator, settings.cluster)  # noqa: E731
         shards = await retried("settling the shards", ensure)

@@ -18,6 +18,7 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.embedded.coordinator import EmbeddedCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.envelope import unwrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
@@ -132,8 +133,10 @@ async def _part(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
 async def _state(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
     incarnation, _, name = key.partition(b"\0")
     shown = f"{name.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation.decode()}"
-    await _named(shown, lambda: database.store.read_states(incarnation.decode(), [name]))
-    await _named(shown, lambda: database.store.scan_states(incarnation.decode(), ALL_KEYS, None, 1 << 20))
+    await _named(shown, lambda: database.store.read_states(IncarnationId(incarnation.decode()), [name]))
+    await _named(
+        shown, lambda: database.store.scan_states(IncarnationId(incarnation.decode()), ALL_KEYS, None, 1 << 20)
+    )
 
 
 async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:

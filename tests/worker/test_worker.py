@@ -167,8 +167,10 @@ async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
 
 @pytest.mark.guarantee("G4", section="6.2")
 async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: Path) -> None:
-    """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
-    it was deposed, and nobody else had the interval."""
+    """The report under the former sequencer can be refused when the next owner already serves in the same process.
+
+    Regression: the present owner was deposed, and no one had the interval.
+    """
     authority = Quiet()
     one = worker(tmp_path, authority)
     hosted(one, "c.1.j1", 6)
@@ -183,7 +185,7 @@ async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: 
 async def test_an_interval_that_cannot_be_built_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
+    """Regression: assignments behind it in the catalog were never opened, and no low watermarks were followed."""
     one = worker(tmp_path)
 
     def build(interval: OwnedInterval) -> Built:
@@ -210,7 +212,7 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was retired while an interval was being opened stayed in its memory and its base for good."""
+    """Regression: what was retired while an interval was opening stayed in its memory and its base for good."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
@@ -327,7 +329,7 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
 async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
+    """The sender may be idle, and already followed here for another interval. So no broadcast of it will come."""
     one = worker(tmp_path)
     core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
     monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(senders))
@@ -416,8 +418,11 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
 async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The catalog shows it as this worker's until the lease's end has been heard of. A second opening whose fence times
-    out would take the first one's for its own, and meet appends that are still on their way."""
+    """The catalog shows the interval as this worker's until the end of the lease is known.
+
+    A second opening whose fence times out would take the first fence for its own, and meet appends that are still in
+    flight.
+    """
     one = worker(tmp_path)
     hosted(one, "c.1.j1", 4)
     given = [owned("c.1.j1", 4)]
@@ -438,7 +443,10 @@ async def test_what_ended_with_a_registration_is_not_opened_again(
 async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
+    """Regression: both opened it, under one sequencer.
+
+    Neither knew whose journal it was, and records went to the other one.
+    """
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     key = worker_key("w1")
@@ -465,7 +473,7 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
 
 @pytest.mark.guarantee("G8", section="7.1")
 async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> None:
-    """It began when it was tried again: half a minute later, where the code had been long in coming."""
+    """Regression: it began only at the next attempt, half a minute later, if the code came slowly."""
     (tmp_path / "late.py").write_text("import millwheel as mw\n\ntopology = mw.Topology('late')\n")
     made, comes = build_package(f"{tmp_path / 'late.py'}:topology"), asyncio.Event()
 
