@@ -144,9 +144,7 @@ STREAMS: dict[str, type[msgspec.Struct]] = {
 faults = mw.Topology("faults")
 faults.source("events", Event)
 faults.add(
-    Numberer,
-    inputs={"events": mw.key("key")},
-    outputs={"numbered": Numbered, "windows": WindowCount, "rung": Rung},
+    Numberer, inputs={"events": mw.key("key")}, outputs={"numbered": Numbered, "windows": WindowCount, "rung": Rung}
 )
 faults.add(Adder, inputs={"numbered": mw.key("group")}, outputs={"totals": Total})
 faults.add(Passer, inputs={"numbered": mw.key("group")}, outputs={"passed": Passed}, strong=False)

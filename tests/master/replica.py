@@ -18,13 +18,7 @@ from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import (
-    handover_pb2,
-    handover_pb2_grpc,
-    inspection_pb2,
-    inspection_pb2_grpc,
-    watermark_pb2_grpc,
-)
+from millwheel.rpc.v1 import handover_pb2, handover_pb2_grpc, inspection_pb2, inspection_pb2_grpc, watermark_pb2_grpc
 from millwheel.store.contract import StateStore
 from tests.authority.gated import GatedAuthority, gated_authority
 from tests.serving import serving

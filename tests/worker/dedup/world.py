@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.worker.dedup import (
-    CheckOutcome,
-    Dedup,
-    DeliveryIds,
-    DeliveryVerdict,
-    IdDelta,
-    Sender,
-)
+from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryIds, DeliveryVerdict, IdDelta, Sender
 
 KEYS = [bytes([97 + n]) for n in range(8)]
 SEGMENT_IDS = 4
