@@ -40,7 +40,6 @@ class World:
     def __init__(self) -> None:
         self.state = SpoiltState()
         self.store = MemoryStore()
-        self.workers: dict[str, int] = {}
         self.accepted: dict[str, int] = {}
         """What the authority knows: by injector the largest sequencer that it accepted."""
 

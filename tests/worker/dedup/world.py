@@ -1,8 +1,8 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
-The naive model is one counter of effects by record. A record's identity is known to the test alone: for any ids and
-marks, no identity may take effect twice, none may be ACKed without effect. What may happen to receivers at any time are
-rules that the three models share. Injectors' tests have their workers from here, too.
+A record's identity is known to the test alone: for any ids and marks, no identity may take effect twice, none may be
+ACKed without effect. What may happen to receivers at any time are rules that the three models share. Injectors' tests
+have their workers from here, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
@@ -20,7 +21,7 @@ from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryIds, DeliveryVerdict, IdDelta, Sender
 
 KEYS = [bytes([97 + n]) for n in range(8)]
-SEGMENT_IDS = 4
+SMALL: dict[str, Any] = {"segment_ids": 4, "cached_segments": 1}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Receiver:
         self.world = world
         self.interval = interval
         self.journal = journal or world.journal()
-        self.dedup = dedup or Dedup(interval, self.journal, segment_ids=SEGMENT_IDS, cached_segments=1)
+        self.dedup = dedup or Dedup(interval, self.journal, **SMALL)
         self.copies: dict[DeliveryVerdict, Copy] = {}
         self.work: list[tuple[DeliveryVerdict, int]] = []
         self.unsure: list[DeliveryVerdict] = []
@@ -92,15 +93,16 @@ class Receiver:
     def deliver(self, copy: Copy) -> DeliveryVerdict:
         keys = [record.key for record in copy.records]
         assert all(key in self.interval for key in keys)
-        times = [record.timestamp for record in copy.records]
-        verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+        check = partial(self.dedup.check, copy.ids, keys, [record.timestamp for record in copy.records], copy.sender)
+        verdict = check()
         if verdict.outcome is CheckOutcome.UNKNOWN_SEQUENCE:
             self.world.reached[verdict.outcome.name] += 1
-            if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
-                self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
+            sequence: str = copy.ids.sequence  # type: ignore[union-attr]
+            if not self.world.alive(sequence):
+                self.dedup.retire(sequence)
                 return verdict
-            self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
-            verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+            self.dedup.admit(sequence)
+            verdict = check()
         self.world.reached[verdict.outcome.name] += 1
         if verdict.outcome is not CheckOutcome.JUDGED:
             assert not verdict.all_fresh
@@ -158,12 +160,9 @@ class Receiver:
         chosen: dict[DeliveryVerdict, list[int]] = {}
         for verdict, index in items:
             chosen.setdefault(verdict, []).append(index)
-        delta = self.dedup.take(
-            [
-                (verdict, None if verdict.all_fresh and len(indexes) == verdict.size else indexes)
-                for verdict, indexes in chosen.items()
-            ]
-        )
+        rows = chosen.items()
+        whole = {verdict for verdict, indexes in rows if verdict.all_fresh and len(indexes) == verdict.size}
+        delta = self.dedup.take([(verdict, None if verdict in whole else indexes) for verdict, indexes in rows])
         self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), chosen)
 
     def commit(self) -> None:
@@ -197,27 +196,21 @@ class Receiver:
         if self.flight is not None and applied:
             self._apply()
         blobs, filters = self.durable
-        self.dedup = Dedup.restore(
-            self.interval, self.journal, blobs, filters, segment_ids=SEGMENT_IDS, cached_segments=1
-        )
+        self.dedup = Dedup.restore(self.interval, self.journal, blobs, filters, **SMALL)
         for entry in self.deltas:
             self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
         self.world.reached["replayed with ids"] += bool(self.deltas)
 
 
-SomeReceiver = TypeVar("SomeReceiver", bound=Receiver)
-
-
-class Receivers(Generic[SomeReceiver]):
+class Receivers:
     """The intervals of one consumer, which cover every key once."""
 
-    def __init__(self, world: World, kind: type[SomeReceiver]) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.kind = kind
-        self.all = [kind(world, ALL_KEYS)]
+        self.all = [Receiver(world, ALL_KEYS)]
 
-    def owner(self, key: bytes) -> SomeReceiver:
+    def owner(self, key: bytes) -> Receiver:
         return next(receiver for receiver in self.all if key in receiver.interval)
 
     def deliver(self, copy: Copy) -> None:
@@ -230,27 +223,25 @@ class Receivers(Generic[SomeReceiver]):
         parent = self.owner(key)
         if key == parent.interval.start:
             return
-        parent.crash(applied)
-        self.all.remove(parent)
-        self.all += [self._child(interval, [parent]) for interval in parent.interval.split(key)]
-        self.all.sort(key=lambda receiver: receiver.interval.start)
+        self._replace([parent], parent.interval.split(key), applied)
 
     def merge(self, at: int, applied: bool) -> None:
         if len(self.all) < 2:
             return
         left, right = self.all[at % (len(self.all) - 1) :][:2]
-        left.crash(applied)
-        right.crash(applied)
-        child = self._child(KeyInterval(left.interval.start, right.interval.end), [left, right])
-        self.all = [r for r in self.all if r not in (left, right)] + [child]
+        self._replace([left, right], [KeyInterval(left.interval.start, right.interval.end)], applied)
+
+    def _replace(self, parents: list[Receiver], intervals: Sequence[KeyInterval], applied: bool) -> None:
+        for parent in parents:
+            parent.crash(applied)
+            self.all.remove(parent)
+        self.all += [self._child(interval, parents) for interval in intervals]
         self.all.sort(key=lambda receiver: receiver.interval.start)
 
-    def _child(self, interval: KeyInterval, parents: list[SomeReceiver]) -> SomeReceiver:
+    def _child(self, interval: KeyInterval, parents: list[Receiver]) -> Receiver:
         journal = self.world.journal()
-        dedup = Dedup.inherit(
-            interval, journal, [parent.dedup for parent in parents], segment_ids=SEGMENT_IDS, cached_segments=1
-        )
-        return self.kind(self.world, interval, dedup, journal)
+        dedup = Dedup.inherit(interval, journal, [parent.dedup for parent in parents], **SMALL)
+        return Receiver(self.world, interval, dedup, journal)
 
     def run(self) -> None:
         """Commit everything at hand."""
@@ -278,7 +269,7 @@ class ReceiverRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.receivers = Receivers(self.world, Receiver)
+        self.receivers = Receivers(self.world)
         self.network: list[Copy] = []
 
     def send(self, copy: Copy, arrives: bool) -> None:
