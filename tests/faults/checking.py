@@ -8,7 +8,7 @@ and give nothing again that was ACKed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,13 +60,6 @@ class Checker:
         self._bells: set[tuple[str, int]] = set()
         self._clocks_wrong_until = 0
         self._last = 0
-        self._takers: dict[type, Callable[[Any, int], None]] = {
-            Numbered: self._numbered,
-            WindowCount: self._window,
-            Rung: self._rung,
-            Total: self._total,
-            Passed: self._passed,
-        }
 
     def take(self, event: Event) -> None:
         """One event, in the order of time."""
@@ -93,21 +86,34 @@ class Checker:
         self.violations.append(Violation(kind, at, text))
 
     def _received(self, event: Received) -> None:
-        kind_of = STREAMS[event.stream]
-        values = [msgspec.convert(value, kind_of) for value in event.values]
         cursor = self._cursors[event.stream]
-        for offset, value in enumerate(values, event.first):
+        for offset, fields in enumerate(event.values, event.first):
+            value = msgspec.convert(fields, STREAMS[event.stream])
             wrong = cursor.take(offset, value)
             if wrong is None:
-                self._takers[kind_of](value, event.at)
+                self._taken(event.stream, value, event.at)
             elif wrong:
                 self._bad(wrong, event.at, f"offset {offset} of {event.stream}: {value}")
 
     # What each stream may hold.
 
-    def _came_once(self, stream: str, source: str, position: int, key: str, group: str, at: int) -> None:
-        """``key`` or ``group``: empty where the stream does not say."""
-        record, text = (source, position), f"record {position} of {source} in {stream}"
+    def _taken(self, stream: str, value: Any, at: int) -> None:
+        match value:
+            case WindowCount():
+                self._window(value, at)
+            case Rung():
+                self._rung(value, at)
+            case Numbered() | Total() | Passed():
+                self._record(stream, value, at)
+        name = value.key if isinstance(value, Numbered) else value.group if isinstance(value, Total) else ""
+        if name:
+            numbers = self._numbers[stream, name]
+            numbers[value.number] += 1
+            if numbers[value.number] > 1:
+                self._bad("repeated", at, f"number {value.number} of {name} in {stream}")
+
+    def _record(self, stream: str, value: Numbered | Total | Passed, at: int) -> None:
+        record, text = (value.source, value.position), f"record {value.position} of {value.source} in {stream}"
         sent = self._sent.get(record)
         if sent is None:
             self._bad("invented", at, text)
@@ -115,25 +121,9 @@ class Checker:
         if record in self._came[stream]:
             self._bad("repeated", at, text)
         self._came[stream].add(record)
-        if (key and key != sent[0]) or group != sent[1]:
-            self._bad("wrong", at, f"{text}: it was sent with key {sent[0]} and group {sent[1]}, not {key} and {group}")
-
-    def _count(self, stream: str, name: str, number: int, at: int) -> None:
-        numbers = self._numbers[stream, name]
-        numbers[number] += 1
-        if numbers[number] > 1:
-            self._bad("repeated", at, f"number {number} of {name} in {stream}")
-
-    def _numbered(self, value: Numbered, at: int) -> None:
-        self._came_once("numbered", value.source, value.position, value.key, value.group, at)
-        self._count("numbered", value.key, value.number, at)
-
-    def _total(self, value: Total, at: int) -> None:
-        self._came_once("totals", value.source, value.position, "", value.group, at)
-        self._count("totals", value.group, value.number, at)
-
-    def _passed(self, value: Passed, at: int) -> None:
-        self._came_once("passed", value.source, value.position, "", value.group, at)
+        said = (value.key if isinstance(value, Numbered) else sent[0], value.group)
+        if said != sent[:2]:
+            self._bad("wrong", at, f"{text}: it was sent with key and group {sent[:2]}, not {said}")
 
     def _window(self, value: WindowCount, at: int) -> None:
         if (value.key, value.end) in self._windows:

@@ -28,7 +28,7 @@ from tests.faults.program import STREAMS, Event, faults
 from tests.faults.progress import Progress
 from tests.patience import patience, until
 
-__all__ = ["Load", "names", "verified", "wall_micros"]
+__all__ = ["CUTS", "Load", "verified", "wall_micros"]
 
 _SOURCES: Final = ("left", "right")
 _CHUNK: Final = 8
@@ -191,13 +191,12 @@ async def verified(
     assert all(load.received[stream] for stream in STREAMS), load.received
 
 
-def names() -> list[str]:
-    """Of all keys; those of groups begin likewise."""
-    return sorted(_name(number) for number in range(_KEYS))
-
-
 def _name(number: int) -> str:
     return f"{_INITIALS[number % len(_INITIALS)]}-{number:02}"
+
+
+CUTS: Final = dict.fromkeys(("numberer", "adder", "passer"), sorted(map(_name, range(_KEYS))))
+"""By computation, all keys. Those of groups begin as others do."""
 
 
 async def _one_source(address: str, seed: int, place: Path) -> None:

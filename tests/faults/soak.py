@@ -27,14 +27,12 @@ from tests.faults import history
 from tests.faults.checking import check
 from tests.faults.cluster import Cluster, etcd_status
 from tests.faults.flatness import judge
-from tests.faults.load import Load, names
+from tests.faults.load import CUTS, Load
 from tests.faults.picture import page
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 from tests.reshaping import reshape
 
 __all__ = ["main"]
-
-_CUTS: Final = {computation: names() for computation in ("numberer", "adder", "passer")}
 
 
 async def _reshape_for_ever(client: ControlClient, workers: list[str], seed: int, reached: Counter[str]) -> None:
@@ -42,7 +40,7 @@ async def _reshape_for_ever(client: ControlClient, workers: list[str], seed: int
     chance = random.Random(seed)
     while True:
         await asyncio.sleep(chance.uniform(0.5, 1.5) * _CHANGE)
-        reached[await reshape(client, "faults", _CUTS, workers, chance)] += 1
+        reached[await reshape(client, "faults", CUTS, workers, chance)] += 1
 
 
 _MEBI: Final = 1 << 20

@@ -15,14 +15,13 @@ from millwheel.client.control import ControlClient
 from millwheel.worker.interval import IntervalSettings
 from tests.daemons.together import together
 from tests.faults import program
-from tests.faults.load import names, verified
+from tests.faults.load import CUTS, verified
 from tests.patience import patience
 from tests.reshaping import reshape
 from tests.submitting import submit_copy
 
 SMALL = IntervalSettings(flush_interval=50_000, checkpoint_entries=20)
 WORKERS = ["w0.0", "w1.0"]
-CUTS = {computation: names() for computation in ("numberer", "adder", "passer")}
 SEED = int(os.environ.get("MILLWHEEL_SEED", "11"))
 
 

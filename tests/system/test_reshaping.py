@@ -13,13 +13,12 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
-from tests.faults.load import names
+from tests.faults.load import CUTS
 from tests.system.server import Server, run_cli
 from tests.system.test_restarts import loaded_server
 
 SEED = 23
 ROUNDS = 15
-GROUPS = ["A-03", "k-01", "k-04", "\u00e9-02", "\u00e9-05"]
 
 
 async def split_where_the_load_is_halved(server: Server) -> None:
@@ -35,7 +34,7 @@ async def split_where_the_load_is_halved(server: Server) -> None:
     lower, upper = json.loads(shown.out)
     assert lower["parents"] == upper["parents"] != []
     boundary = upper["keys"].split("'")[1]
-    assert boundary in names(), upper["keys"]
+    assert boundary in CUTS["numberer"], upper["keys"]
 
 
 async def children_have_let_go(client: ControlClient, computation: str) -> None:
@@ -52,7 +51,7 @@ async def change_something(client: ControlClient, chance: random.Random, done: C
     computation = chance.choice(["numberer", "adder"])
     if chance.random() < 0.5:
         await children_have_let_go(client, computation)
-    at = chance.choice(names() if computation == "numberer" else GROUPS).encode()
+    at = chance.choice(CUTS[computation]).encode()
     shown = await client.list_intervals("faults", computation)
     verb = "split" if len(shown) <= 3 and chance.random() < 0.6 else "merge"
     try:

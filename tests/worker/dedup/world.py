@@ -49,7 +49,7 @@ class World:
     """What receivers share: the naive model, the store's segments, and the catalog's word on sequences."""
 
     alive: Callable[[str], bool] = lambda sequence: True
-    effects: dict[Any, int] = field(default_factory=dict)
+    effects: Counter[Any] = field(default_factory=Counter)
     segments: dict[str, Any] = field(default_factory=dict)
     prefix: str = "r"
     """Of the names of journals."""
@@ -61,7 +61,7 @@ class World:
     committed: list[Record] = field(default_factory=list)
 
     def take_effect(self, record: Record) -> None:
-        self.effects[record.identity] = self.effects.get(record.identity, 0) + 1
+        self.effects[record.identity] += 1
         assert self.effects[record.identity] == 1, f"{record} took effect twice"
         self.committed.append(record)
 
@@ -113,31 +113,25 @@ class Receiver:
         assert listed == list(range(len(copy.records))), "each record is in one list"
         self._fresh(verdict, verdict.fresh_indexes)
         self.ack(copy, verdict.duplicates)
-        self.world.reached["duplicate"] += len(verdict.duplicates)
-        self.world.reached["waiting"] += len(verdict.waiting)
-        if verdict.unsure:
-            self.unsure.append(verdict)
+        self.world.reached.update(duplicate=len(verdict.duplicates), waiting=len(verdict.waiting))
+        self.unsure.append(verdict)
         return verdict
 
     def _fresh(self, verdict: DeliveryVerdict, indexes: Sequence[int]) -> None:
-        copy = self.copies[verdict]
         for index in indexes:
-            record = copy.records[index]
+            record = self.copies[verdict].records[index]
             assert record.identity not in self.world.effects, f"{record} was called fresh after its effect"
-        self.work += [(verdict, index) for index in indexes]
+            self.work.append((verdict, index))
 
     def ack(self, copy: Copy, indexes: Sequence[int]) -> None:
-        for index in indexes:
-            record = copy.records[index]
+        for record in (copy.records[index] for index in indexes):
             assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
             if not self.world.deaf:
                 copy.acked(record)
 
     def resolve(self) -> None:
         """Read what the unsure records need: from the store, where the collected are gone."""
-        for verdict in self.unsure:
-            if not verdict.unsure:
-                continue
+        for verdict in filter(lambda one: one.unsure, self.unsure):
             known = {name: self.world.segments[name].ids for name in verdict.segments if name in self.world.segments}
             resolution = self.dedup.resolve(verdict, known)
             self._fresh(verdict, resolution.fresh)
@@ -156,10 +150,10 @@ class Receiver:
         """Put work into an entry, and send it off to the store."""
         if self.flight is not None:
             return
-        items, self.work = self.work[:count], self.work[count:]
         chosen: dict[DeliveryVerdict, list[int]] = {}
-        for verdict, index in items:
+        for verdict, index in self.work[:count]:
             chosen.setdefault(verdict, []).append(index)
+        self.work = self.work[count:]
         rows = chosen.items()
         whole = {verdict for verdict, indexes in rows if verdict.all_fresh and len(indexes) == verdict.size}
         delta = self.dedup.take([(verdict, None if verdict in whole else indexes) for verdict, indexes in rows])
