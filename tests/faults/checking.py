@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck, Subscribed
-from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Passed, Rung, Total, WindowCount
+from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Rung, WindowCount
 
 __all__ = ["Checker", "Violation", "check"]
 
@@ -98,32 +98,25 @@ class Checker:
     # What each stream may hold.
 
     def _taken(self, stream: str, value: Any, at: int) -> None:
-        match value:
-            case WindowCount():
-                self._window(value, at)
-            case Rung():
-                self._rung(value, at)
-            case Numbered() | Total() | Passed():
-                self._record(stream, value, at)
-        name = value.key if isinstance(value, Numbered) else value.group if isinstance(value, Total) else ""
-        if name:
-            numbers = self._numbers[stream, name]
-            numbers[value.number] += 1
-            if numbers[value.number] > 1:
-                self._bad("repeated", at, f"number {value.number} of {name} in {stream}")
+        if isinstance(value, WindowCount):
+            self._window(value, at)
+        elif isinstance(value, Rung):
+            self._rung(value, at)
+        else:
+            self._record(stream, value, at)
 
-    def _record(self, stream: str, value: Numbered | Total | Passed, at: int) -> None:
+    def _record(self, stream: str, value: Numbered, at: int) -> None:
         record, text = (value.source, value.position), f"record {value.position} of {value.source} in {stream}"
         sent = self._sent.get(record)
         if sent is None:
             self._bad("invented", at, text)
-            return
-        if record in self._came[stream]:
-            self._bad("repeated", at, text)
+        elif (value.key, value.group) != sent[:2]:
+            self._bad("wrong", at, f"{text} has key and group {value.key, value.group}, and was sent with {sent[:2]}")
+        name = value.group if stream == "totals" else value.key
+        self._numbers[stream, name][value.number] += 1
+        if record in self._came[stream] or self._numbers[stream, name][value.number] > 1:
+            self._bad("repeated", at, f"{text}, as number {value.number} of {name}")
         self._came[stream].add(record)
-        said = (value.key if isinstance(value, Numbered) else sent[0], value.group)
-        if said != sent[:2]:
-            self._bad("wrong", at, f"{text}: it was sent with key and group {sent[:2]}, not {said}")
 
     def _window(self, value: WindowCount, at: int) -> None:
         if (value.key, value.end) in self._windows:
@@ -149,9 +142,9 @@ class Checker:
     def finish(self) -> list[Violation]:
         """Nothing comes any more."""
         for stream in ("numbered", "totals", "passed"):
-            for (source, position), (_, _, _, at) in self._sent.items():
-                if (source, position) not in self._came[stream]:
-                    self._bad("lost", at, f"record {position} of {source} in {stream}")
+            for source, position in sorted(self._sent.keys() - self._came[stream]):
+                at = self._sent[source, position][3]
+                self._bad("lost", at, f"record {position} of {source} in {stream}")
         for (stream, name), numbers in self._numbers.items():
             gaps = sorted(set(range(1, max(numbers) + 1)) - numbers.keys())
             if gaps:
@@ -179,11 +172,10 @@ class Checker:
                 self._bad("lost", self._last, f"windows of {key} are numbered {[one.order for one in windows][:9]} …")
 
     def _finish_bells(self) -> None:
-        for (stream, key), numbers in self._numbers.items():
-            if stream == "numbered":
-                for number in range(BELL, max(numbers) + 1, BELL):
-                    if (key, number) not in self._bells:
-                        self._bad("lost", self._last, f"bell {number} of {key}")
+        most = {key: max(numbers) for (stream, key), numbers in self._numbers.items() if stream == "numbered"}
+        due = {(key, number) for key, last in most.items() for number in range(BELL, last + 1, BELL)}
+        for key, number in sorted(due - self._bells):
+            self._bad("lost", self._last, f"bell {number} of {key}")
 
 
 class _Cursor:

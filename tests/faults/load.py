@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -30,17 +31,12 @@ from tests.patience import patience, until
 
 __all__ = ["CUTS", "Load", "verified", "wall_micros"]
 
-_SOURCES: Final = ("left", "right")
-_CHUNK: Final = 8
-_PAUSE: Final = 0.25
 _KEYS: Final = 24
 _GROUPS: Final = 6
 _INITIALS: Final = "Ak\u00e9"
 """What names begin with: of three intervals that share the keys evenly, each has one of these."""
 _LATENESS: Final = 400_000
 """Microseconds by which records are out of order, at most."""
-_LIVES: Final = 20.0
-"""Seconds after which a subscriber gives way to the next."""
 _PATIENCE: Final = 600.0
 
 
@@ -49,36 +45,26 @@ def wall_micros() -> int:
     return time.time_ns() // 1_000
 
 
+@dataclass
 class Load:
-    """Sources and subscribers, each a task of :meth:`run`, which ends when all streams have."""
+    """Sources and subscribers: see :meth:`flowing`."""
 
-    def __init__(
-        self,
-        address: str,
-        history: History,
-        seed: int,
-        sources: Collection[str] = _SOURCES,
-        streams: Collection[str] = tuple(STREAMS),
-        *,
-        chunk: int = _CHUNK,
-        pause: float = _PAUSE,
-        lives: float = _LIVES,
-    ) -> None:
-        """``chunk``: records of a source at once, ``pause`` seconds after those before. ``lives``: see there."""
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        self._progress = Progress()
-        self._address = address
-        self._history = history
-        self._seed = seed
-        self._sources = sources
-        self._streams = streams
-        self._rhythm = chunk, pause, lives
-        self._enough = asyncio.Event()
-
-    def stop(self) -> None:
-        """Send nothing any more, and end when everything has come."""
-        self._enough.set()
+    address: str
+    history: History
+    seed: int
+    sources: Collection[str] = ("left", "right")
+    streams: Collection[str] = tuple(STREAMS)
+    _: KW_ONLY
+    chunk: int = 8
+    """Records that a source sends at once."""
+    pause: float = 0.25
+    """Seconds from a source's chunk to the next, about."""
+    lives: float = 20.0
+    """Seconds after which a subscriber gives way to the next."""
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+    _progress: Progress = field(default_factory=Progress)
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def lag(self) -> float:
         """For how many seconds what is waited for longest has been under way."""
@@ -89,25 +75,34 @@ class Load:
         """What is waited for."""
         return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
-    async def run(self, before: Sequence[Happened] = ()) -> None:
-        """Send and receive. ``before``: the history of sources whose earlier lives were cut off."""
-        async with ControlClient(self._address, patience=_PATIENCE) as client:
+    @asynccontextmanager
+    async def flowing(self, patience: float, before: Sequence[Happened] = ()) -> AsyncIterator[list[str]]:
+        """It sends as long as the block lasts. Then it waits for the ends of all streams; if they do not come within
+        ``patience`` seconds, what the block has says so. ``before``: history of sources that were cut off."""
+        missed: list[str] = []
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(self._run(before))
+            yield missed
+            self._enough.set()
+            if not (await asyncio.wait([running], timeout=patience))[0]:
+                running.cancel()
+                missed.append(f"the streams have not ended after {patience:.0f} s: {self.lag_as_text()}")
+
+    async def _run(self, before: Sequence[Happened]) -> None:
+        async with ControlClient(self.address, patience=_PATIENCE) as client:
             for stream in STREAMS:
                 await client.ensure_stream_log(stream)
         async with asyncio.TaskGroup() as group:
-            for stream in self._streams:
+            for stream in self.streams:
                 group.create_task(self._read(stream))
-            for number, source in enumerate(self._sources):
-                group.create_task(self._send(source, random.Random(self._seed + number), before))
+            for number, source in enumerate(self.sources):
+                group.create_task(self._send(source, random.Random(self.seed + number), before))
 
     async def _send(self, source: str, chance: random.Random, before: Sequence[Happened]) -> None:
-        chunk, pause, _ = self._rhythm
         position = 0
         acked = max((one.position for one in before if isinstance(one, Acked)), default=0)
-        settings = InjectorSettings(patience=_PATIENCE)
-        async with Injector(
-            "events", address=self._address, process=source, topology=faults, settings=settings
-        ) as injector:
+        how: dict[str, Any] = {"topology": faults, "settings": InjectorSettings(patience=_PATIENCE)}
+        async with Injector("events", address=self.address, process=source, **how) as injector:
             for sent in before:
                 if isinstance(sent, Sent):
                     position = sent.first + len(sent.keys)
@@ -115,8 +110,8 @@ class Load:
                         await self._inject(injector, sent)
             while not self._enough.is_set():
                 now = wall_micros()
-                keys, groups = ([_name(chance.randrange(most)) for _ in range(chunk)] for most in (_KEYS, _GROUPS))
-                stamps = [now - chance.randrange(_LATENESS) for _ in range(chunk)]
+                keys, groups = ([_name(chance.randrange(most)) for _ in range(self.chunk)] for most in (_KEYS, _GROUPS))
+                stamps = [now - chance.randrange(_LATENESS) for _ in range(self.chunk)]
                 sent = Sent(now, source, position, keys, groups, stamps)
                 self._note(sent)
                 await self._inject(injector, sent)
@@ -124,8 +119,8 @@ class Load:
                 self._note(Advanced(wall_micros(), source, now - _LATENESS))
                 await injector.advance(now - _LATENESS)
                 self._note(Acked(wall_micros(), source, injector.acknowledged() or 0))
-                position += chunk
-                await asyncio.sleep(pause * chance.uniform(0.5, 1.5))
+                position += self.chunk
+                await asyncio.sleep(self.pause * chance.uniform(0.5, 1.5))
             self._note(Advanced(wall_micros(), source, None))
             await injector.finish()
 
@@ -142,17 +137,11 @@ class Load:
         durable = 0
         while True:
             self._note(Subscribed(wall_micros(), stream, durable))
+            how: dict[str, Any] = {"address": self.address, "record_type": STREAMS[stream], "patience": _PATIENCE}
             async with Subscription(
-                stream,
-                cursor="verifier",
-                start=From.OLDEST,
-                record_type=STREAMS[stream],
-                address=self._address,
-                until_end=True,
-                auto_ack=True,
-                patience=_PATIENCE,
+                stream, cursor="verifier", start=From.OLDEST, until_end=True, auto_ack=True, **how
             ) as subscription:
-                end = time.monotonic() + self._rhythm[2]
+                end = time.monotonic() + self.lives
                 async for batch in subscription:
                     values = [msgspec.to_builtins(value) for value in batch.values]
                     self._note(Received(wall_micros(), stream, batch.first_offset, values))
@@ -164,13 +153,13 @@ class Load:
                 durable = subscription.durable
 
     def _note(self, event: Happened) -> None:
-        self._history.add(event)
+        self.history.add(event)
         self._progress.take(event)
 
 
 @asynccontextmanager
 async def verified(
-    address: str, place: Path, seed: int, sources: Collection[str] = _SOURCES, *, chunk: int = 20, pause: float = 0.05
+    address: str, place: Path, seed: int, sources: Collection[str] = ("left", "right")
 ) -> AsyncIterator[Load]:
     """A load of short lives while the block lasts. AssertionError after it, unless all came as it has to.
 
@@ -178,16 +167,12 @@ async def verified(
     """
     path, source = place / "history.jsonl", place / "source.jsonl"
     with closing(History(path)) as written:
-        load = Load(address, written, seed, sources, chunk=chunk, pause=pause, lives=1.0)
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(load.run())
+        load = Load(address, written, seed, sources, chunk=20, pause=0.05, lives=1.0)
+        async with load.flowing(patience(60)) as missed:
             yield load
-            load.stop()
-            done, _ = await asyncio.wait([running], timeout=patience(60))
-            assert done, f"the streams have not ended: {load.lag_as_text()}; received {load.received}"
     events = [*read(path), *(read(source) if source.exists() else ())]
-    violations = check(sorted(events, key=lambda event: event.at))
-    assert not violations, violations[:5]
+    missed += map(str, check(sorted(events, key=lambda event: event.at))[:5])
+    assert not missed, (missed, load.received)
     assert all(load.received[stream] for stream in STREAMS), load.received
 
 
@@ -203,10 +188,8 @@ async def _one_source(address: str, seed: int, place: Path) -> None:
     path = place / "source.jsonl"
     before = list(read(path)) if path.exists() else []
     load = Load(address, History(path), seed + len(before), ["source"], (), chunk=20, pause=0.03)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(load.run(before))
+    async with load.flowing(_PATIENCE, before):
         await until((place / "stop").exists, _PATIENCE, every=0.05)
-        load.stop()
 
 
 if __name__ == "__main__":

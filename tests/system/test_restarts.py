@@ -82,4 +82,5 @@ async def test_every_result_comes_exactly_once_through_any_kills(tmp_path: Path)
     async with loaded_server(tmp_path, SEED, intervals=2) as (server, feeder, load):
         killed = await kill_again_and_again(server, feeder, random.Random(SEED), RUNS)
     took = time.monotonic() - began
-    print(f"\n{RUNS} kills of the server, {killed} of the injector, seed {SEED}: {dict(load.received)}; {took:.0f} s")
+    kills = f"{RUNS} kills of the server, {killed} of the injector"
+    print(f"\n{kills}, seed {SEED}: {dict(load.received)}, each exactly once; {took:.0f} s")

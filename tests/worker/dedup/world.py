@@ -8,9 +8,10 @@ have their workers from here, too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -53,7 +54,7 @@ class World:
     segments: dict[str, Any] = field(default_factory=dict)
     prefix: str = "r"
     """Of the names of journals."""
-    journals: int = 0
+    numbers: Iterator[int] = field(default_factory=partial(count, 1))
     deaf: bool = False
     """ACKs are lost on their way."""
     reached: Counter[str] = field(default_factory=Counter)
@@ -66,8 +67,7 @@ class World:
         self.committed.append(record)
 
     def journal(self) -> str:
-        self.journals += 1
-        return f"{self.prefix}{self.journals}"
+        return f"{self.prefix}{next(self.numbers)}"
 
 
 class Receiver:
@@ -146,14 +146,14 @@ class Receiver:
             self.world.reached["sealed"] += 1
             self.dedup.segment_stored(sealed.name)
 
-    def take(self, count: int) -> None:
+    def take(self, most: int) -> None:
         """Put work into an entry, and send it off to the store."""
         if self.flight is not None:
             return
         chosen: dict[DeliveryVerdict, list[int]] = {}
-        for verdict, index in self.work[:count]:
+        for verdict, index in self.work[:most]:
             chosen.setdefault(verdict, []).append(index)
-        self.work = self.work[count:]
+        self.work = self.work[most:]
         rows = chosen.items()
         whole = {verdict for verdict, indexes in rows if verdict.all_fresh and len(indexes) == verdict.size}
         delta = self.dedup.take([(verdict, None if verdict in whole else indexes) for verdict, indexes in rows])
