@@ -165,7 +165,8 @@ def parts(store: MemoryStore) -> int:
 def test_segments_collected_before_a_base_names_them_are_removed() -> None:
     """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
     the store for ever and in memory till the next takeover."""
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     counts = []
     for round_number in range(1, 13):
         stamp = round_number * 100
@@ -179,7 +180,8 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     send(driver, 0, 4, 100)
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
     (read,) = [job for job in driver.waiting if isinstance(job, ReadSegments)]
