@@ -16,6 +16,9 @@ __all__: list[str] = []
 
 _ENTRIES: Final = "tests/operators/test_entries.py::test_an_operator_is_its_naive_model"
 _JOINS: Final = "tests/operators/test_joins.py::test_an_interval_join_is_a_loop_over_all_pairs"
+_AS_OF: Final = "tests/operators/test_joins.py::test_a_join_as_of_a_time_takes_the_newest_value_up_to_it"
+_FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"
+_SILENCE: Final = "tests/operators/test_timeouts.py::test_a_silence_does_not_depend_on_arrival"
 _SEEDS: Final = 300
 
 
@@ -62,7 +65,7 @@ _taken_out(
     TemporalJoin._prune,
     "min([ctx.watermark, *(time for time, _ in versions.left[:1])])",
     "ctx.watermark",
-    "join as of",
+    _AS_OF,
 )
 
 _taken_out(
@@ -71,7 +74,7 @@ _taken_out(
     Timeout.process_record,
     "ctx.cancel_timer(str(one[0]))",
     "pass",
-    "timeout",
+    _SILENCE,
 )
 
 _taken_out(
@@ -107,5 +110,6 @@ _taken_out(
     CountWindow.process_record,
     "ctx.cancel_timer()",
     "pass",
-    "count window",
+    _FULL,
+    "G8",
 )

@@ -158,7 +158,7 @@ def test_a_late_record_wakes_a_window_that_was_given_up(build: Callable[[Any, Fa
 
 @pytest.mark.guarantee("G1", section="4.5")
 def test_a_kept_window_with_early_results_is_deleted_at_last() -> None:
-    """Its early result came, and its last one was given up. A late record corrects it."""
+    """The early result is out, and the last one was given up. A late record corrects it."""
     topology, fault = mw.Topology("t"), Fault()
     window(early=windows.each_change(), allowed_lateness=mw.minutes(1))(
         topology.source("hits", Hit).key_by("page"), fault

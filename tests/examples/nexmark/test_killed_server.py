@@ -16,7 +16,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import Subscription
 from millwheel.rpc.v1.interval_pb2 import IntervalName
-from tests.examples.nexmark.answers import SHAPES, SIDE, answer, database_of
+from tests.examples.nexmark.answers import SIDE, answer, database_of, rows_of
 from tests.patience import patience
 from tests.system.server import Server, run_cli
 
@@ -85,4 +85,4 @@ async def test_a_killed_server_answers_each_query(tmp_path: Path) -> None:
             found = dict(zip(names, await asyncio.gather(*readers), strict=True))
     with database_of(events) as database:
         for name in names:
-            assert sorted(SHAPES[name](found[name])) == answer(database, name), name
+            assert rows_of(name, found[name]) == answer(database, name), name
