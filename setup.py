@@ -36,12 +36,14 @@ _MODULES: Final = [
     "millwheel/worker/interval/hooks/scheduler.py",
     "millwheel/worker/interval/commits/sealing.py",
     "millwheel/worker/interval/commits/timer_changes.py",
+    "millwheel/worker/interval/serving.py",
     "millwheel/worker/interval/setup.py",
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
     "millwheel/worker/interval/commits/weak_commits.py",
     "millwheel/worker/journal.py",
     "millwheel/worker/log/core.py",
+    "millwheel/worker/log/serving.py",
     "millwheel/worker/owner.py",
 ]
 
