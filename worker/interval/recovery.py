@@ -15,7 +15,6 @@ from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup, IdDelta
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
@@ -48,7 +47,8 @@ from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal import CommitCounts
+from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
