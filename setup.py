@@ -17,6 +17,7 @@ from setuptools import Extension, setup
 _MODULES: Final = [
     "millwheel/model/watermarks.py",
     "millwheel/sdk/context.py",
+    "millwheel/sdk/context_timers.py",
     "millwheel/sdk/scope.py",
     "millwheel/worker/interval/blocked_key_table.py",
     "millwheel/worker/interval/cache/cells.py",
