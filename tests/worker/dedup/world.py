@@ -24,6 +24,7 @@ from millwheel.worker.dedup import (
     DeliveryVerdict,
     IdDelta,
     Sender,
+    decode_delta,
 )
 
 KEYS = [bytes([97 + n]) for n in range(8)]
@@ -208,7 +209,7 @@ class Receiver:
             self.interval, self.journal, blobs, filters, segment_ids=SEGMENT_IDS, cached_segments=1
         )
         for entry in self.deltas:
-            self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
+            self.dedup.replay(decode_delta(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
         self.world.reached["replayed with ids"] += bool(self.deltas)
 
