@@ -11,8 +11,8 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
-from millwheel.worker.log.segments import Records
 from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.log.stored_segments import Records
 
 __all__ = ["LogClock", "LogState"]
 
