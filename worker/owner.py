@@ -19,6 +19,7 @@ from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.id_segments import AdmissionState
+from millwheel.worker.lives import SenderLives
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -99,15 +100,14 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._ids = ids
         self._admission = admission
         self._look = look
-        self._lives: Mapping[str, int] = {}
-        """The floor of each injector group's life, as the catalog shows it."""
+        self._sender_lives = lives = SenderLives(inputs, ids, admission)
         self._early: dict[str, dict[KeyInterval | str, int]] = {}
         """The sequencers of groups that were broadcast before the committed ids were known."""
         self._handlers: dict[type, Handler] = {
             Started: self._on_started,
             Delivery: self._deliveries(serving=False),
             GroupWatermarks: self._on_watermarks,
-            CatalogChanged: self._on_catalog_changed,
+            CatalogChanged: lives.catalog_changed,
             SequenceChecked: admission.lookups.sequence_checked,
             Opened: self._on_opened,
             Accepted: self._on_accepted,
@@ -164,7 +164,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
-        self._begin_lives({})
+        self._sender_lives.opened()
         self._forget_ids(self._inputs.groups, {group: known.items() for group, known in self._early.items()})
         self._early.clear()
         self._admission.forget_ended()
@@ -205,31 +205,6 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         for group, watermark in values.items():
             if group in ids.dedup.opaque_groups:
                 ids.advance(group, watermark)
-
-    def _on_catalog_changed(self, event: CatalogChanged) -> None:
-        if event.slack is not None:
-            self._ids.slack = event.slack
-        for group, floor in event.lives.items():
-            # The value of a former life may be above that of the present one (G7).
-            if floor > self._lives.get(group, floor):
-                self._inputs.restart(group)
-        before, self._lives = self._lives, {**self._lives, **event.lives}
-        if self.phase is not OwnerPhase.OPENING:
-            self._begin_lives(before)
-        self._admission.retire(event.retired)
-        self._admission.end(event.ended_injectors, event.ended_queries)
-        inputs = self._inputs
-        known = inputs.groups.keys()
-        for group in event.groups.difference(known):
-            inputs.add(group)
-        for group in known - event.groups:
-            inputs.remove(group)
-
-    def _begin_lives(self, before: Mapping[str, int]) -> None:
-        """Drop the ids of former lives, once the committed ids are known. ``before``: the lives known earlier."""
-        if self._ids.exactly_once:
-            for group, floor in self._lives.items():
-                self._ids.dedup.begin_life(group, floor, first=group not in before)
 
     # Reports.
 
