@@ -36,6 +36,7 @@ class SenderLives:
             # The value of a former life may be above that of the present one (G7).
             if floor > self._lives.get(group, floor):
                 self._inputs.restart(group)
+                self._ids.watermarks.pop(group, None)
         before, self._lives = self._lives, {**self._lives, **event.lives}
         if self._opened:
             self._begin_lives(before)
@@ -47,6 +48,9 @@ class SenderLives:
             inputs.add(group)
         for group in known - event.groups:
             inputs.remove(group)
+        watermarks = self._ids.watermarks
+        for group in watermarks.keys() - event.groups - event.beside:
+            del watermarks[group]
 
     def _begin_lives(self, before: Mapping[str, int]) -> None:
         """Drop the ids of former lives, once the committed ids are known. ``before``: the lives known earlier."""

@@ -165,7 +165,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
         self._sender_lives.opened()
-        self._forget_ids(self._inputs.groups, {group: known.items() for group, known in self._early.items()})
+        self._forget_ids(self._ids.watermarks, {group: known.items() for group, known in self._early.items()})
         self._early.clear()
         self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
@@ -185,6 +185,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_watermarks(self, event: GroupWatermarks) -> None:
         self._inputs.update(event.values)
+        self._ids.received(event.values)
         if self.phase is not OwnerPhase.OPENING:
             self._forget_ids(event.values, event.sequencers)
             return

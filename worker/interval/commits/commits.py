@@ -300,7 +300,7 @@ class CommitPipeline:
             or journal.above >= settings.checkpoint_entries // 16
             or journal.bytes >= settings.checkpoint_bytes
             or not journal.base_at_rest
-            or bool(self.checkpoints.spilling.leaving)
+            or bool(self.checkpoints.spilling.outgoing)
         )
 
     def idle(self, event: Tick) -> list[IntervalEffect]:
