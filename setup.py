@@ -46,6 +46,7 @@ _MODULES: Final = [
     "millwheel/worker/log/core.py",
     "millwheel/worker/log/serving.py",
     "millwheel/worker/owner.py",
+    "millwheel/worker/stages.py",
 ]
 
 # The links to the role folders, where mypyc finds the modules above. A source distribution has no links.

@@ -1,7 +1,7 @@
 """The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
 The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the
-stages of every owner (:mod:`millwheel.worker.owner`). While it serves, a record passes these steps: delivery →
+stages of every owner (:mod:`millwheel.worker.stages`). While it serves, a record passes these steps: delivery →
 duplicate check → hooks on cached state → one conditional append → ACK to the sender → productions sent until their
 consumers ACK them.
 
@@ -44,7 +44,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.owner import Handler, OwnerPhase
+from millwheel.worker.stages import Handler, OwnerPhase
 
 __all__ = ["IntervalCore"]
 

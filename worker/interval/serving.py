@@ -21,7 +21,8 @@ from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.subjects import BLOCKED, hold_detail
 from millwheel.worker.messages import Acknowledged, GroupWatermarks, HooksSlow, IntervalEffect, IntervalEvent
-from millwheel.worker.owner import OwnerCore, OwnerPhase
+from millwheel.worker.owner import OwnerCore
+from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["ServingInterval"]
 

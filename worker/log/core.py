@@ -1,7 +1,7 @@
 """The core of one stream's log: a pure state machine (section 4.3).
 
 It takes an event and the time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the stages of every
-owner (:mod:`millwheel.worker.owner`). A record goes delivery → duplicate check → one conditional append → ACK to the
+owner (:mod:`millwheel.worker.stages`). A record goes delivery → duplicate check → one conditional append → ACK to the
 sender → subscribers. One commit is in flight at a time. Records that arrive meanwhile form the next commit. So a commit
 is one delivery under light load, and grows under heavy load.
 
@@ -45,7 +45,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.owner import Handler, OwnerPhase
+from millwheel.worker.stages import Handler, OwnerPhase
 
 __all__ = ["LogCore"]
 

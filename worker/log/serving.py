@@ -16,7 +16,8 @@ from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
 from millwheel.worker.log.subscribers import Subscribers
-from millwheel.worker.owner import OwnerCore, OwnerPhase
+from millwheel.worker.owner import OwnerCore
+from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["ServingLog"]
 
