@@ -47,7 +47,7 @@ def dear(item: Item) -> bool:
 def in_part_ordered(pairs: set[tuple[int, Item]]) -> list[tuple[int, Item]]:
     """By the numbers alone, if these differ."""
     key = msgspec.msgpack.encode if len({one for one, _ in pairs}) < len(pairs) else None
-    return sorted(pairs, key=key)  # type: ignore[type-var,arg-type]
+    return sorted(pairs, key=key)
 
 
 CASES: dict[str, tuple[Any, Model]] = {

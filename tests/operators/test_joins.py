@@ -116,7 +116,8 @@ def test_a_record_that_is_allowed_late_finds_its_partners(
 ) -> None:
     """Records are up to four microseconds late. The watermark rises on the way."""
     topology = mw.Topology("shop")
-    times = {"before": mw.Duration(before), "after": mw.Duration(span - before), "allowed_lateness": mw.Duration(4)}
+    after = mw.Duration(span - before)
+    times: Any = {"before": mw.Duration(before), "after": after, "allowed_lateness": mw.Duration(4)}
     payments = topology.source("payments", Payment).key_by("order")
     topology.source("orders", Order).key_by("id").join_within("joined", payments, pair, Pair, outer=outer, **times)
     harness, watermark = TopologyHarness(topology, split_at=["1"]), 0

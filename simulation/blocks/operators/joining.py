@@ -164,7 +164,7 @@ class _JoinTables(Operator):
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         (outer,) = arguments
         left, right = _sides(rows)
-        both = [(one, other) for one in left for other in right]
+        both: list[tuple[Row | None, Row | None]] = [(one, other) for one in left for other in right]
         both += [(one, None) for one in left if outer in ("left", "both")]
         both += [(None, one) for one in right if outer in ("right", "both")]
         possible = {_pair(*one, max(row.at for row in one if row))[:4]: one for one in both}
