@@ -71,7 +71,7 @@ class Line:
             yield changes
 
     async def close(self) -> None:
-        """Its owner's."""
+        """Close the client of its owner."""
 
 
 @dataclass
@@ -135,13 +135,13 @@ class Group:
         return found
 
     async def served(self) -> dict[int, str]:
-        """Where each shard is, for whoever asks the coordinator."""
+        """The address of each shard, as any client of the coordinator reads it."""
         known = Catalog()
         known.load(await self.coordinator.list(""))
         return {shard: record.endpoint.address for shard, record in known.authorities.items()}
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
-        """Return once the coordinator says so."""
+        """Return when the coordinator agrees."""
         async with asyncio.timeout(patience(10)):
             while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The authority's shell on a store: what is journaled before what is let out, and what a bad network may do (7.2)."""
+"""The authority's driver on a store: values are journaled before they are broadcast, also over a bad network (7.2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(watermark: int, sequencer: int = 1, keys: KeyInterval = ALL_KEYS) -> li
 
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = GROUP) -> None:
-    """Listen until ``name`` stands at ``watermark``."""
+    """Watch until the watermark of ``name`` is ``watermark``."""
     async for news in updates:
         if name in news and news[name].watermark == watermark:
             return

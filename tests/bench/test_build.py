@@ -25,7 +25,7 @@ def test_the_python_tree_is_measured_for_any_kind_of_start(monkeypatch: pytest.M
 
 
 def _compiled() -> dict[str, str]:
-    """What setup.py names, and what is in it."""
+    """The modules that setup.py compiles, with their paths."""
     modules = re.findall(r'"(millwheel/[a-z_/]+\.py)"', (ROOT / "setup.py").read_text())
     return {module: (ROOT / module).read_text() for module in modules}
 

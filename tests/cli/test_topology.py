@@ -1,4 +1,4 @@
-"""The command line against a real server: what it prints, and how it exits."""
+"""The topology commands against a real server: their output and exit codes."""
 
 from __future__ import annotations
 

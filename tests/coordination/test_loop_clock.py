@@ -1,4 +1,4 @@
-"""Leases of a coordinator within the process: a standstill of the whole loop costs nobody a lease (7.1)."""
+"""Leases of a coordinator in the process: no lease ends because the event loop was blocked (7.1)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def _killed(role: str, cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _paused(role: str, cluster: Cluster) -> AsyncIterator[str]:
-    """SIGSTOP, and SIGCONT in the end: it goes on as if nothing had been, and others have its place."""
+    """SIGSTOP, and SIGCONT at the end. Meanwhile others have taken the process's place."""
     one = await cluster.victim(role)
     one.pause()
     try:
@@ -57,7 +57,7 @@ async def _paused(role: str, cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
-    """The node does what it does by itself when its disk is full; then there is room, and it is started again."""
+    """The disk of the node is full until the end. Then the node is started again."""
     if cluster.disk is None:
         yield "nobody: a small file system cannot be mounted here"
         return

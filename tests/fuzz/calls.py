@@ -77,7 +77,7 @@ class Faults(logging.Handler):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method: where it is, and what it takes."""
+    """One method: its path and its request."""
 
     path: str
     name: str
@@ -87,7 +87,7 @@ class Method:
 
 
 def methods() -> list[Method]:
-    """All that the protos declare."""
+    """All methods that the protos declare."""
     found: list[Method] = []
     for module in iter_modules(millwheel.rpc.v1.__path__, "millwheel.rpc.v1."):
         if module.name.endswith("_pb2"):

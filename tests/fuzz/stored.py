@@ -1,4 +1,4 @@
-"""Every kind of stored value, damaged: named by whoever reads it, not served, and not written over."""
+"""Every kind of stored value, damaged: readers name it, do not serve it, and do not overwrite it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _made() -> Path:
 
 
 async def _named(name: str, read: Callable[[], Awaitable[Any]]) -> None:
-    """``read`` raises, and names what is damaged."""
+    """``read`` raises an error that names the damaged value."""
     try:
         found = await read()
     except CorruptValueError as error:

@@ -1,4 +1,4 @@
-"""What is cut short: calls that are cancelled, waits that others overtake, a master that is away (5.2)."""
+"""Calls that are cancelled, waits that are overtaken, and a master that is away (5.2)."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ async def test_a_links_error_is_reported_and_not_waited_for() -> None:
 
 
 class _Connecting:
-    """A channel that is ready when it is told to be, and a stream on it that never says anything."""
+    """A channel that becomes ready when the test says so. Streams on it send nothing."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""Injectors against the real server: what was sent takes effect once, and the watermark follows (5.2)."""
+"""Injectors against the real server: each record takes effect once, and the watermark follows (5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draining and cancelling topologies, and what they leave behind."""
+"""Draining and cancelling topologies, and what remains of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long nobody leads, and intervals lie idle, when something dies; leases end by a clock of the test's (7.1).
+"""How long no master leads, and intervals have no owner, after a death. Leases end by the test's clock (7.1).
 
 What has to be: five seconds at most, of which the lease of the dead takes three.
 """
@@ -111,7 +111,7 @@ def owners(known: Catalog) -> set[str]:
 
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
-    """No lease ends meanwhile: the clock stands still."""
+    """No lease ends meanwhile, because the clock does not advance."""
     async with asyncio.timeout(patience(5)):
         while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
             await asyncio.sleep(0.01)

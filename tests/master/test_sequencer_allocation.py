@@ -1,4 +1,4 @@
-"""A coordinator that is restored from a snapshot, while the store goes on (G3, 6.2)."""
+"""A coordinator is restored from a snapshot, while the store keeps later data (G3, 6.2)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Slow(MemoryStore):
 
 
 async def restored(value: int | None) -> MemoryCoordinator:
-    """A coordinator from a snapshot in which the counter stood at ``value``."""
+    """A coordinator from a snapshot whose counter is ``value``."""
     coordinator = MemoryCoordinator()
     if value is not None:
         await coordinator.transact((), [Put(SEQUENCER, str(value).encode())])

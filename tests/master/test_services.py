@@ -286,7 +286,7 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
 
 
 async def report(authority: GatedAuthority, process: str, watermark: int) -> None:
-    """As the process does."""
+    """Report as the process does."""
     group = injector_group("zeitgeist/queries")
     one = WatermarkReport(group, process, authority.sequencers[process], watermark)
     assert await authority.shell.report([one]) == []

@@ -1,4 +1,4 @@
-"""Topologies change while they run: what an update does to the catalog, and what it refuses (sections 4.1, 7.1)."""
+"""Topologies change while they run: the effect of an update on the catalog, and its refusals (sections 4.1, 7.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code packages that were damaged, or made to do harm: refused by name, and the process is as it was."""
+"""Damaged and hostile code packages are refused by name, and leave the process as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an added computation sends is late only behind what an owner passed that did not know of it (7.1)."""
+"""A record of an added computation is late only behind a watermark of an owner that did not know it (7.1)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
         self._changed((Change(topology_key("simulated"), record.SerializeToString(), 1),))
 
     def advanced(self, sequencer: int, watermark: int, *senders: str, keys: KeyInterval = LOW) -> None:
-        """An owner goes on to a watermark."""
+        """An owner advances to a watermark."""
         self.newest = max(self.newest, sequencer)
         core: Any = IntervalCore.__new__(IntervalCore)
         config = SimpleNamespace(incarnation="behind.8", journal=JOURNAL, sequencer=sequencer, keys=keys)

@@ -35,7 +35,7 @@ def failed(
 
 
 class Lines:
-    """What was logged, as texts."""
+    """The logged lines, as texts."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog

@@ -1,4 +1,4 @@
-"""A host performs what its core says, settles what is uncertain, and leaves nobody without an answer."""
+"""A host performs its core's effects, settles uncertain calls, and answers every delivery."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Rig:
         await self.store.fence(JOURNAL, 1)
 
     async def perform(self, *instructions: Any) -> None:
-        """Have the core ask for these, and wait for what comes of them."""
+        """Have the core return these effects, and wait for their results."""
         self.core.react = lambda event: instructions if type(event) is Tick else ()
         self.host.post(Tick())
         before = len(self.core.events)

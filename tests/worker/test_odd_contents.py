@@ -1,4 +1,4 @@
-"""What is in a journal or a base, if it is none of ours: named, and by the one error that means so."""
+"""Foreign content in a journal or a base is named by the one error for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User code in a worker, and what is done without it."""
+"""User code in a worker, and the work that needs none of it."""
 
 from __future__ import annotations
 

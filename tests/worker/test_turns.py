@@ -28,7 +28,7 @@ class Flow:
 
 @dataclass
 class Full:
-    """A receiver that is always full, and commits when the test says so."""
+    """A receiver that is always full, and commits on the test's request."""
 
     done: set[int] = field(default_factory=set)
     inside: dict[int, str] = field(default_factory=dict)

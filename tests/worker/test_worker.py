@@ -1,4 +1,4 @@
-"""A worker's intervals: let go of, refused or not to be built, each by itself (7.1, 6.2)."""
+"""A worker's intervals: each is dropped, refused or fails to be built by itself (7.1, 6.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growing states as users write them: what they contain, what is stored, and what is refused (section 4.4)."""
+"""Growing states as users write them: their content, their storage, and what is refused (section 4.4)."""
 
 # ruff: noqa: SLF001, RUF012  # it looks at pages; defaults of states are copied
 

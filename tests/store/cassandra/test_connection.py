@@ -1,4 +1,4 @@
-"""Connections in the loop, and nodes that do not do what they should."""
+"""Connections in the event loop, and nodes that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process remembers of journals is bounded: nobody tells it which it has let go of (G13)."""
+"""A process keeps a bounded number of journal heads: it does not learn which journals it has lost (G13)."""
 
 from __future__ import annotations
 

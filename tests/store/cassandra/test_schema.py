@@ -1,4 +1,4 @@
-"""The keyspace: made once by whoever comes first, left alone where it is foreign or newer, usable with few rights."""
+"""The keyspace: the first process creates it, a foreign or newer one stays untouched, and few rights suffice."""
 
 from __future__ import annotations
 

@@ -17,7 +17,10 @@ from tests.worker.interval.solo import Solo
 
 
 class Windows(mw.Computation[tuple[str, str], list[str]]):
-    """Keeps what comes; "at N" sets a timer, "wall N" one by the clock. A timer produces all that its key has kept."""
+    """Keeps records. "at N" sets a timer, "wall N" a processing-time timer.
+
+    A timer produces everything that its key kept.
+    """
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         what, _, at = record.value[1].partition(" ")
@@ -34,7 +37,7 @@ class Windows(mw.Computation[tuple[str, str], list[str]]):
 
 
 def acked(solo: Solo) -> list[str]:
-    """ACK all that was sent; returns the values."""
+    """ACK everything that was sent. Returns the values."""
     sends = solo.take(SendDelivery)
     for send in sends:
         solo.handle(Acknowledged(send.delivery.token))

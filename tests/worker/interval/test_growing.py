@@ -1,4 +1,4 @@
-"""One interval with states that grow: which pages hooks read, what they cost, and who has them (section 4.4)."""
+"""One interval with growing states: the pages that hooks read, their cost, and their owners (section 4.4)."""
 
 from __future__ import annotations
 

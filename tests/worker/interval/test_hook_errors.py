@@ -1,4 +1,4 @@
-"""Regressions: all that a hook raises is its own failure (4.1), and an interval that stands still is still."""
+"""Regressions: an error of a hook fails only this hook (4.1), and a stopped interval does nothing."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ OWN = Sender("injector/in/p", 1, None, INJECTOR)
 
 
 class Seen(mw.Computation[tuple[str, str], list[str]]):
-    """Remembers what it saw, and says it; "bad" fails."""
+    """Keeps each record and produces it. "bad" fails."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]
@@ -67,7 +67,7 @@ def deliver(solo: Solo, ids: DeliveryIds, whats: Iterable[str], stamp: int, send
 
 
 def tidy(solo: Solo) -> None:
-    """Perform what goes to the store, but reads; commits included."""
+    """Perform all effects for the store except reads, also commits."""
     while True:
         busy = solo.commit_all()
         for flush in solo.take(FlushStates):

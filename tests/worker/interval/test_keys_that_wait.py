@@ -16,7 +16,7 @@ from tests.worker.interval.solo import Solo
 
 
 class Log(mw.Computation[tuple[str, str], list[str]]):
-    """Logs what it processes; "bad" fails while ``broken``, "large" leaves a state beyond the limit."""
+    """Produces each record. "bad" fails while ``broken``, and "large" leaves a state beyond the limit."""
 
     def __init__(self) -> None:
         self.broken = True

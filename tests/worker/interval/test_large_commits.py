@@ -56,7 +56,7 @@ class Backlog(mw.Computation[tuple[str, str], list[str]]):
 
 
 def successor(solo: Solo, **options: Any) -> Solo:
-    """A new owner of what is stored."""
+    """A new owner of the stored journal."""
     return Solo(Backlog(), entries=solo.entries, parts=solo.parts, **options)
 
 

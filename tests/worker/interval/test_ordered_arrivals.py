@@ -32,7 +32,7 @@ OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
 
 class Keeps(mw.Computation[tuple[str, str], list[str]]):
-    """Keeps what it gets, and passes it on."""
+    """Keeps each record, and forwards it."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state.append(record.value[1])

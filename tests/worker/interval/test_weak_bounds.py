@@ -30,7 +30,7 @@ from tests.worker.interval.test_weak_line import Swelling
 
 
 class Echoing(mw.Computation[tuple[str, str], None]):
-    """Produces what it gets."""
+    """Produces each record."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         ctx.produce("out", record.value[1])
