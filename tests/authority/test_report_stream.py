@@ -105,7 +105,7 @@ async def test_reports_are_repeated_though_nothing_changes() -> None:
 
 @pytest.mark.guarantee("G4", "G8", section="7.2")
 async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(served: Served) -> None:
-    """An interval comes back, under a newer sequencer, while the older one is being announced, and is refused."""
+    """The older sequencer of an interval is refused while it is announced. The interval already has a newer one."""
     refused: list[WatermarkReport] = []
     announced, answer = asyncio.Event(), asyncio.Event()
 

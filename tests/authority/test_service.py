@@ -378,7 +378,7 @@ async def test_malformed_requests_are_refused_with_the_field_named(served: Serve
 
 @pytest.mark.guarantee("G13")
 async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
-    """An injector kept a connection for each consumer that its stream had ever had."""
+    """Regression: an injector kept a connection for each former consumer of its stream."""
 
     class Apart:
         def shard_of(self, group: str) -> Hashable:

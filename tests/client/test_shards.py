@@ -116,7 +116,7 @@ class Name(str):
 
 @pytest.mark.guarantee("G13", section="7.2")
 async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
-    """Each computation that a worker had ever reported left an entry behind, for as long as the worker ran."""
+    """Regression: each computation that a worker had reported left an entry until the worker ended."""
     name = Name("a.1")
     kept = weakref.ref(name)
     link = AuthorityLink(Shards(), lambda *refused: pytest.fail(str(refused)), nothing_reported)

@@ -331,7 +331,10 @@ async def test_a_link_closed_while_it_connects_ends(
 
 @pytest.mark.guarantee("G8")
 async def test_a_link_that_is_closed_reports_nothing_more() -> None:
-    """A worker registered again under its address. The end of the old link passed for that of the new one."""
+    """A worker registered again under its address.
+
+    Regression: the end of the old link counted as that of the new one.
+    """
     connecting, events = _Connecting(), MagicMock()
     connect: Any = lambda address: connecting  # noqa: E731
     connecting.ready.set_result(None)
@@ -343,7 +346,7 @@ async def test_a_link_that_is_closed_reports_nothing_more() -> None:
 
 @pytest.mark.guarantee("G8")
 async def test_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cancellation was taken for one of the link's own task, which ended without a word."""
+    """Regression: gRPC's cancellation counted as one of the link's own task, which ended without a message."""
     connecting, events = _Connecting(), MagicMock()
     reads = [asyncio.CancelledError()]
     wait = connecting.read
@@ -365,7 +368,7 @@ async def test_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch
 async def test_a_link_that_cannot_connect_reports_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The time of an attempt that failed passed for the time of a healthy stream, and was never logged."""
+    """Regression: the duration of a failed attempt counted as that of a healthy stream, so it was never logged."""
     monkeypatch.setattr("millwheel.rpc.delivery_connection._CONNECT_SECONDS", 0.002)
     monkeypatch.setattr("millwheel.rpc.delivery_connection._HEALTHY_SECONDS", 0.001)
     connect: Any = lambda address: _Connecting()  # noqa: E731
@@ -394,7 +397,7 @@ async def send_large(injector: Injector) -> None:
 
 
 def test_a_call_in_another_thread_ends_when_the_injector_closes() -> None:
-    """Neither a call that waits nor one that comes while the loop stops is left behind."""
+    """This holds for calls that wait, and for calls that come while the loop stops."""
     loop = asyncio.new_event_loop()
     serving = threading.Thread(target=loop.run_forever)
     serving.start()

@@ -104,7 +104,7 @@ async def test_keys_that_the_injector_finds_are_asked_of_no_worker() -> None:
 
 @pytest.mark.guarantee("G8", section="4.2")
 async def test_a_worker_is_notified_of_a_record_without_a_local_key() -> None:
-    """Else only the injector's log would tell operators that records wait."""
+    """Without that, only the injector's log would show operators that records wait."""
     workers = Workers(refusing())
     column = await of_waiting(workers, "", "bob")
     assert workers.asked == [(1, WAITING)]

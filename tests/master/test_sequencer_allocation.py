@@ -108,7 +108,7 @@ async def test_a_fence_of_a_former_version_is_an_exact_bound() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_master_draws_no_number_of_before_a_restore() -> None:
-    """The snapshot is exactly from before the last draws, which a master did just before the loss."""
+    """The snapshot is from just before the last draws of the former master."""
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r"))

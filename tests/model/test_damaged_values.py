@@ -74,7 +74,7 @@ def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
 
 
 def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
-    """An error in one of them kept everybody from following the coordinator."""
+    """Regression: one such value prevented all processes from following the coordinator."""
     known = Catalog()
     odd = (
         "intervals/x",

@@ -62,7 +62,7 @@ def run() -> Run:
 
 
 def test_an_edge_counts_from_when_the_owner_knows_it(run: Run) -> None:
-    """What an earlier owner passed without it is late, before the update and after it, and nothing else."""
+    """A record is late only behind watermarks of earlier owners without the edge, before the update and after it."""
     run.advanced(39, 10, "base.3")
     run.updated()
     run.advanced(39, 20, "base.3")
@@ -77,7 +77,7 @@ def test_an_edge_counts_from_when_the_owner_knows_it(run: Run) -> None:
 
 
 def test_an_owner_from_after_the_update_knows_it(run: Run) -> None:
-    """Whatever senders it has: a product that forgets one is reported."""
+    """This holds for any senders of the owner. So a product that forgets one is reported."""
     run.updated()
     run.advanced(60, 20, "base.3")
     assert not run.excuses(19)

@@ -45,7 +45,7 @@ def carried_out(directory: Path) -> tuple[int, int, int]:
 
 @pytest.mark.guarantee("G3", section="fig. 12")
 def test_a_partitions_delayed_messages_outlive_their_sender(tmp_path: Path) -> None:
-    """And some does not."""
+    """Some messages do, and some do not."""
     (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
     reported, before, after = found
     assert (reported, before) == (0, 0)

@@ -169,7 +169,7 @@ def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
-    """While the coordinator is away senders reconnect, and repeat: each copy was kept."""
+    """Senders reconnect and repeat while the coordinator is away. Regression: each copy was kept."""
     solo = Solo(Seen())
     sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1")
     for _ in range(100):
@@ -182,7 +182,7 @@ def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
-    """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
+    """If the store is away, an interval stays opening, and watermarks come every few milliseconds."""
     alive: list[int] = []
 
     def early() -> Iterator[GroupWatermarks]:
@@ -249,8 +249,10 @@ def test_a_later_declared_slack_counts_from_then_on() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.3")
 def test_the_same_id_in_two_batches_makes_two_weak_productions() -> None:
-    """Ids of a batch are unique within it. The production of the later record had the id of the earlier one's, and its
-    receiver took it for a duplicate: lost."""
+    """Ids are unique within a batch only.
+
+    Regression: the later record's production had the id of the earlier one's. Its receiver dropped it as a duplicate.
+    """
     made = []
     for batch in (1, 2):
         for _ in range(2):

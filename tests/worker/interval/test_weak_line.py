@@ -129,7 +129,7 @@ def test_stragglers_are_stored_commit_by_commit_and_sent_again() -> None:
 
 @pytest.mark.guarantee("G12")
 def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
-    """Each way in which a later batch may change what an earlier one of the same commit had set, replayed."""
+    """A later batch of a commit changes a key of an earlier one in each possible way. The entry is replayed."""
     solo = Solo(Changing(), strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "ahead")
     steps = [("k", what) for what in ("set", "again", "cancel", "hold", "let-go", "set")]
