@@ -255,12 +255,12 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             # Somebody whose sequencer only the successor knows: the zombie would take the old owner's word.
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
-            shell = zombie.candidate.shard_for(name)
-            received = shell.broadcasts.watch([name])
+            open_shard = zombie.candidate.shard_for(name)
+            received = open_shard.broadcasts.watch([name])
             assert (await anext(received))[name].watermark == 10
             stale = said(name, 1_000)
             stale.number = 99
-            await shell.report([stale])
+            await open_shard.report([stale])
             with pytest.raises(RequestError, match="deposed"):
                 await anext(received)
             zombie.line.asleep = False

@@ -30,7 +30,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
-from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
+from tests.injectors.test_driver import QUICK, SETTINGS, check_once, trouble, values
 from tests.patience import patience, until
 
 
@@ -147,15 +147,15 @@ async def test_a_wake_lost_with_an_authority_is_reported_to_the_next() -> None:
         authority = made.watermarks
         await other.advance(1_000)
         await sleeper.idle()
-        await reaches(authority.shell, 1_000)
+        await reaches(authority.open_shard, 1_000)
         authority.store.gate.clear()
         sending = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
         await asyncio.sleep(0.2)
         authority.hearing.clear()
         await authority.start_again()
         authority.store.gate.set()
-        await authority.shell.report([WatermarkReport("injector/s", "b", 2, 5_000, number=1_000)])
-        await reaches(authority.shell, 5_000)
+        await authority.open_shard.report([WatermarkReport("injector/s", "b", 2, 5_000, number=1_000)])
+        await reaches(authority.open_shard, 5_000)
         await asyncio.sleep(0.2)
         assert not sending.done()
         assert made.workers[0].batches == []
@@ -174,13 +174,13 @@ async def test_a_process_that_could_not_be_woken_leaves_the_minimum() -> None:
     ):
         await other.advance(1_000)
         await sleeper.idle()
-        await reaches(made.watermarks.shell, 1_000)
+        await reaches(made.watermarks.open_shard, 1_000)
         made.watermarks.accepting.clear()
         with pytest.raises(InjectorError, match="did not confirm"):
             await sleeper.send(values(0, 1)[0], timestamp=2_000)
         made.watermarks.accepting.set()
         await other.advance(9_000)
-        await reaches(made.watermarks.shell, 9_000)
+        await reaches(made.watermarks.open_shard, 9_000)
 
 
 @pytest.mark.guarantee("G8", section="7.2")
@@ -220,8 +220,8 @@ async def test_an_injector_closed_during_its_end_leaves_no_connection(
         made.watermarks.hearing.set()
 
 
-async def reaches(shell: AuthorityShard, watermark: int) -> None:
-    async with asyncio.timeout(patience(5)), aclosing(shell.broadcasts.watch(["injector/s"])) as updates:
+async def reaches(open_shard: AuthorityShard, watermark: int) -> None:
+    async with asyncio.timeout(patience(5)), aclosing(open_shard.broadcasts.watch(["injector/s"])) as updates:
         async for news in updates:
             if news["injector/s"].watermark >= watermark:
                 return

@@ -49,7 +49,7 @@ def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
 
 
 def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, stale: int = 0) -> Progress:
-    """What the shell would see: every interval alike."""
+    """What the driver would see: every interval alike."""
     incarnations = known.topologies["zeitgeist"].incarnations.values()
     intervals = {
         one.journal: IntervalProgress(one.sequencer - stale, commit, work, 0)

@@ -127,12 +127,12 @@ async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) 
 async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None:
     clock, store = Clock(), MemoryStore()
     coordinator = MemoryCoordinator(clock)
-    async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, shell):
-        await shell.leading()
+    async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, master):
+        await master.leading()
         await worker(coordinator, "dead")
         await worker(coordinator, "alive", 1_000.0)
-        await shell.ask(SubmitTopology(topology(), "r1"))
-        before = {one.journal: one.sequencer for table in shell_tables(shell) for one in table}
+        await master.ask(SubmitTopology(topology(), "r1"))
+        before = {one.journal: one.sequencer for table in interval_tables(master) for one in table}
         await let_pass(clock, coordinator, LEASE - 0.1)
         assert owners(await known_to(coordinator)) == {"dead", "alive"}
         await let_pass(clock, coordinator, 0.1)
@@ -144,8 +144,8 @@ async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None
     await coordinator.close()
 
 
-def shell_tables(shell: MasterReplica) -> list[list[catalog.IntervalRecord]]:
-    known = shell.catalog
+def interval_tables(master: MasterReplica) -> list[list[catalog.IntervalRecord]]:
+    known = master.catalog
     assert known is not None
     return [list(table) for table in known.tables.values()]
 

@@ -1,4 +1,4 @@
-"""What worker shell tests put around the real part: a core that plays back what it is given, a world that listens."""
+"""What tests of a worker process put around the real part: a core that plays back what it is given, a world that listens."""
 
 from __future__ import annotations
 

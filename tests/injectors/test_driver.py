@@ -1,4 +1,4 @@
-"""The shell over loopback gRPC, with workers that refuse, move, split and die (5.2, 6.1.1)."""
+"""The driver over loopback gRPC, with workers that refuse, move, split and die (5.2, 6.1.1)."""
 
 from __future__ import annotations
 
