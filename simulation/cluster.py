@@ -106,6 +106,7 @@ def tuned(world: World) -> Iterator[None]:
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
         _paged(tuning["pages"]),
+        _settling(world.plan.settled),
         _balanced(world),
     ):
         yield
@@ -172,6 +173,16 @@ def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
             stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
         if sizes:
             stack.enter_context(patch("millwheel.worker.interval.cache.pages._COLLECTED", 2))
+        yield
+
+
+@contextmanager
+def _settling(seconds_after: float) -> Iterator[None]:
+    """Owners drop what they have of ended senders after this time; 0: after the usual time."""
+    if not seconds_after:
+        yield
+        return
+    with patch("millwheel.worker.shell.notices._SETTLED_AFTER_SECONDS", seconds_after):
         yield
 
 

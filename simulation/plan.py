@@ -162,6 +162,8 @@ class Plan:
     """The kind of store: "cassandra", "embedded", or empty for a store that performs each call in one step."""
     store_ways: dict[str, Any] = field(default_factory=dict)
     """How often the store chooses each of its behaviours, and bounds of its code."""
+    settled: float = 0.0
+    """After how many seconds an owner looks for senders that have ended, to drop what it has of them; 0: as usual."""
     revisions_kept: int = 5_000
     """How many revisions the coordinator keeps. A watcher that is further behind must read all values again."""
 

@@ -331,6 +331,11 @@ def _returning(plan: Plan, chance: Random) -> None:
     plan.renewed = ""
 
 
+def _settled(plan: Plan, chance: Random) -> None:
+    """Owners soon drop the ids of removed computations. Deliveries of these may still arrive."""
+    plan.settled = chance.choice((0.05, 0.5, 2.0))
+
+
 def _brief(plan: Plan, chance: Random) -> None:
     """Windows leave no state behind."""
     for node in plan.nodes:
@@ -383,5 +388,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
     ("operators", operators, 0.25),
+    ("settled", _settled, 0.4),
 )
 """Name, change, and its share of all seeds."""

@@ -230,7 +230,7 @@ def describe(
     _print_described(
         cast("dict[str, Any]", described),
         hooks,
-        [f"{heading(one.failures, one.stopped, wall_now())}: {one.text}" for one in failing],
+        [f"{heading(one.failures, one.stopped or one.absence, wall_now())}: {one.text}" for one in failing],
     )
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
+from millwheel.worker.dedup import Dedup, OpaqueIds
 from millwheel.worker.messages import (
     AsyncHook,
     CatalogChanged,
@@ -96,6 +96,22 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     built = Built(core, ())  # type: ignore[arg-type]
     of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core
+
+
+def knows(core: ScriptedCore, sequences: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+    """The core has received of these senders, and forgets those that it is told of."""
+    dedup = core.state.dedup = Dedup(ALL_KEYS, "c.1.j1")
+    for sequence in sequences:
+        dedup.admit(sequence)
+    for group in groups:
+        dedup.advance(group, 1, 0)
+
+    def forget(event: Any) -> Sequence[Any]:
+        if isinstance(event, SequenceChecked) and not event.alive:
+            dedup.retire(event.sequence)
+        return ()
+
+    core.react = forget
 
 
 @pytest.mark.guarantee("G8")
@@ -186,6 +202,11 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
         assert one.follower.next_attempt is not None, "it is to be tried again"
     assert list(one.hosts.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one.ownership.absence(owned("c.1.j1", 4))
+    ((place, absent),) = one.ownership.absent().items()
+    assert (place, "has no computation 'c'" in absent.why) == (("c.1.j1", 4), True), "the masters are told"
+    monkeypatch.setattr(one.hosts.builder, "build", lambda _: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one.follower.catch_up()
+    assert not one.ownership.absent()
     assert caplog.text.count("it cannot be built") == 1
     one.follower.close()
     await one.ownership.drop_all()
@@ -198,7 +219,7 @@ async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, mon
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = ScriptedCore()
-    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
+    knows(core, sequences=("u.1.j1", "u.1.j2"))
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     await coordinator.transact((), [Put(chunk_key(IncarnationId("u.1"), 0), lives.SerializeToString())])
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
@@ -215,7 +236,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
-    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
+    knows(core, sequences=("u.1.j2",), groups=("u.1",))
     key = chunk_key(IncarnationId("u.1"), 0)
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     await coordinator.transact((), [Put(key, lives.SerializeToString())])
@@ -228,7 +249,59 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     one.catalog.load(await coordinator.list(""))
     one.notices.notify()
     await until(lambda: core.of(SequenceChecked))
-    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
+    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False), SequenceChecked("u.1", False)]
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look was taken once. A record that a failing hook blocked then kept all ids of its sender for good."""
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    knows(core, groups=("u.1",))
+    dedup = core.state.dedup
+    verdict = dedup.check(OpaqueIds([b"x" * 16]), [b"k"], [1], Sender("u.1.j1", 3, ALL_KEYS, "u.1"))
+    one.notices.forget_dead_later(*one.hosts.hosted.values())
+    await until(lambda: len(core.of(SequenceChecked)) > 1)
+    assert dedup.computations() == ["u.1"]
+    dedup.committed(dedup.take([(verdict, None)]))
+    await until(lambda: not dedup.computations())
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an injected feedback stream, and of a stream that an update took from the inputs, never came."""
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    of = one.hosts.hosted["c.1.j1"]
+    of.built = Built(core, ("t/in",), feedback=("t/back",))  # type: ignore[arg-type]
+    streams = [
+        topology_pb2.StreamSpec(name=f"t/{name}", injected=True, id_slack_us=9) for name in ("in", "back", "left")
+    ]
+    record = catalog.TopologyRecord(spec=topology_pb2.TopologySpec(name="t", streams=streams))
+    record.state = catalog.TOPOLOGY_STATE_RUNNING
+    owners = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
+    changes = [Change(topology_key("t"), record.SerializeToString(), 1)]
+    one.catalog.apply([*changes, Change(chunk_key(IncarnationId("u.1"), 0), owners.SerializeToString(), 1)])
+    for groups in ((), ("u.1", "gone.1", "injector/t/left", "injector/t/gone")):
+        knows(core, groups=groups)
+        one.notices.notify()
+        await until(lambda: core.of(CatalogChanged))
+        (changed,) = core.of(CatalogChanged)
+        core.events.clear()
+        left = {"u.1", "injector/t/left"} if groups else set()
+        assert changed.groups == {"injector/t/in"}
+        assert changed.beside == {"injector/t/back"} | left
+        assert changed.slack == dict.fromkeys(changed.groups | changed.beside - {"u.1"}, 9)
+        assert of.groups == changed.groups | changed.beside
+    knows(core, groups=("injector/t/left",))
+    of.groups = frozenset()
+    one.notices.forget_dead_later(of)  # as after the opening, which recovers ids
+    await until(lambda: core.of(CatalogChanged))
+    await one.notices.watch.close()
     await one.ownership.drop_all()
 
 

@@ -85,7 +85,8 @@ def tidy(solo: Solo) -> None:
 
 def sealing(**options: Any) -> Solo:
     """An interval whose id segments hold four ids; one of them is stored."""
-    solo = Solo(Seen(), segment_ids=4, **options)
+    solo = Solo(Seen(), **options)
+    solo.state.dedup.segment_ids = 4
     deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
     tidy(solo)
     assert len(solo.state.journal.segments) == 1

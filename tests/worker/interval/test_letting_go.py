@@ -93,7 +93,9 @@ class Disk:
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
     """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
     settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
-    solo = Solo(Echo(), settings=settings, segment_ids=3 if segments else None)
+    solo = Solo(Echo(), settings=settings)
+    if segments:
+        solo.state.dedup.segment_ids = 3
     for first in range(0, RECORDS, 2):
         opaque(solo, range(first, first + 2))
         disk.serve(solo)

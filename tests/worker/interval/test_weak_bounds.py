@@ -101,7 +101,8 @@ def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
-    solo = Solo(Echoing(), strong=False, straggler_delay=1_000, segment_ids=4)
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    solo.state.dedup.segment_ids = 4
     tokens: list[int] = []
     most = 0
     for number in range(100):

@@ -167,7 +167,8 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
 
     With a fast watermark all others stayed, in the store for ever and in memory until the next takeover.
     """
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     counts = []
     for round_number in range(1, 13):
         stamp = round_number * 100
@@ -181,7 +182,8 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     send(driver, 0, 4, 100)
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
     (read,) = [job for job in driver.waiting if isinstance(job, ReadSegments)]

@@ -483,7 +483,8 @@ def test_a_missing_row_ends_those_who_need_it_and_names_it() -> None:
 
 @pytest.mark.paper(section="6.1.1")
 def test_opaque_ids_spill_to_segments_and_are_still_known() -> None:
-    driver = LogDriver(LogSettings(checkpoint_entries=3), segment_ids=8)
+    driver = LogDriver(LogSettings(checkpoint_entries=3))
+    driver.core.state.dedup.segment_ids = 8
     ids = [bytes([number]) * 16 for number in range(40)]
     sender = Sender("injector/windows/p", 1, None, "injector/windows")
     for at in range(0, 40, 4):
