@@ -1,4 +1,4 @@
-"""Without a server, an injector and a subscription say in the log what they wait for, and fail when patience ends."""
+"""Without a server, an injector and a subscription log the reason for waiting, and fail when patience ends."""
 
 from __future__ import annotations
 

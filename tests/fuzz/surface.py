@@ -38,7 +38,7 @@ class Surface(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Make ready. What is entered into ``stack`` is left at the end of the block."""
+        """Prepare the surface. ``stack`` closes at the end of the block."""
 
     @abstractmethod
     async def case(self, random: Random) -> str:

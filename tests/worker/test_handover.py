@@ -1,4 +1,4 @@
-"""HandoverService over loopback gRPC: journals made short, parts read ahead, and what is not to be had (7.1)."""
+"""HandoverService over loopback gRPC: shorter journals, parts read ahead, and refusals (7.1)."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_an_unsure_record_is_not_taken_before_it_is_resolved() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_an_id_that_only_the_filters_take_for_known_is_fresh() -> None:
-    """The filters know the second half of an id alone: here another record's, of a segment that is stored."""
+    """The filters know only the second half of an id. Here it is that of another record in a stored segment."""
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=1)
     commit(dedup, OpaqueIds([X]), sender=weak())
     [sealed] = dedup.seal()
