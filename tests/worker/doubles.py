@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.dedup import Dedup, PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
 from millwheel.worker.shell.host import CoreHost
 
@@ -26,6 +27,7 @@ class ScriptedCore:
     def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: (), first: Sequence[Any] = ()) -> None:
         self.react = react
         self.first = first
+        self.state = SimpleNamespace(dedup=Dedup(self.keys, "c.1.j1"))
         self.events: list[Any] = []
         self.alarm: int | None = None
 

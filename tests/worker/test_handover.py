@@ -133,7 +133,7 @@ async def test_what_is_read_ahead_is_not_read_again() -> None:
 async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They were kept for ever, and once there were enough of them nothing was read ahead any more."""
+    """Regression: such parts were kept for ever. Once there were enough of them, nothing was read ahead any more."""
     monkeypatch.setattr(handover, "_KEPT_SECONDS", 0.05)
     store, parts = await with_base()
     monkeypatch.setattr(handover, "_KEPT_BYTES", 2)

@@ -260,7 +260,7 @@ def test_children_share_what_the_parent_sent_by_producing_key() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_only_a_refusal_of_what_is_not_acked_ends_an_owner() -> None:
-    """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
+    """A late copy of a record for a parent reaches a receiver that has retired the parent's sequence."""
     parent, _ = sealed()
     solo = child(parent)
     (sent,) = solo.take(SendDelivery)
