@@ -150,7 +150,9 @@ class Context(Generic[State]):
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else min(self._checked(timestamp, "produce"), LAST_TIMESTAMP)
+        at = self._stamp if timestamp is None else self._checked(timestamp, "produce")
+        if at > LAST_TIMESTAMP:
+            at = LAST_TIMESTAMP
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         self._produce(binding, value, at)
@@ -281,7 +283,9 @@ class Context(Generic[State]):
 
     def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
         """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""
-        if type(timestamp) is not int and not _is_integer(timestamp):
+        if type(timestamp) is int and OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
+            return timestamp
+        if not _is_integer(timestamp):
             kind = type(timestamp).__name__
             raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
         if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
