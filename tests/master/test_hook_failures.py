@@ -58,6 +58,20 @@ def test_failing_computations_are_found_by_topology_and_stream() -> None:
     assert "process_record of key 'k' raises ValueError" in found.text
 
 
+def test_a_computation_whose_code_cannot_be_loaded_is_found() -> None:
+    """The cluster was healthy, and `interval list` and `topology describe` showed nothing."""
+    known = running()[0].catalog()
+    book, response = LoadBook(), wire.GetWorkerLoadResponse()
+    for owned in known.owned_by("w1"):
+        interval = owned.interval
+        response.intervals.add(journal=interval.journal, sequencer=interval.sequencer, absence="no module 'x'")
+    book.on_load("w1", response, Timestamp(0))
+    found = hook_failures(known, book, NOW, computation="window-counter")
+    assert [(one.text, one.blocks) for one in found] == [
+        ("computation zeitgeist/window-counter does not run: no module 'x'", True)
+    ]
+
+
 def test_failures_that_block_no_key_are_news_for_a_minute() -> None:
     known = running()[0].catalog()
     (found, _) = hook_failures(known, reported(known, blocked=0, ago=5_000_000), NOW)

@@ -91,7 +91,7 @@ class Worker:
         self._assignments = Assignments(catalog, self._registration, settings.worker_id)
         self._services = WorkerServices(
             catalog, self.programs, hosts, store, self.tallies, self.hooks, self.key_failures, self._absence,
-            self.notices.knows, lambda: self.ownership.quarantined,
+            self.notices.knows, lambda: self.ownership.quarantined, self.ownership.absent,
         )  # fmt: skip
 
     def add_services(self, server: grpc.aio.Server) -> None:
