@@ -133,7 +133,9 @@ class Context(TimersAndHold, Generic[State]):
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else min(self._checked(timestamp, "produce"), LAST_TIMESTAMP)
+        at = self._stamp if timestamp is None else self._checked(timestamp, "produce")
+        if at > LAST_TIMESTAMP:
+            at = LAST_TIMESTAMP
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         self._produce(binding, value, at)

@@ -124,7 +124,9 @@ class TimersAndHold:
 
     def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
         """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""
-        if type(timestamp) is not int and not _is_integer(timestamp):
+        if type(timestamp) is int and OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
+            return timestamp
+        if not _is_integer(timestamp):
             kind = type(timestamp).__name__
             raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
         if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:

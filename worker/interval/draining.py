@@ -48,6 +48,8 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         computation=nothing,
         inputs={},
         input_names={},
+        hook_names={},
+        one_reading={},
         process_record={},
         process_timer=nothing.process_timer,
         never_late=frozenset(),
