@@ -8,7 +8,14 @@ from millwheel.master.load_book import LoadBook
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.time import Duration
-from millwheel.rpc.hook_failures import AWAITED_SHOWN, blocks, computation_text, failed_lately, merged
+from millwheel.rpc.hook_failures import (
+    AWAITED_SHOWN,
+    absence_text,
+    blocks,
+    computation_text,
+    failed_lately,
+    merged,
+)
 from millwheel.rpc.key_failures import keys_wait, merged_key_functions
 from millwheel.rpc.raised_errors import is_news
 from millwheel.rpc.v1 import cluster_pb2 as wire
@@ -27,7 +34,7 @@ def hook_failures(
     stream: str = "",
     awaited_for: Duration = AWAITED_SHOWN,
 ) -> list[wire.ComputationFailures]:
-    """Return computations with blocked keys, stopped intervals, recent failures, or long-running hooks.
+    """Return computations with blocked keys, stopped intervals, recent failures, long-running hooks, or without code.
 
     A failure is recent for one minute.
 
@@ -71,7 +78,7 @@ def _reported(known: Catalog, book: LoadBook) -> dict[IncarnationId, list[inspec
     found: dict[IncarnationId, list[inspection.IntervalLoad]] = {}
     for journal, report in book.intervals.items():
         load = report.load
-        if not (load.stopped or load.HasField("failures")):
+        if not (load.stopped or load.absence or load.HasField("failures")):
             continue
         incarnation = incarnation_of_journal(journal)
         table = known.tables.get(incarnation)
@@ -95,9 +102,11 @@ def _of_computation(
     failures.awaited.extend(patient)
     failures.key_functions.extend(key_functions)
     stopped = next((load.stopped for load in loads if load.stopped), "")
-    blocked = blocks(failures, stopped) or keys_wait(failures)
+    absence = next((load.absence for load in loads if load.absence), "")
+    blocked = bool(absence) or blocks(failures, stopped) or keys_wait(failures)
     if blocked or failed_lately(failures, now):
-        text = computation_text(f"{topology}/{computation}", failures, stopped, now)
+        name = f"{topology}/{computation}"
+        text = absence_text(name, absence) if absence else computation_text(name, failures, stopped, now)
         yield wire.ComputationFailures(
             topology=topology,
             computation=computation,
@@ -105,4 +114,5 @@ def _of_computation(
             failures=failures,
             stopped=stopped,
             blocks=blocked,
+            absence=absence,
         )

@@ -33,6 +33,7 @@ from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting
 from millwheel.worker.shell.watermarks import GroupWatch
 from millwheel.worker.shell.worker import Worker
+from simulation.etcd import client_of
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
@@ -121,7 +122,7 @@ def _balanced(world: World) -> Iterator[None]:
     used = itertools.count()
     quick = BalanceSettings(cold_for=seconds(0.5), smallest_side=0.3, merge_busy=0.14)
     with (
-        patch("millwheel.worker.shell.host.perf_counter", lambda: next(used) * plan.balanced),
+        patch("millwheel.worker.shell.events.perf_counter", lambda: next(used) * plan.balanced),
         patch("millwheel.server.master.BalanceSettings", lambda: quick),
         patch("millwheel.worker.shell.load._MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
@@ -195,7 +196,7 @@ def _daemon(role: Role) -> Main:
         address = f"{process.name}:1"
         settings = _settings(world, process)
         server = SimulatedServer(world.network, process, address)
-        coordinator = world.coordinator.open()
+        coordinator = client_of(world.coordinator)
         backends = Backends(world.store.open(), coordinator, AsyncExitStack())
         ensure: Callable[[], Any] = lambda: ensure_cluster_settings(coordinator, settings.cluster)  # noqa: E731
         shards = await retried("settling the shards", ensure)

@@ -91,6 +91,7 @@ def plain_computation(found: cluster_pb2.ComputationFailures) -> dict[str, Plain
         "text": found.text,
         "blocks": found.blocks,
         "stopped": found.stopped or None,
+        "absence": found.absence or None,
         **plain_failures(found.failures),
     }
 

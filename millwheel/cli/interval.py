@@ -15,7 +15,7 @@ from millwheel.cli.records import plain_interval
 from millwheel.client.places import split_place
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
-from millwheel.rpc.hook_failures import blocks, computation_text, failed_lately, heading
+from millwheel.rpc.hook_failures import absence_text, blocks, computation_text, failed_lately, heading
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
@@ -183,6 +183,7 @@ def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
             "damaged_rows": load.damaged_rows,
             "damage": load.damage or None,
             "stopped": load.stopped or None,
+            "absence": load.absence or None,
             "dead_letters": load.dead_letters,
             "failures": plain_failures(load.failures),
             "hooks": plain_hooks(load.hooks),
@@ -211,6 +212,8 @@ def _row(one: dict[str, Any], owners: inspection.IntervalLoad) -> list[object]:
     elif load is not None and load["damaged_rows"]:
         notes.append(f"{load['damaged_rows']:,} damaged rows, such as {load['damage']}")
     now = wall_now()
+    if owners.absence:
+        notes.append(f"FAILING: {absence_text(whose, owners.absence)}")
     if blocks(owners.failures, owners.stopped) or failed_lately(owners.failures, now):
         word = heading(owners.failures, owners.stopped, now)
         notes.append(f"{word}: {computation_text(whose, owners.failures, owners.stopped, now)}")

@@ -131,7 +131,7 @@ def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
     if found["waits"]:
         print(f"{'waits':<20} {found['waits']}")
     if failure is not None:
-        print(f"{'failing':<20} {failure_text(failure, wall_now())}")
+        print(f"{'failing':<20} {failure_text(failure, wall_now(), stopped=bool(found['stopped']))}")
         print(f"{'failing work':<20} {failure.work}")
     print()
     rows = [[one["tag"], one["timestamp"], one["clock"], one["hold"] or ""] for one in found["timers"]]

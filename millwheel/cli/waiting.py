@@ -69,6 +69,8 @@ def _not_running(one: interval_pb2.IntervalStatus) -> str:
         return f"{which} has been given to worker {one.interval.owner.worker_id!r}, which has not reported it"
     if one.load.quarantined:
         return f"{which} is quarantined: {one.load.damage}"
+    if one.load.absence:
+        return f"{which} does not run: {one.load.absence}"
     if one.load.stopped:
         return f"{which} has stopped: {one.load.stopped}"
     return "" if one.load.serving else f"{which} waits for the authority"

@@ -17,6 +17,7 @@ __all__ = [
     "AWAITED_PROBLEM",
     "AWAITED_SHOWN",
     "REMEDY",
+    "absence_text",
     "awaited_text",
     "blocks",
     "computation_text",
@@ -42,6 +43,11 @@ REMEDY: Final = (
     "fix the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
 )
 """The remedy for a hook that raises at every attempt: its code is wrong, or the record is."""
+_MISSING_MODULE_REMEDY: Final = (
+    "if the module is yours, package it too: `millwheel topology update ... --include MODULE`; if it is a library, "
+    "install it where the workers run"
+)
+"""The remedy for a hook that imports a module when it runs. A module imported before is missed when the code loads."""
 _AWAITED_REMEDY: Final = (
     "the key's records and timers wait until it ends: see what it awaits, and give that a limit by asyncio.timeout"
 )
@@ -52,13 +58,13 @@ def shown_key(key: bytes) -> str:
     return repr(key[:_MAX_KEY_CHARACTERS].decode("utf-8", "backslashreplace"))
 
 
-def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> str:
+def failure_text(failure: wire.KeyFailure, now: int, *, stopped: bool = False) -> str:
     """Return one sentence about a blocked key: the hook, its error, since when, how often, and the next attempt.
 
     Args:
         failure: the report of the interval's owner.
         now: the wall time, in microseconds.
-        remedy: whether to add what to do if a retry does not help.
+        stopped: whether the failure policy has stopped the computation, so that nothing is tried again by itself.
     """
     count = "1 attempt" if failure.attempts == 1 else f"{failure.attempts:,} attempts"
     since = f"since {moment(failure.since_us)} ({count})"
@@ -68,8 +74,11 @@ def failure_text(failure: wire.KeyFailure, now: int, *, remedy: bool = True) -> 
         text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
     if failure.dead_letter_problem:
         return f"{text}; {failure.dead_letter_problem}"
+    remedy = _MISSING_MODULE_REMEDY if failure.error == ModuleNotFoundError.__name__ else REMEDY
+    if stopped:
+        return f"{text}; {remedy}: it goes on where it stopped"
     helps = "trying again does not help" if failure.permanent else "it is tried again by itself; if that does not help"
-    return f"{text}; {helps}: {REMEDY}" if remedy else text
+    return f"{text}; {helps}: {remedy}"
 
 
 def awaited_text(awaited: wire.AwaitedHook, now: int) -> str:
@@ -110,10 +119,10 @@ def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: 
 
 def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
     """Return a sentence about the errors that hooks raised."""
-    oldest = failure_text(failures.oldest[0], now, remedy=not stopped) if failures.oldest else ""
+    oldest = failure_text(failures.oldest[0], now, stopped=bool(stopped)) if failures.oldest else ""
     if stopped:
-        why = oldest or stopped
-        return f"computation {name} has stopped by its failure policy: {why}; {REMEDY}: it goes on where it stopped"
+        why = oldest or f"{stopped}; {REMEDY}: it goes on where it stopped"
+        return f"computation {name} has stopped by its failure policy: {why}"
     if failures.blocked_keys:
         count = failures.blocked_keys
         many = "1 key is blocked, and its" if count == 1 else f"{count:,} keys are blocked, and their"
@@ -125,6 +134,11 @@ def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int)
         f"{shown_key(last.key)}, whose work was given up; {failures.attempts:,} attempts failed, and no key is "
         "blocked now"
     )
+
+
+def absence_text(name: str, why: str) -> str:
+    """Return a sentence about a computation (``topology/computation``) that its worker cannot run."""
+    return f"computation {name} does not run: {why}"
 
 
 def blocks(failures: wire.HookFailures, stopped: str) -> bool:

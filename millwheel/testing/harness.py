@@ -30,10 +30,10 @@ from millwheel.testing.cluster import Produced, VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
 from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]
@@ -410,7 +410,7 @@ class TopologyHarness:
         journal, spilled = state.config.journal, state.timers.spilled
         blobs = result_of(self.store.read_parts(journal, spilled.parts_of(key)))
         rows = [row for blob in blobs for row in decode_part(blob, list[TimerRow], f"journal {journal}")]
-        return spilled.standing(row for row in rows if row[0] == key)
+        return spilled.current_rows(row for row in rows if row[0] == key)
 
     def _encoded(self, state: IntervalState, key: bytes) -> bytes:
         """The state of a key, or a page, after the last commit."""

@@ -16,6 +16,9 @@ __all__: list[str] = []
 
 _ENTRIES: Final = "tests/operators/test_entries.py::test_an_operator_is_its_naive_model"
 _JOINS: Final = "tests/operators/test_joins.py::test_an_interval_join_is_a_loop_over_all_pairs"
+_AS_OF: Final = "tests/operators/test_joins.py::test_a_join_as_of_a_time_takes_the_newest_value_up_to_it"
+_FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"
+_SILENCE: Final = "tests/operators/test_timeouts.py::test_a_silence_does_not_depend_on_arrival"
 _SEEDS: Final = 300
 
 
@@ -44,13 +47,25 @@ _taken_out(
     _JOINS,
 )
 
+rewriting(
+    "late-partners",
+    "G14",
+    "a join keeps records for partners that may be late",
+    IntervalJoin.__init__,
+    "self.left_span = after + allowed_lateness",
+    "self.left_span = after",
+    seeds=0,
+    test="tests/operators/test_joins.py::test_a_record_that_is_allowed_late_finds_its_partners",
+    why="no simulated join allows lateness, because its late records are diverted",
+)
+
 _taken_out(
     "values-dropped-for-waiting-records",
     "a join as of a time keeps the values that hold for records that wait",
     TemporalJoin._prune,
     "min([ctx.watermark, *(time for time, _ in versions.left[:1])])",
     "ctx.watermark",
-    "join as of",
+    _AS_OF,
 )
 
 _taken_out(
@@ -59,7 +74,7 @@ _taken_out(
     Timeout.process_record,
     "ctx.cancel_timer(str(one[0]))",
     "pass",
-    "timeout",
+    _SILENCE,
 )
 
 _taken_out(
@@ -83,7 +98,7 @@ _taken_out(
 _taken_out(
     "one-initial-state",
     "each key gets a copy of the initial state of its own",
-    Update.next_state,
+    Update.process_record,
     "deepcopy(self.initial)",
     "self.initial",
     "update",
@@ -95,5 +110,6 @@ _taken_out(
     CountWindow.process_record,
     "ctx.cancel_timer()",
     "pass",
-    "count window",
+    _FULL,
+    "G8",
 )

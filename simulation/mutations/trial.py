@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
-import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +14,7 @@ from simulation.replaying import run_module
 __all__ = ["Caught", "Trials", "UnsoundError", "names_of_tests"]
 
 _SECONDS: Final = 240.0
-"""The time limit of a trial, in seconds. A mutation may cause an endless loop in the product."""
+"""The time limit of each run, in seconds. A mutation may cause an endless loop in the product."""
 
 _BROKEN: Final = re.compile(r"\b(AttributeError|NameError|TypeError|UnboundLocalError|ImportError)\b")
 """Errors of a mutation that no longer fits the product. A run that ends in one of them proves nothing."""
@@ -23,6 +22,10 @@ _BROKEN: Final = re.compile(r"\b(AttributeError|NameError|TypeError|UnboundLocal
 
 class UnsoundError(Exception):
     """A trial without a result: its seed or test fails without the mutation as well, or the mutation is broken."""
+
+
+class TooLongError(UnsoundError):
+    """A run that reached its time limit: the machine is busy, or the mutation causes an endless loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,13 @@ class Trials:
 
     def run(self, mutation: Mutation) -> Caught | None:
         """Try a mutation; None if nothing catches it. UnsoundError if the trial has no result."""
-        began = time.monotonic()
-        caught = self._simulated(mutation) if mutation.seeds else None
-        if caught is None and mutation.test:
-            caught = _tested(mutation, _SECONDS - (time.monotonic() - began))
-        return caught
+        caught: Caught | None = None
+        try:
+            caught = self._simulated(mutation) if mutation.seeds else None
+        except TooLongError:
+            if not mutation.test:
+                raise
+        return _tested(mutation) if caught is None and mutation.test else caught
 
     def _simulated(self, mutation: Mutation) -> Caught | None:
         arguments = ("--seeds", str(mutation.seeds), "--seed", "1", "--processes", "1", "--mutation", mutation.name)
@@ -86,9 +91,9 @@ def names_of_tests() -> list[str]:
     return sorted({one.test for one in MUTATIONS.values() if one.test})
 
 
-def _tested(mutation: Mutation, seconds: float) -> Caught | None:
+def _tested(mutation: Mutation) -> Caught | None:
     options = ("-x", "-p", "no:cacheprovider", "-p", "tests.mutating", "--mutation", mutation.name)
-    done = _run("pytest", *options, mutation.test, seconds=seconds)
+    done = _run("pytest", *options, mutation.test)
     if not done.returncode:
         return None
     said = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E  ")]
@@ -99,9 +104,9 @@ def _tested(mutation: Mutation, seconds: float) -> Caught | None:
     return Caught(f"{mutation.test}: {said[0]}", "1 test")
 
 
-def _run(module: str, *arguments: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run a Python module; UnsoundError if it takes too long."""
+def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python module; TooLongError if it takes too long."""
     try:
-        return run_module(module, *arguments, seconds=seconds)
+        return run_module(module, *arguments, seconds=_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise UnsoundError(f"it takes more than {seconds:.0f} s: {' '.join([module, *arguments])}") from error
+        raise TooLongError(f"it takes more than {_SECONDS:.0f} s: {' '.join([module, *arguments])}") from error

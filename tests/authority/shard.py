@@ -1,4 +1,4 @@
-"""An authority core on a memory store, driven step by step: the shell without its tasks and timers."""
+"""An authority core on a memory store, driven step by step: the driver without its tasks and timers."""
 
 from __future__ import annotations
 
@@ -142,13 +142,12 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
     def append(self) -> bool:
         """Journal one append, if there is one, without performing its effects."""
         append = self.next_append()
-        if append is None:
-            return False
-        result_of(self.store.append(JOURNAL, append))
-        return True
+        if append is not None:
+            result_of(self.store.append(JOURNAL, append))
+        return append is not None
 
     def begin(self, effect: m.AuthorityEffect) -> m.AuthorityEvent | None:
-        """What the shell does once an append is journaled."""
+        """What the driver does once an append is journaled."""
         match effect:
             case m.AnswerCall(token, watermark):
                 self.answers[token] = watermark

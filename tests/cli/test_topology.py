@@ -1,4 +1,4 @@
-"""The command line against a real server: what it prints, and how it exits."""
+"""The topology commands against a real server: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Cli:
 @pytest.fixture
 async def cli() -> AsyncIterator[Cli]:
     coordinator, store = MemoryCoordinator(), MemoryStore()
-    async with replica(coordinator, store) as (address, shell):
+    async with replica(coordinator, store) as (address, master):
         await register_worker(coordinator, "w1", "127.0.0.1:1")
-        await shell.leading()
+        await master.leading()
         yield Cli(address)
     await coordinator.close()
 
@@ -97,6 +97,12 @@ async def test_an_update_tells_what_it_adds_and_removes(cli: Cli) -> None:
     found = json.loads(back.out)
     assert (found["version"], found["added"], found["removed"]) == (3, ["counter"], ["tally"])
     assert back.err == ""
+
+
+async def test_an_update_of_an_unknown_topology_exits_3(cli: Cli) -> None:
+    refused = await cli("topology", "update", GOOD)
+    assert (refused.code, refused.out) == (3, "")
+    assert "there is no topology 'sample'" in refused.err
 
 
 async def test_an_unknown_name_is_reported_with_the_nearest_exits_3(cli: Cli) -> None:

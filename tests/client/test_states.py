@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import state_pb2, state_pb2_grpc
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import UsageError
 from tests.patience import patience
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Silent(state_pb2_grpc.StateServiceServicer):
@@ -44,7 +44,9 @@ def placement(address: str) -> control.GetTopologyResponse:
 
 async def test_a_worker_that_answers_for_no_key_is_asked_with_back_off() -> None:
     silent = Silent()
-    async with serving(lambda server: state_pb2_grpc.add_StateServiceServicer_to_server(silent, server)) as address:
+    async with LoopbackServer(
+        lambda server: state_pb2_grpc.add_StateServiceServicer_to_server(silent, server)
+    ) as address:
         reader = StateReader("shop/count", int, patience=0.3)
 
         async def found(name: str) -> control.GetTopologyResponse:
@@ -78,7 +80,7 @@ async def test_a_table_enters_though_its_records_are_gone_meanwhile() -> None:
     first = wire.SubscribeResponse(first_offset=0, next_offset=1, values=[b"a"], timestamps_us=[1], end_offset=9)
     # Retention has deleted the rest before it was read.
     gone = wire.SubscribeResponse(first_offset=9, next_offset=9, end_offset=9)
-    table.subscription._link = Answers(first, gone)  # type: ignore[assignment]  # noqa: SLF001  # no server is needed
+    table.subscription._calls = Answers(first, gone)  # type: ignore[assignment]  # noqa: SLF001  # no server is needed
     async with asyncio.timeout(patience(10)), table:
         assert table.rows == {b"a": b"a"}
 

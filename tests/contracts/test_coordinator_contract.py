@@ -375,7 +375,7 @@ async def test_keys_and_revisions_survive_opening_again(
 async def test_a_watch_from_a_compacted_revision_reports_that(
     open_coordinator: OpenCoordinator, tmp_path: Path, prefix: str
 ) -> None:
-    """Either the changes come, all of them, or CompactedError: never a gap."""
+    """The watch brings all changes, or raises CompactedError. It never leaves a gap."""
     async with open_coordinator(tmp_path) as coordinator:
         revisions = [await put(coordinator, prefix + "a", b"%d" % number) for number in range(3)]
     async with open_coordinator(tmp_path) as coordinator:
@@ -390,7 +390,10 @@ async def test_a_watch_from_a_compacted_revision_reports_that(
 async def test_no_lease_outlives_its_coordinator_unnoticed(
     open_coordinator: OpenCoordinator, tmp_path: Path, prefix: str
 ) -> None:
-    """Opened again, it has kept the lease with its keys or ended it with them, and gives its id to nobody else."""
+    """A coordinator that is opened again has kept the lease with its keys, or ended both.
+
+    No other lease gets its id.
+    """
     async with open_coordinator(tmp_path) as coordinator:
         lease = await coordinator.grant_lease(60)
         await put(coordinator, prefix + "bound", b"", lease)

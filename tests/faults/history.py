@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
+__all__ = ["Acked", "Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
 
 
 class _Happened(msgspec.Struct, tag_field="what", tag=str.lower, frozen=True):
@@ -26,14 +26,21 @@ class Sent(_Happened, frozen=True):
 
 
 class Advanced(_Happened, frozen=True):
-    """A source is about to say that it has no older record to come; None: none at all."""
+    """A source has declared that no older record will come. None: no record at all."""
 
     source: str
     watermark: int | None
 
 
+class Acked(_Happened, frozen=True):
+    """All records of a source below ``position`` are ACKed."""
+
+    source: str
+    position: int
+
+
 class Subscribed(_Happened, frozen=True):
-    """A subscriber starts again. Below offset ``durable`` all is ACKed for good. The rest may come again."""
+    """A subscriber starts again. Records below offset ``durable`` have a durable ACK. Others may come again."""
 
     stream: str
     durable: int
@@ -56,21 +63,21 @@ class Struck(_Happened, frozen=True):
 
 
 class Mended(_Happened, frozen=True):
-    """A fault is over, as far as we have to do with it; ``recovered``: so is all that came of it."""
+    """The cause of a fault is removed. ``recovered``: its effects are, too."""
 
     fault: str
     recovered: bool
 
 
-Event: TypeAlias = Sent | Advanced | Subscribed | Received | Struck | Mended
+Event: TypeAlias = Sent | Advanced | Acked | Subscribed | Received | Struck | Mended
 
 
 class History:
-    """Written as it happens; ``async with`` is not needed: it is closed by :meth:`close`."""
+    """Written as it happens, behind what is there, and whole if this process is killed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("wb")
+        self._file = path.open("ab", buffering=0)
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, event: Event) -> None:

@@ -38,7 +38,7 @@ async def test_comes_after_it():
 
 
 def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> None:
-    """The server was collected in another test, which failed for it, or waited for ever."""
+    """Regression: the server was collected during another test, which then failed or waited for ever."""
     assert "1 failed, 1 passed" in _run(tmp_path, PROGRAM)
 
 
@@ -79,7 +79,10 @@ def _run(tmp_path: Path, text: str) -> str:
 
 
 def test_a_server_ends_before_the_tasks_of_its_loop() -> None:
-    """gRPC's core wrote into freed memory: a task of the server's, cancelled before the server, holds what it fills."""
+    """Regression: gRPC's core wrote into freed memory.
+
+    A task that is cancelled before its server holds the memory that the server fills.
+    """
     order: list[str] = []
 
     async def ends_last() -> None:

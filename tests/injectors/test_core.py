@@ -308,7 +308,10 @@ def test_records_that_ended_readers_left_are_not_reported_as_in(after: StreamRou
 
 @pytest.mark.guarantee("G1", section="5.2")
 def test_a_late_reader_took_nothing_that_an_ended_one_left() -> None:
-    """It had come in a routing before, and so counted for one that had been sent what the first one had not ACKed."""
+    """Regression: an earlier routing had named the late reader.
+
+    It counted as a receiver of what the ended one had not ACKed.
+    """
     core = opened()
     add(core, [1])
     step(core, RoutingArrived(routing(one(), one(name="d"), revision=2)), 0)
@@ -496,7 +499,7 @@ def test_limits_must_be_positive() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_nothing_overtakes_a_record_that_waits_for_its_key() -> None:
-    """A mark says that all below it is ACKed: a record that came later, at a lower position, would be lost."""
+    """A mark says that everything below it is ACKed. A later record at a lower position would be lost."""
     core = opened()
     values = [b"v0", b"v1", b"v2"]
     columns = Columns(values, [50] * 3, {IncarnationId("c"): [b"k"]}, SCOPE, [0, 1, 2], {IncarnationId("c"): "no key"})

@@ -1,4 +1,4 @@
-"""Injectors against the real server: what was sent takes effect once, and the watermark follows (5.2)."""
+"""Injectors against the real server: each record takes effect once, and the watermark follows (5.2)."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def submit_broken(control: ControlClient) -> None:
 async def test_no_topology_that_is_submitted_ends_an_injector(
     server: DevServer, submit: Submit, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the new consumer cannot key waits for it; the consumer that was there gets everything."""
+    """Records without a key at the new consumer wait for it. The former consumer gets all records."""
     await submit("shop")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:
@@ -382,7 +382,10 @@ async def test_records_are_throttled_until_the_low_watermark_follows(server: Dev
 
 @pytest.mark.guarantee("G8", section="5.2")
 async def test_an_injector_takes_nothing_before_it_is_open(server: DevServer, submit: Submit) -> None:
-    """It reported without a sequencer. The authority refused that or never saw it, and the low watermark stood."""
+    """Regression: the injector reported without a sequencer.
+
+    The authority refused or missed the report, so the low watermark stayed.
+    """
     await submit("shop")
     injector = Injector("orders", address=server.address, topology=sample.shop)
     opening = asyncio.create_task(injector.open())

@@ -22,7 +22,7 @@ from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.model.incarnation import injector_group
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -48,9 +48,11 @@ QUICK = MasterSettings(drain_grace=milliseconds(50), observe_every=milliseconds(
 class Cluster:
     """One leading master with one client."""
 
-    def __init__(self, client: ControlClient, shell: MasterReplica, coordinator: MemoryCoordinator, store: MemoryStore):
+    def __init__(
+        self, client: ControlClient, master: MasterReplica, coordinator: MemoryCoordinator, store: MemoryStore
+    ):
         self.client = client
-        self.shell = shell
+        self.master = master
         self.coordinator = coordinator
         self.store = store
 
@@ -67,9 +69,9 @@ def with_code(spec: specs.TopologySpec) -> specs.TopologySpec:
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     coordinator, store = MemoryCoordinator(), MemoryStore()
-    async with replica(coordinator, store, QUICK) as (address, shell), ControlClient(address) as client:
-        await shell.leading()
-        yield Cluster(client, shell, coordinator, store)
+    async with replica(coordinator, store, QUICK) as (address, master), ControlClient(address) as client:
+        await master.leading()
+        yield Cluster(client, master, coordinator, store)
     await coordinator.close()
 
 
@@ -103,11 +105,11 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     store = MemoryStore()
     packages = Packages(store, 5)
     await packages.put(DIGEST, CODE)
-    (manifest,) = await store.read_states("packages", [DIGEST.encode()])
+    (manifest,) = await store.read_states(IncarnationId("packages"), [DIGEST.encode()])
     assert manifest is not None
-    await store.drop_incarnation("packages")
+    await store.drop_incarnation(IncarnationId("packages"))
     rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
-    await store.write_states("packages", "packages", 5, rows)
+    await store.write_states(IncarnationId("packages"), "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):
         async for _ in packages.get(DIGEST):
             pass
@@ -286,10 +288,10 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
 
 
 async def report(authority: GatedAuthority, process: str, watermark: int) -> None:
-    """As the process does."""
+    """Report as the process does."""
     group = injector_group("zeitgeist/queries")
     one = WatermarkReport(group, process, authority.sequencers[process], watermark)
-    assert await authority.shell.report([one]) == []
+    assert await authority.open_shard.report([one]) == []
 
 
 @pytest.mark.guarantee("G4")
@@ -301,7 +303,7 @@ async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluste
         opened = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert servicer.sequencers == {"p": opened.sequencer}
         assert opened.watermark_us == MIN_TIMESTAMP
-        known = (await cluster.shell.leading()).catalog
+        known = (await cluster.master.leading()).catalog
         assert opened.authority == known.authority_of(injector_group("zeitgeist/queries"))
         again = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert again.sequencer > opened.sequencer
@@ -352,7 +354,10 @@ async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) 
 
 
 async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
-    """Whether it has finished was not known. The one who was asked to finish it first had done so."""
+    """Without the authority, no one knows whether the process has finished.
+
+    Regression: users were asked to finish it first, although it had finished.
+    """
     async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         await cluster.client.open_injector("zeitgeist/queries", "p")
@@ -399,7 +404,8 @@ async def test_the_authority_expects_injectors_until_cancellation(
 async def test_an_update_that_drops_a_process_is_reported_by_itself(
     cluster: Cluster,
 ) -> None:
-    """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
+    """Regression: the watermark waited for a process that no longer existed, and no one could finish it under its
+    name."""
     async with authority(cluster.coordinator) as servicer:
         streams = [
             source("zeitgeist/queries", expected_injectors=["p", "q"]),
@@ -511,7 +517,7 @@ async def test_an_upload_whose_refusal_was_lost_finds_the_leader() -> None:
 
 async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: Cluster) -> None:
     await cluster.client.upload_package(DIGEST, CODE)
-    term = await cluster.shell.leading()
+    term = await cluster.master.leading()
     await cluster.coordinator.transact((), (), ["leadership/master"])
     async with ControlClient(cluster.client.address, patience=10) as client:
         record = await client.submit(with_code(topology()), "r1")
@@ -540,10 +546,10 @@ class SilentStore(MemoryStore):
 
 async def test_requests_to_a_stopping_master_are_answered() -> None:
     coordinator = MemoryCoordinator()
-    shell = MasterReplica(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
-    running = asyncio.ensure_future(shell.run())
-    await shell.leading()
-    asked = asyncio.ensure_future(shell.ask(SubmitTopology(topology(), "r1")))
+    master = MasterReplica(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
+    running = asyncio.ensure_future(master.run())
+    await master.leading()
+    asked = asyncio.ensure_future(master.ask(SubmitTopology(topology(), "r1")))
     await asyncio.sleep(0.05)
     assert not asked.done()
     running.cancel()

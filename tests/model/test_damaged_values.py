@@ -1,4 +1,4 @@
-"""A catalog keeps what it knew of a value that is damaged now, and says which those are (section 7.1)."""
+"""A catalog keeps the last readable content of a damaged value, and names the damaged ones (section 7.1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def snapshot(revision: int, damaged: frozenset[str] = frozenset()) -> PrefixSnap
 
 
 def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
-    """A catalog that knew everything, and then received that some values are damaged."""
+    """A catalog that knew all values, and then received that some are damaged."""
     known = Catalog()
     known.load(snapshot(1))
     if listed:
@@ -36,7 +36,10 @@ def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("key", sorted(PUTS.keys() - {"else/where", keys.SEQUENCER}))
 def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, listed: bool) -> None:
-    """It was as if the topology, log or interval had gone: it would have been let go of, or dropped."""
+    """Regression: a damaged value counted as a removed topology, log or interval.
+
+    So the process dropped what belonged to it.
+    """
     whole = Catalog()
     whole.load(snapshot(1))
     known = known_before(listed=listed, damaged=frozenset({key}))
@@ -53,7 +56,7 @@ def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, liste
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("key", [keys.topology_key("t/1"), keys.log_key("s")])
 def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
-    """Records would have been committed without the consumers that it names."""
+    """Without its declaration, records would be committed without a delivery to the consumers that it names."""
     known = Catalog()
     known.load(snapshot(2, frozenset({key})))
     for question in (
@@ -71,7 +74,7 @@ def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
 
 
 def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
-    """An error in one of them kept everybody from following the coordinator."""
+    """Regression: one such value prevented all processes from following the coordinator."""
     known = Catalog()
     odd = (
         "intervals/x",

@@ -144,6 +144,18 @@ def test_a_window_of_a_number_of_records(
     assert_released(harness, "groups")
 
 
+def test_a_full_window_leaves_no_timer() -> None:
+    """The timer would have no effect, but hold the low watermark for up to ``within``."""
+    topology = mw.Topology("beats")
+    keyed = topology.source("beats", Beat).key_by("key")
+    keyed.count_window(2, within=mw.Duration(10)).aggregate("groups", count=agg.count())
+    harness = TopologyHarness(topology)
+    for number in range(2):
+        harness.send("beats", Beat(1, number), timestamp=at(5))
+    assert [one.count for one in harness.values("groups")] == [2]
+    assert_released(harness, "groups")
+
+
 def test_a_window_that_is_not_full_has_a_time() -> None:
     topology = mw.Topology("beats")
     keyed = topology.source("beats", Beat).key_by("key")

@@ -46,7 +46,7 @@ def test_a_long_message_is_shown_whole() -> None:
 
 
 def test_code_in_a_message_keeps_its_lines() -> None:
-    """The remedy of TooLargeError shows a loop, which one line made unreadable."""
+    """The remedy of TooLargeError shows a loop, which is unreadable on one line."""
     text = failure_text(changed(message="too\nlarge, for example\n    for a in b:\n        c(a)"), SINCE)
     assert text.startswith(
         "process_record of key 'cat' raises ValueError: too large, for example\n    for a in b:\n        c(a)\n"
@@ -60,19 +60,35 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
         "(7 attempts); next attempt in 3.5 s; it is tried again by itself; if that does not help: fix the code, or "
         "give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
     )
-    assert failure_text(FAILURE, SINCE + 10_000_000, remedy=False).endswith("; next attempt now")
+    assert "; next attempt now; it is tried again" in failure_text(FAILURE, SINCE + 10_000_000)
     permanent = failure_text(changed(permanent=True), SINCE)
     assert "trying again does not help: fix the code, or give such records up" in permanent
     assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
 
 
+def test_a_stopped_computation_is_not_said_to_try_again() -> None:
+    """`key inspect` said both: that the key waits for an update, and that it is tried again by itself."""
+    for permanent in (False, True):
+        text = failure_text(changed(permanent=permanent), SINCE, stopped=True)
+        assert "again" not in text
+        assert text.endswith("then `millwheel topology update`: it goes on where it stopped")
+
+
+def test_a_module_that_is_not_packaged_names_the_option() -> None:
+    missing = changed(error="ModuleNotFoundError", message="No module named 'prices'")
+    for stopped in (False, True):
+        text = failure_text(missing, SINCE, stopped=stopped)
+        assert "package it too: `millwheel topology update ... --include MODULE`" in text
+        assert "dead_letter" not in text
+
+
 def test_a_dead_letter_without_a_key_has_its_own_remedy() -> None:
-    """It said to give such records up by dead letters, which was the setting in force."""
+    """Regression: the remedy was to use dead letters, although the topology already did."""
     problem = "its dead letter has no key at computation `repair`: KeyError: 'x': fix `repair`'s key function"
     for permanent in (False, True):
         failure = changed(dead_letter_problem=problem, permanent=permanent)
-        for remedy in (False, True):
-            assert failure_text(failure, SINCE + 6_000_000, remedy=remedy) == (
+        for stopped in (False, True):
+            assert failure_text(failure, SINCE + 6_000_000, stopped=stopped) == (
                 "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
                 f"(7 attempts); next attempt in 3.5 s; {problem}"
             )

@@ -5,13 +5,17 @@ Here for a few; for all of them, `make test-mutations`.
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import simulation.mutations.trial
 from simulation.forking import run_apart
 from simulation.mutations import MUTATIONS
-from simulation.mutations.trial import names_of_tests
+from simulation.mutations.trial import Trials, UnsoundError, names_of_tests
 from simulation.replaying import run_module
 from simulation.world import World
 from tests.house.guarantees import all_tests
@@ -33,7 +37,7 @@ from tests.house.guarantees import all_tests
     ],
 )
 def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
-    """By the checker of its guarantee, on one of the first two seeds that fail of 60."""
+    """The checker of its guarantee reports it, on one of the first two failing seeds of 60."""
     done = run_module("simulation", "--seeds", "60", "--failures", "2", "--mutation", name)
     assert done.returncode == 1, done.stdout[-2_000:] + done.stderr[-2_000:]
     assert "\ngo on: make simulate SEEDS=" in done.stdout
@@ -42,7 +46,10 @@ def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
 
 
 def test_a_checker_that_sees_nothing_reports_that(tmp_path: Path) -> None:
-    """The product moves on, and what a checker listened at is no more: that must not pass for a run that holds."""
+    """After a change of the product a checker may have nothing to observe.
+
+    Such a run must not count as one that holds.
+    """
 
     def deafen(world: World) -> None:
         world.broadcasts.clear()
@@ -58,11 +65,28 @@ def test_a_checker_that_sees_nothing_reports_that(tmp_path: Path) -> None:
 
 
 def test_every_mutation_fits_the_product() -> None:
-    """What each takes out is there."""
+    """The code that each mutation replaces exists."""
     done = run_module("simulation.mutations", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_tests_that_catch_mutations_are_there() -> None:
-    """As the trials name them."""
+    """Mutations name tests. Each named test exists."""
     assert {name.partition("[")[0] for name in names_of_tests()} - {test.place for test in all_tests()} == set()
+
+
+def test_a_mutations_test_decides_where_its_seeds_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other load, seeds reached the time limit, and the test that catches the mutation was not asked."""
+
+    def run(module: str, *arguments: str, seconds: float) -> Any:
+        if module == "simulation":
+            raise subprocess.TimeoutExpired(module, seconds)
+        return subprocess.CompletedProcess(arguments, 1, "E   assert 1 == 2\n", "")
+
+    monkeypatch.setattr(simulation.mutations.trial, "run_module", run)
+    mutation = next(one for one in MUTATIONS.values() if one.seeds and one.test)
+    caught = Trials().run(mutation)
+    assert caught is not None
+    assert caught.by == f"{mutation.test}: assert 1 == 2"
+    with pytest.raises(UnsoundError, match="takes more than"):
+        Trials().run(replace(mutation, test=""))

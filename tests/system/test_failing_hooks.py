@@ -225,6 +225,7 @@ async def test_a_computation_stopped_by_its_policy_is_seen_everywhere(tmp_path: 
             found = await seen(lambda arguments=arguments: watched.cli(*arguments), has(words, "ValueError"))  # type: ignore[misc]
             assert "(2 attempts)" in found.out, name
             assert "next attempt" not in found.out, name
+            assert "tried again" not in found.out, name
         await update(watched, RETRYING)
 
 

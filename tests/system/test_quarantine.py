@@ -1,4 +1,4 @@
-"""Damage to what is stored: named, not served, not written over, and nobody else stands still (docs/decisions/0018)."""
+"""Damaged values are named, not served and not overwritten, and nothing else stops (docs/decisions/0018)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOPOLOGIES = {"words": program.words, "twin": twin}
 
 
 class Stored:
-    """The rows of a database that nobody has open."""
+    """The rows of a database that no process has open."""
 
     def __init__(self, path: Path) -> None:
         self._directory = DatabaseDirectory(path)
@@ -71,14 +71,14 @@ class Stored:
         self.rocks.write(batch)
 
     def flip(self, key: bytes, *, state: bool = False) -> bytes:
-        """Damage a value; returns what it was."""
+        """Damage a value. Returns the former one."""
         value = self.get(key, state=state)
         self.put(key, value[:-1] + bytes((value[-1] ^ 4,)), state=state)
         return value
 
 
 async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: float = patience(20)) -> bool:
-    """Say words to a topology; whether all of them were ACKed within ``wait`` seconds."""
+    """Send words to a topology. Returns whether all were ACKed within ``wait`` seconds."""
     stream = "spoken" if name == "words" else "twin-spoken"
     injector = Injector(stream, address=server.address, process="p", topology=TOPOLOGIES[name])
     try:
@@ -92,7 +92,7 @@ async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: fl
 
 
 async def speak_slowly(server: DevServer, name: str) -> None:
-    """So many commits that a journal is worth being made short."""
+    """Make so many commits that the journal is worth truncating."""
     stream = "spoken" if name == "words" else "twin-spoken"
     async with Injector(stream, address=server.address, process="slow", topology=TOPOLOGIES[name]) as injector:
         for number in range(70):
@@ -145,7 +145,7 @@ def path(database: Path, tmp_path: Path) -> Path:
 
 
 async def problems(server: DevServer, part: str) -> str:
-    """What is wrong with the cluster, once ``part`` is shown."""
+    """The cluster's problems, once one of them contains ``part``."""
     async with asyncio.timeout(patience(15)), ControlClient(server.address) as client:
         while True:
             shown = "\n".join((await client.cluster_health()).problems)
@@ -171,9 +171,9 @@ def words_of(stored: Stored) -> str:
 async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It took its whole interval down, and was named in the log alone."""
+    """Regression: a damaged row stopped its whole interval, and only the log named it."""
     with Stored(path) as stored:
-        row = layout.state_prefix(words_of(stored)) + b"a"
+        row = layout.state_prefix(IncarnationId(words_of(stored))) + b"a"
         whole = stored.flip(row, state=True)
     async with running(DevSettings(path, port=0)) as server:
         assert await speak(server, "words", 2, "b"), "the other key goes on"
@@ -248,7 +248,7 @@ async def test_a_damaged_journal_stops_its_interval_until_restored(
 
 @pytest.mark.guarantee("G11", section="7.1")
 async def test_a_damaged_interval_map_keeps_its_computation_as_it_is(path: Path) -> None:
-    """It kept the whole database from being opened."""
+    """Regression: one damaged value prevented opening the whole database."""
     with Stored(path) as stored:
         incarnation = IncarnationId(words_of(stored))
         place = b"ck" + keys.chunk_key(incarnation, 0).encode()
@@ -286,7 +286,7 @@ async def test_a_damaged_topology_is_named_and_nothing_is_dropped(path: Path) ->
 
 async def test_a_damaged_package_is_named_and_replaced_by_an_upload(path: Path, database: Path) -> None:
     with Stored(path) as stored:
-        stored.flip(stored.last(layout.state_prefix("packages"), state=True), state=True)
+        stored.flip(stored.last(layout.state_prefix(IncarnationId("packages")), state=True), state=True)
     shutil.rmtree(path / "packages", ignore_errors=True)
     async with running(DevSettings(path, port=0)) as server:
         for name in ("words", "twin"):

@@ -1,4 +1,4 @@
-"""What worker shell tests put around the real part: a core that plays back what it is given, a world that listens."""
+"""The surroundings of the real part in tests of a worker process: a core that plays back its script, and a listener."""
 
 from __future__ import annotations
 
@@ -93,15 +93,7 @@ class Answers:
 
 def delivery(token: int, count: int = 1, channel: Any = None, journal: str = "c.1.j1") -> Delivery:
     """A batch of ``count`` records."""
-    return Delivery(
-        IncarnationId("c.1"),
-        journal,
-        "s",
-        Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77),
-        PositionIds("u.1.j1", token << 20, [(token << 20) + index for index in range(count)]),
-        [b"k%d" % index for index in range(count)],
-        [b"value"] * count,
-        [1_000 + index for index in range(count)],
-        token,
-        channel,
-    )
+    ids = PositionIds("u.1.j1", token << 20, list(range(token << 20, (token << 20) + count)))
+    keys, times = [b"k%d" % index for index in range(count)], list(range(1_000, 1_000 + count))
+    sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77)
+    return Delivery(IncarnationId("c.1"), journal, "s", sender, ids, keys, [b"value"] * count, times, token, channel)

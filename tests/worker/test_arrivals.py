@@ -72,7 +72,10 @@ class Receiver:
 
 @pytest.mark.guarantee("G15", section="6.1.1")
 def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
-    """One of those that waited was taken, the next looked up: what came after the last of them was refused."""
+    """Regression: one waiting record was accepted, and the next one looked up.
+
+    Records behind the last waiting one were refused.
+    """
     receiver = Receiver()
     receiver.arrives(made("a", 1, 0), Admission.WAITS)
     for number in (2, 3, 4):
@@ -86,7 +89,7 @@ def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
 @pytest.mark.guarantee("G13", section="4.1")
 def test_the_sender_that_was_silent_longest_is_forgotten() -> None:
     receiver = Receiver()
-    with patch("millwheel.worker.admission._MAX_SENDERS", 2):
+    with patch("millwheel.worker.ordered_senders._MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
         receiver.arrives(made("silent", 1, 0))
         receiver.arrives(made("busy", 2, 1))
@@ -109,7 +112,7 @@ def test_nothing_is_kept_of_a_sender_retired_while_it_waited() -> None:
 
 @pytest.mark.guarantee("G13", section="4.1")
 def test_bytes_waiting_for_lookups_are_bounded_over_all_senders() -> None:
-    """Each sender might have 64 deliveries of a megabyte wait, and there are thousands of senders."""
+    """Regression: each of thousands of senders could have 64 waiting deliveries of a megabyte."""
     receiver = Receiver(3 * SIZE)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
     assert receiver.arrives(made("a", 2, 1)) == []
@@ -124,7 +127,7 @@ def test_bytes_waiting_for_lookups_are_bounded_over_all_senders() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_small_deliveries_do_not_keep_a_large_one_out() -> None:
-    """Small ones of others overlapped, so there was never room for it, however often it came."""
+    """Regression: small deliveries of other senders overlapped, so there was never room for the large one."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     assert receiver.arrives(made("large", 1, 0, records=4), Admission.WAITS) == []
@@ -172,7 +175,7 @@ def test_no_room_is_reserved_for_an_ended_sender() -> None:
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("end", [Admission.TAKEN, Admission.REFUSED])
 def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -> None:
-    """Behind a delivery that waited there was no room for the next one. When this came again, nothing waited."""
+    """The next delivery found no room behind a waiting one. When it came again, none waited any more."""
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("known", 1, 0, records=3), Admission.WAITS)
     assert receiver.arrives(made("known", 2, 1, records=4)) == [FULL]
@@ -184,7 +187,7 @@ def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_what_follows_a_refused_delivery_does_not_lose_its_place() -> None:
-    """A sender sends ahead: what was on its way behind the refused one comes out of order."""
+    """A sender sends ahead, so deliveries behind the refused one arrive out of order."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     receiver.arrives(made("large", 1, 0, records=4), Admission.WAITS)
@@ -196,7 +199,10 @@ def test_what_follows_a_refused_delivery_does_not_lose_its_place() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_an_ended_senders_room_expires_though_others_wait() -> None:
-    """A small one fitted beside the room that was kept, again and again: it was never seen that nobody came for it."""
+    """Regression: a small delivery fitted beside the reserved room, again and again.
+
+    So the reservation of the ended sender never expired.
+    """
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("first", 1, 0, records=3), Admission.WAITS)
     receiver.arrives(made("gone", 1, 0, records=4), Admission.WAITS)
@@ -240,7 +246,7 @@ def test_forgotten_senders_that_ended_keep_no_room() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_a_delivery_over_the_bound_waits_for_its_lookup_alone() -> None:
-    """Any look-up ends. To refuse it each time would be to refuse it for ever."""
+    """Any look-up ends. A refusal each time would be a refusal for ever."""
     receiver = Receiver(1)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
     assert receiver.arrives(made("a", 2, 1)) == [FULL]

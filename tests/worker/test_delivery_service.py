@@ -19,11 +19,12 @@ from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.peers import PeerConnection
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
-from tests.serving import serving
+from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, World, delivery
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
@@ -55,7 +56,7 @@ class Here:
 def delivering(hosts: dict[str, CoreHost], port: int = 0) -> AbstractAsyncContextManager[str]:
     """A worker's delivery service."""
     service = DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared)
-    return serving(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
+    return LoopbackServer(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
 
 
 async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
@@ -76,7 +77,7 @@ async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
 
 
 async def test_answers_in_parts_all_reach_the_sender() -> None:
-    """Some records are refused, some ACKed, the rest ACKed later: the refused alone are sent again."""
+    """Some records are refused, some ACKed at once, and some later. Only the refused ones are sent again."""
 
     def react(event: Any) -> Sequence[Any]:
         if type(event) is not Delivery:
@@ -99,7 +100,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
 
 
 async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None:
-    """Ten batches come before any is answered; then each is, and two of the answers are of parts."""
+    """Ten batches arrive before the first answer. Two of the answers are partial."""
     held: list[Delivery] = []
 
     def react(event: Any) -> Sequence[Any]:
@@ -169,8 +170,10 @@ async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None
 
 @pytest.mark.guarantee("G1")
 async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
-    """A worker that fell silent loses its intervals, and its connection is closed: batches on their way to it were
-    never sent to its successors."""
+    """A silent worker loses its intervals, and its connection is closed.
+
+    Regression: batches on the way to it were never sent to the next owners.
+    """
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
@@ -234,7 +237,7 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
 
     service = DeliveryService({"c.1.j1": Here(receiver)}, unprepared, knows)
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
-    async with serving(add) as address:
+    async with LoopbackServer(add) as address:
         sender = hosted(journal="u.1.j1")
         peer, channel = PeerConnection(address, open_channel), LocalChannel(sender)
         for token in (1, 2, 3):

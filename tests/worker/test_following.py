@@ -15,8 +15,9 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import GroupWatermarks
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.follower import follow
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
@@ -37,7 +38,7 @@ class Here:
 async def test_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the task without a word: the worker never received an assignment again."""
+    """Regression: the error ended the task without a report. The worker never received an assignment again."""
     monkeypatch.setattr("millwheel.worker.shell.follower._BACKOFF", Backoff(0.01, 0.01))
 
     class Odd(MemoryCoordinator):
@@ -82,7 +83,10 @@ async def test_masters_elections_do_not_concern_a_worker() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
-    """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
+    """Regression: the late follower got the values only.
+
+    It could not tell records of a former owner from its successor's.
+    """
     left, right = ALL_KEYS.split(b"m")
     updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()
@@ -132,7 +136,10 @@ async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
-    """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
+    """The catalog jumps over a cancellation and a new submission.
+
+    Regression: the end of the same sender's former life was kept.
+    """
     updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 

@@ -1,4 +1,4 @@
-"""A worker's intervals: let go of, refused or not to be built, each by itself (7.1, 6.2)."""
+"""A worker's intervals: each is dropped, refused or fails to be built by itself (7.1, 6.2)."""
 
 from __future__ import annotations
 
@@ -116,8 +116,10 @@ def knows(core: ScriptedCore, sequences: Iterable[str] = (), groups: Iterable[st
 
 @pytest.mark.guarantee("G8")
 async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path) -> None:
-    """A worker that wakes from a pause meets both at once, its lease's end and its deposition: the error ended the task
-    that registers it."""
+    """A worker that wakes meets the end of its lease and its deposition at once.
+
+    Regression: an error ended the task that registers it.
+    """
     one = worker(tmp_path)
     first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
 
@@ -142,7 +144,7 @@ async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path
 async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
     tmp_path: Path,
 ) -> None:
-    """Each waited for the hooks of those before it, up to five seconds, and served meanwhile."""
+    """Regression: each interval waited up to five seconds for the hooks of those before it, and still served."""
     one = worker(tmp_path)
     first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
     end = asyncio.Event()
@@ -167,8 +169,10 @@ async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
 
 @pytest.mark.guarantee("G4", section="6.2")
 async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: Path) -> None:
-    """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
-    it was deposed, and nobody else had the interval."""
+    """The report under the former sequencer can be refused when the next owner already serves in the same process.
+
+    Regression: the present owner was deposed, and no one had the interval.
+    """
     authority = Quiet()
     one = worker(tmp_path, authority)
     hosted(one, "c.1.j1", 6)
@@ -183,7 +187,7 @@ async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: 
 async def test_an_interval_that_cannot_be_built_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
+    """Regression: assignments behind it in the catalog were never opened, and no low watermarks were followed."""
     one = worker(tmp_path)
 
     def build(interval: OwnedInterval) -> Built:
@@ -198,14 +202,35 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
         assert one.follower.next_attempt is not None, "it is to be tried again"
     assert list(one.hosts.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one.ownership.absence(owned("c.1.j1", 4))
+    ((place, absent),) = one.ownership.absent().items()
+    assert (place, "has no computation 'c'" in absent.why) == (("c.1.j1", 4), True), "the masters are told"
+    monkeypatch.setattr(one.hosts.builder, "build", lambda _: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
+    await one.follower.catch_up()
+    assert not one.ownership.absent()
     assert caplog.text.count("it cannot be built") == 1
     one.follower.close()
     await one.ownership.drop_all()
 
 
+async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten errors in succession only the worker's log said so, and the cluster was healthy."""
+    one = worker(tmp_path)
+    monkeypatch.setattr(one.ownership, "_renew", lambda: None)
+    for sequencer in range(11):
+        hosted(one, "c.1.j1", sequencer)
+        host = one.hosts.hosted["c.1.j1"].host
+        host.fault = "internal error: KeyError: 'x'"
+        one.ownership.lost(host, "KeyError: 'x'")
+        assert len(one.ownership.absent()) == (sequencer == 10), "an interval that is opened again soon is not absent"
+    ((place, absent),) = one.ownership.absent().items()
+    assert place == ("c.1.j1", 10)
+    assert absent.why == "KeyError: 'x'; too many errors in succession: it stays down until this worker restarts"
+    await one.ownership.drop_all()
+
+
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was retired while an interval was being opened stayed in its memory and its base for good."""
+    """Regression: what was retired while an interval was opening stayed in its memory and its base for good."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
@@ -324,7 +349,7 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
 async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
+    """The sender may be idle, and already followed here for another interval. So no broadcast of it will come."""
     one = worker(tmp_path)
     core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
     monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(senders))
@@ -348,7 +373,10 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
 async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled and submitted again in one jump of the catalog: the new intervals began at the former end."""
+    """The catalog jumps over a cancellation and a new submission.
+
+    Regression: new intervals began at the end of the former life.
+    """
 
     class Ended(Quiet):
         async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
@@ -378,7 +406,10 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path) -> None:
-    """A stream's new life is in the same or an older revision. The host took its first records for known ones."""
+    """A stream's new life is in the same or an older revision.
+
+    Regression: the host took its first records for known ones.
+    """
     one = worker(tmp_path)
     hosted(one, "c.1.j1", 4)
     host = one.hosts.hosted["c.1.j1"].host
@@ -413,8 +444,11 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
 async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The catalog shows it as this worker's until the lease's end has been heard of. A second opening whose fence times
-    out would take the first one's for its own, and meet appends that are still on their way."""
+    """The catalog shows the interval as this worker's until the end of the lease is known.
+
+    A second opening whose fence times out would take the first fence for its own, and meet appends that are still in
+    flight.
+    """
     one = worker(tmp_path)
     hosted(one, "c.1.j1", 4)
     given = [owned("c.1.j1", 4)]
@@ -435,7 +469,10 @@ async def test_what_ended_with_a_registration_is_not_opened_again(
 async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
+    """Regression: both opened it, under one sequencer.
+
+    Neither knew whose journal it was, and records went to the other one.
+    """
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     key = worker_key("w1")
@@ -462,7 +499,7 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
 
 @pytest.mark.guarantee("G8", section="7.1")
 async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> None:
-    """It began when it was tried again: half a minute later, where the code had been long in coming."""
+    """Regression: it began only at the next attempt, half a minute later, if the code came slowly."""
     (tmp_path / "late.py").write_text("import millwheel as mw\n\ntopology = mw.Topology('late')\n")
     made, comes = build_package(f"{tmp_path / 'late.py'}:topology"), asyncio.Event()
 

@@ -16,9 +16,9 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
-from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.shell.tallies import HookPlace
+from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
@@ -43,8 +43,8 @@ class Metered:
     busy: float
 
 
-class Damaged(Protocol):
-    """An interval that is stopped because a stored value is damaged."""
+class AtRest(Protocol):
+    """An interval that does not run here, and why."""
 
     @property
     def incarnation(self) -> IncarnationId: ...
@@ -77,7 +77,8 @@ class LoadMeter:
         self,
         intervals: Callable[[], Iterable[Metered]],
         clock: Callable[[], float] = time.monotonic,
-        damaged: Callable[[], Mapping[tuple[str, int], Damaged]] = dict,
+        damaged: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
+        absent: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
     ) -> None:
@@ -86,11 +87,13 @@ class LoadMeter:
             intervals: The intervals that run here.
             clock: A steady clock, in seconds.
             damaged: The quarantined intervals, by journal and sequencer.
+            absent: Those that cannot run here for another reason.
             hooks: The times of hooks since the process began.
             key_functions: The key functions that raise here.
         """
         self._intervals = intervals
         self._damaged = damaged
+        self._absent = absent
         self._hooks = hooks
         self._key_functions = key_functions
         self._clock = clock
@@ -132,6 +135,10 @@ class LoadMeter:
                 sequencer=sequencer,
                 quarantined=True,
                 damage=at_rest.why,
+            )
+        for (journal, sequencer), at_rest in self._absent().items():
+            response.intervals.add(
+                incarnation=at_rest.incarnation, journal=journal, sequencer=sequencer, absence=at_rest.why
             )
         for (topology, computation, hook), total in sorted(self._hooks().items(), key=lambda item: item[0]):
             if total.calls or total.failures:

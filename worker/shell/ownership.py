@@ -6,8 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
+from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.error_texts import error_message
 from millwheel.worker.shell.hook_reports import HookReports
 from millwheel.worker.shell.host import CoreHost, HostPeers
@@ -17,12 +19,21 @@ from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.tallies import Place
 from millwheel.worker.shell.tasks import BackgroundTasks
 
-__all__ = ["Ownership"]
+__all__ = ["Absent", "Ownership"]
 
 log = logging.getLogger("millwheel.worker")
 
 IntervalPlace = tuple[str, int]
 """(journal, sequencer)."""
+
+_STAYS_DOWN: Final = "too many errors in succession: it stays down until this worker restarts"
+
+
+class Absent(NamedTuple):
+    """An interval that is assigned to this worker and cannot run here: ``why``."""
+
+    incarnation: IncarnationId
+    why: str
 
 
 class Ownership:
@@ -56,6 +67,8 @@ class Ownership:
         """The reason. Under that sequencer the interval is not opened again."""
         self._unbuilt: dict[str, str] = {}
         """Why an interval cannot be run, by journal."""
+        self._unopened: list[OwnedInterval] = []
+        """The intervals that were assigned to this worker when it last followed the assignments, and do not run."""
         self._errors = InternalErrors()
         self._catalog = catalog
         self._programs = programs
@@ -99,6 +112,7 @@ class Ownership:
             self._unbuilt.pop(journal, None)
             if hosted is not None:
                 started.append(hosted)
+        self._unopened = [one for one in owned if one.interval.journal not in self.hosts.hosted]
         return started, complete
 
     def _not_built(self, journal: str, why: str) -> None:
@@ -113,11 +127,21 @@ class Ownership:
 
     def absence(self, owned: OwnedInterval) -> str:
         """Why an interval that is assigned to this worker does not run here."""
-        interval = owned.interval
+        given_up = self._given_up.get((owned.interval.journal, owned.interval.sequencer), "it is being opened")
+        return self._obstacle(owned) or given_up
+
+    def absent(self) -> dict[IntervalPlace, Absent]:
+        """The assigned intervals that cannot run here until something is mended."""
+        waiting = [(one, self._obstacle(one)) for one in self._unopened]
+        return {
+            (one.interval.journal, one.interval.sequencer): Absent(one.incarnation, why) for one, why in waiting if why
+        }
+
+    def _obstacle(self, owned: OwnedInterval) -> str:
+        """Why an interval's code cannot be loaded, or the interval cannot be built. Empty if neither is known."""
         found = self._catalog.computation(owned.incarnation)
         failure = self._programs.failure(code_of(found[0].spec, found[1])) if found is not None else ""
-        failure = failure or self._unbuilt.get(interval.journal, "")
-        return failure or self._given_up.get((interval.journal, interval.sequencer), "it is being opened")
+        return failure or self._unbuilt.get(owned.interval.journal, "")
 
     def quarantined_places(self) -> list[Place]:
         """The topology and computation of each quarantined interval, for metrics."""
@@ -157,8 +181,9 @@ class Ownership:
             self._quarantine(hosted, host.damage)
         self.hosts.remove(host.journal)
         self._background.run(host.close())
-        if host.fault:
-            self._restart_later(host.journal)
+        if host.fault and not self._restart_later(host.journal):
+            self._unbuilt[host.journal] = f"{reason}; {_STAYS_DOWN}"
+            self._unopened.append(hosted.owned)
 
     def _quarantine(self, hosted: Hosted, why: str) -> None:
         """Stop the interval: it is not served, and its stored data is not overwritten, until it is assigned again."""
@@ -171,13 +196,14 @@ class Ownership:
             journal,
         )
 
-    def _restart_later(self, journal: str) -> None:
-        """Only a takeover under a fresh sequencer starts the interval again."""
+    def _restart_later(self, journal: str) -> bool:
+        """Only a takeover under a fresh sequencer starts the interval again. False: there have been too many."""
         loop = asyncio.get_running_loop()
         errors = self._errors.fault(journal, loop.time())
         if errors is None:
-            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
-        else:
-            delay = RESTART_BACKOFF.delay(errors, random.random())
-            log.warning("interval %s: is opened again in %.1f s", journal, delay)
-            loop.call_later(delay, self._renew)
+            log.error("interval %s: %s", journal, _STAYS_DOWN)
+            return False
+        delay = RESTART_BACKOFF.delay(errors, random.random())
+        log.warning("interval %s: is opened again in %.1f s", journal, delay)
+        loop.call_later(delay, self._renew)
+        return True

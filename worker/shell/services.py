@@ -27,6 +27,7 @@ from millwheel.worker.shell.inspection import InspectionService
 from millwheel.worker.shell.key_failures import KeyFailures
 from millwheel.worker.shell.load import LoadMeter
 from millwheel.worker.shell.owned_states import OwnedStates
+from millwheel.worker.shell.ownership import Absent
 from millwheel.worker.shell.preparing import RecordPreparer
 from millwheel.worker.shell.programs import Programs
 from millwheel.worker.shell.state_service import StateService
@@ -51,6 +52,7 @@ class WorkerServices:
     knows: Callable[[CoreHost, Sender], bool]
     """Whether a host has received a catalog at least as new as the sender."""
     quarantined: Callable[[], Mapping[tuple[str, int], Quarantined]]
+    absent: Callable[[], Mapping[tuple[str, int], Absent]]
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve on ``server``."""
@@ -61,6 +63,7 @@ class WorkerServices:
         load = LoadMeter(
             hosts.metered,
             damaged=self.quarantined,
+            absent=self.absent,
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
         ).load

@@ -16,9 +16,9 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.building import Builder
 from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.follower import CatalogFollower
 from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import RunQueue
 from millwheel.worker.shell.host_peers import WorkerPeers
 from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.key_failures import KeyFailures
@@ -91,7 +91,7 @@ class Worker:
         self._assignments = Assignments(catalog, self._registration, settings.worker_id)
         self._services = WorkerServices(
             catalog, self.programs, hosts, store, self.tallies, self.hooks, self.key_failures, self._absence,
-            self.notices.knows, lambda: self.ownership.quarantined,
+            self.notices.knows, lambda: self.ownership.quarantined, self.ownership.absent,
         )  # fmt: skip
 
     def add_services(self, server: grpc.aio.Server) -> None:

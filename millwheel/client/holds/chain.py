@@ -52,6 +52,8 @@ async def explain_chain(
         found, cause = upstream, None
     cause = cause or await _cause(found, control_client, names)
     failing = await _failing(seen, control_client, names)
+    # An owner that cannot load the code has said so itself, in the cause.
+    failing = [one for one in failing if not one.absence or one.absence not in cause.text]
     return first, replace(cause, chain=chain, failing=failing)
 
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/cluster.proto\x12\x0cmillwheel.v1\x1a\x1dmillwheel/v1/inspection.proto\"P\n\x17ListHookFailuresRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\"S\n\x18ListHookFailuresResponse\x12\x37\n\x0c\x63omputations\x18\x01 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"\x99\x01\n\x13\x43omputationFailures\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\x08\x66\x61ilures\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12\x0f\n\x07stopped\x18\x05 \x01(\t\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x08\"\x19\n\x17GetClusterHealthRequest\"\xbd\x02\n\x18GetClusterHealthResponse\x12+\n\x07masters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.MasterHealth\x12+\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.WorkerHealth\x12\x32\n\x0b\x61uthorities\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.AuthorityHealth\x12(\n\x05store\x18\x04 \x01(\x0b\x32\x19.millwheel.v1.StoreHealth\x12/\n\tintervals\x18\x05 \x01(\x0b\x32\x1c.millwheel.v1.IntervalTotals\x12&\n\x08hot_keys\x18\x06 \x03(\x0b\x32\x14.millwheel.v1.HotKey\x12\x10\n\x08problems\x18\x07 \x03(\t\".\n\x0cMasterHealth\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\"\xb8\x01\n\x0cWorkerHealth\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x08\x12\x0b\n\x03\x63pu\x18\x07 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x08 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\t \x01(\x03\"B\n\x0f\x41uthorityHealth\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"C\n\x0bStoreHealth\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\x12\x14\n\x0cread_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"J\n\x0eIntervalTotals\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x05\x12\x15\n\rwithout_owner\x18\x02 \x01(\x05\x12\x14\n\x0cwith_parents\x18\x03 \x01(\x05\"Y\n\x06HotKey\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x32\xd6\x01\n\x0e\x43lusterService\x12\x61\n\x10GetClusterHealth\x12%.millwheel.v1.GetClusterHealthRequest\x1a&.millwheel.v1.GetClusterHealthResponse\x12\x61\n\x10ListHookFailures\x12%.millwheel.v1.ListHookFailuresRequest\x1a&.millwheel.v1.ListHookFailuresResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/cluster.proto\x12\x0cmillwheel.v1\x1a\x1dmillwheel/v1/inspection.proto\"P\n\x17ListHookFailuresRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\"S\n\x18ListHookFailuresResponse\x12\x37\n\x0c\x63omputations\x18\x01 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"\xaa\x01\n\x13\x43omputationFailures\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\x08\x66\x61ilures\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12\x0f\n\x07stopped\x18\x05 \x01(\t\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x08\x12\x0f\n\x07\x61\x62sence\x18\x07 \x01(\t\"\x19\n\x17GetClusterHealthRequest\"\xbd\x02\n\x18GetClusterHealthResponse\x12+\n\x07masters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.MasterHealth\x12+\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.WorkerHealth\x12\x32\n\x0b\x61uthorities\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.AuthorityHealth\x12(\n\x05store\x18\x04 \x01(\x0b\x32\x19.millwheel.v1.StoreHealth\x12/\n\tintervals\x18\x05 \x01(\x0b\x32\x1c.millwheel.v1.IntervalTotals\x12&\n\x08hot_keys\x18\x06 \x03(\x0b\x32\x14.millwheel.v1.HotKey\x12\x10\n\x08problems\x18\x07 \x03(\t\".\n\x0cMasterHealth\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\"\xb8\x01\n\x0cWorkerHealth\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x08\x12\x0b\n\x03\x63pu\x18\x07 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x08 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\t \x01(\x03\"B\n\x0f\x41uthorityHealth\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"C\n\x0bStoreHealth\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\x12\x14\n\x0cread_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"J\n\x0eIntervalTotals\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x05\x12\x15\n\rwithout_owner\x18\x02 \x01(\x05\x12\x14\n\x0cwith_parents\x18\x03 \x01(\x05\"Y\n\x06HotKey\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x32\xd6\x01\n\x0e\x43lusterService\x12\x61\n\x10GetClusterHealth\x12%.millwheel.v1.GetClusterHealthRequest\x1a&.millwheel.v1.GetClusterHealthResponse\x12\x61\n\x10ListHookFailures\x12%.millwheel.v1.ListHookFailuresRequest\x1a&.millwheel.v1.ListHookFailuresResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,23 +37,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTHOOKFAILURESRESPONSE']._serialized_start=157
   _globals['_LISTHOOKFAILURESRESPONSE']._serialized_end=240
   _globals['_COMPUTATIONFAILURES']._serialized_start=243
-  _globals['_COMPUTATIONFAILURES']._serialized_end=396
-  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_start=398
-  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_end=423
-  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_start=426
-  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_end=743
-  _globals['_MASTERHEALTH']._serialized_start=745
-  _globals['_MASTERHEALTH']._serialized_end=791
-  _globals['_WORKERHEALTH']._serialized_start=794
-  _globals['_WORKERHEALTH']._serialized_end=978
-  _globals['_AUTHORITYHEALTH']._serialized_start=980
-  _globals['_AUTHORITYHEALTH']._serialized_end=1046
-  _globals['_STOREHEALTH']._serialized_start=1048
-  _globals['_STOREHEALTH']._serialized_end=1115
-  _globals['_INTERVALTOTALS']._serialized_start=1117
-  _globals['_INTERVALTOTALS']._serialized_end=1191
-  _globals['_HOTKEY']._serialized_start=1193
-  _globals['_HOTKEY']._serialized_end=1282
-  _globals['_CLUSTERSERVICE']._serialized_start=1285
-  _globals['_CLUSTERSERVICE']._serialized_end=1499
+  _globals['_COMPUTATIONFAILURES']._serialized_end=413
+  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_start=415
+  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_end=440
+  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_start=443
+  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_end=760
+  _globals['_MASTERHEALTH']._serialized_start=762
+  _globals['_MASTERHEALTH']._serialized_end=808
+  _globals['_WORKERHEALTH']._serialized_start=811
+  _globals['_WORKERHEALTH']._serialized_end=995
+  _globals['_AUTHORITYHEALTH']._serialized_start=997
+  _globals['_AUTHORITYHEALTH']._serialized_end=1063
+  _globals['_STOREHEALTH']._serialized_start=1065
+  _globals['_STOREHEALTH']._serialized_end=1132
+  _globals['_INTERVALTOTALS']._serialized_start=1134
+  _globals['_INTERVALTOTALS']._serialized_end=1208
+  _globals['_HOTKEY']._serialized_start=1210
+  _globals['_HOTKEY']._serialized_end=1299
+  _globals['_CLUSTERSERVICE']._serialized_start=1302
+  _globals['_CLUSTERSERVICE']._serialized_end=1516
 # @@protoc_insertion_point(module_scope)

@@ -81,6 +81,7 @@ class ComputationFailures(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     STOPPED_FIELD_NUMBER: _builtins.int
     BLOCKS_FIELD_NUMBER: _builtins.int
+    ABSENCE_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     computation: _builtins.str
     text: _builtins.str
@@ -91,6 +92,8 @@ class ComputationFailures(_message.Message):
     """Whether these failures delay the ACKs to the senders. Reasons are blocked keys, a hook that does not end, a stopped
     computation, and records that wait for their keys.
     """
+    absence: _builtins.str
+    """The reason why owners cannot run intervals of the computation. Empty if they can."""
     @_builtins.property
     def failures(self) -> _inspection_pb2.HookFailures:
         """The failures of all intervals of the computation."""
@@ -104,10 +107,11 @@ class ComputationFailures(_message.Message):
         failures: _inspection_pb2.HookFailures | None = ...,
         stopped: _builtins.str = ...,
         blocks: _builtins.bool = ...,
+        absence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "computation", b"computation", "failures", b"failures", "stopped", b"stopped", "text", b"text", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "blocks", b"blocks", "computation", b"computation", "failures", b"failures", "stopped", b"stopped", "text", b"text", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,15 +97,15 @@ class _EarlyWindows(_Sliding):
 @operator("sessions")
 class _Sessions(Operator):
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((300_000, 1_000_000))]
+        return [chance.choice((300_000, 1_000_000)), chance.choice((0, 700_000))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        session = windows.session(mw.Duration(arguments[0]))
-        windowed: Any = flow.all.key_by("a").window(session)
-        windowed.aggregate(flow.name, Item, options=flow.options, **AGGREGATES)
+        gap, lateness = map(mw.Duration, arguments)
+        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
+        windowed.aggregate(flow.name, Item, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        (gap,) = arguments
+        gap, _ = arguments
         session: list[Row] = []
         for row in sorted(rows, key=lambda row: row.at):
             if session and row.at >= session[-1].at + gap:
@@ -114,6 +114,34 @@ class _Sessions(Operator):
             session.append(row)
         if session:
             yield _aggregated(session, session[-1].at + gap)
+
+
+@operator("early sessions")
+class _EarlySessions(_Sessions):
+    """Each result has a part of a session, and the last of a session all of it."""
+
+    certain = False
+    by_clock = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [*super().draw(chance), chance.choice((0, 100_000, 700_000))]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        gap, lateness, period = map(mw.Duration, arguments)
+        early = windows.every(period) if period else windows.each_change()
+        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
+        windowed.aggregate(flow.name, Item, early=early, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        left = {one: session for session in self.model(rows, arguments[:2]) for one in session.ids}
+        for one in found:
+            session = left.get(one.ids[0])
+            if session is None or not {*one.ids} <= {*session.ids} or one.at > session.at:
+                yield f"an early result of sessions is {one}, of {session}"
+                return
+        last = {one.ids for one in found}
+        if lacks := {session.ids for session in left.values()} - last:
+            yield f"sessions lack their results: {lacks}"
 
 
 class Ranked(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The keyspace: made once by whoever comes first, left alone where it is foreign or newer, usable with few rights."""
+"""The keyspace: the first process creates it, a foreign or newer one stays untouched, and few rights suffice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cassandra import InvalidRequest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
 from millwheel.store.cassandra.failures import is_unknown
 from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
@@ -44,7 +45,7 @@ class _Overtaken:
 def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
     settings: CassandraSettings, driver: Any, name: str, after: int
 ) -> None:
-    """It took the version table of the other for a table of something else, and would not start."""
+    """Regression: the store took the other one's version table for a table of another program, and refused to start."""
     fresh = replace(settings, keyspace=name)
     buckets: list[int] = []
 
@@ -56,7 +57,10 @@ def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
 
 
 def test_a_node_that_lags_behind_another_is_asked_again() -> None:
-    """One of three that had just started refused a table that was there: the store was not opened, for a setting."""
+    """Regression: one of three new nodes refused an existing table.
+
+    The store reported a wrong setting, and did not open.
+    """
     answers = iter([InvalidRequest('message="table schema_version does not exist"')] * 2)
 
     def work() -> str:
@@ -86,7 +90,7 @@ def test_a_nodes_refusal_for_another_reason_is_reported_at_once() -> None:
 def test_what_a_node_does_not_know_yet_differs_from_a_refusal(
     settings: CassandraSettings, driver: Any, name: str, asked: str
 ) -> None:
-    """Of a table in a keyspace that it does not know a node says it in other words than of all else."""
+    """For a table in an unknown keyspace, the node's error has other words than for anything else unknown."""
     prepare_keyspace(settings, driver.cluster, driver)
     with pytest.raises(InvalidRequest) as refused:
         driver.execute(asked.format(name))
@@ -96,8 +100,10 @@ def test_what_a_node_does_not_know_yet_differs_from_a_refusal(
 def test_tables_of_ours_without_their_version_are_waited_for(
     settings: CassandraSettings, driver: Any, name: str
 ) -> None:
-    """Several nodes make tables, and another hears of them in any order: it must not take them for foreign ones, nor
-    begin a keyspace again that may have been made with another number of buckets."""
+    """Several nodes create tables, and another node learns of them in any order.
+
+    It must not take them for foreign ones. It must not create the keyspace again, with another number of buckets.
+    """
     fresh = replace(settings, keyspace=name)
     prepare_keyspace(fresh, driver.cluster, driver)
     driver.execute(f"DROP TABLE {name}.schema_version")
@@ -148,7 +154,7 @@ async def test_a_migration_that_was_cut_short_is_finished(
     driver.execute(f"UPDATE {name}.schema_version SET version = 0 WHERE owner = 'openmillwheel'")
     driver.execute(f"DROP TABLE {name}.states")
     store = await open_store(fresh)
-    assert await store.read_states("c", [b"k"]) == [None]
+    assert await store.read_states(IncarnationId("c"), [b"k"]) == [None]
 
 
 async def test_the_number_of_buckets_stays_that_of_the_keyspace(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -47,26 +47,24 @@ class Solo(SingleCoreDriver[Any, Any]):
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
-        segment_ids: int | None = None,
+        keep: Callable[[tuple[str, str]], bool] | None = None,
         **options: Any,
     ) -> None:
         """``accepted``: what the authority answers that it has broadcast for these keys.
 
-        ``segment_ids``: of so few ids a segment is made.
+        ``keep``: a filter before the computation.
         """
         super().__init__(now=1_000_000)
         topology = mw.Topology("solo")
-        topology.source("in", tuple[str, str])
+        given = topology.source("in", tuple[str, str])
+        passed = given if keep is None else given.filter(keep)
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
-        topology.add(
-            computation, name="solo", inputs={"in": mw.key(lambda value: value[0])}, outputs=outputs, **options
-        )
+        passed.key_by(lambda value: value[0]).process("solo", computation, outputs, **options)
         program = compile_computation(topology, "solo")
-
-        def route(stream: str) -> Any:
-            return lambda value: ((f"sink:{stream}", b""),)
-
-        bindings = {stream: OutputBinding(stream, encode, route(stream)) for stream, encode in program.outputs.items()}
+        bindings = {
+            stream: OutputBinding(stream, encode, lambda value, sink=f"sink:{stream}": ((sink, b""),))  # type: ignore[misc]
+            for stream, encode in program.outputs.items()
+        }
         config = IntervalConfig(
             IncarnationId("solo.1"), "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
@@ -85,8 +83,6 @@ class Solo(SingleCoreDriver[Any, Any]):
         head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
         self.handle(m.Opened(head, dict(self.parts), self.entries, parents))
         self.handle(m.Accepted(accepted))
-        if segment_ids is not None:
-            self.state.dedup.segment_ids = segment_ids
 
     def begin(self, effect: Any) -> None:
         """The test performs it; see ``take``."""
@@ -117,8 +113,12 @@ class Solo(SingleCoreDriver[Any, Any]):
 
     def commit(self) -> None:
         """The append in flight is acknowledged, and before it the parts of its entry."""
-        for write in [write for write in self.take(m.WriteParts) if self._keep(write)]:
-            self.handle(m.PartsWritten(write.number))
+        for write in self.take(m.WriteParts):
+            if _of_entry(write):
+                self.parts.update(write.parts)
+                self.handle(m.PartsWritten(write.number))
+            else:
+                self.waiting.append(write)
         (append,) = self.take(m.AppendEntry)
         self.entries.append(append.append.entry)
         self.handle(m.Appended(append.append.commit))
@@ -131,14 +131,6 @@ class Solo(SingleCoreDriver[Any, Any]):
             count += 1
             assert count < 1_000, "it commits for ever"
         return count
-
-    def _keep(self, write: m.WriteParts) -> bool:
-        """Keep the parts of an entry; other parts wait on."""
-        if not _of_entry(write):
-            self.waiting.append(write)
-            return False
-        self.parts.update(write.parts)
-        return True
 
     def base(self) -> m.WriteParts:
         """The base that the core would write now."""

@@ -229,7 +229,7 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_report_follows_the_attempts_of_its_key() -> None:
-    """The words were made when the watermark changed, and said for ever after that one attempt had failed."""
+    """Regression: the text was made when the watermark changed. It then reported one failed attempt for ever."""
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(5)
     solo.deliver(("k", "x", 7))
@@ -286,7 +286,7 @@ def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> 
 
 
 class Clock:
-    """Shows what it is set to."""
+    """Returns the time that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -20,7 +20,7 @@ class Out(msgspec.Struct):
 
 
 class Careless(mw.Computation[str, dict[int, int]]):
-    """For "state" and "out" it makes what is of another type; else it counts."""
+    """Counts. For "state" and "out" it returns a value of another type."""
 
     def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[str]) -> None:
         ctx.state[len(ctx.state)] = 1
@@ -79,7 +79,7 @@ def test_the_harness_refuses_a_record_of_a_wrong_type_when_sent() -> None:
 
 
 class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
-    """Puts what it is given into its state."""
+    """Assigns each value to its state."""
 
     def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[tuple[str, str]]) -> None:
         what: Any = record.value[1]
@@ -88,7 +88,7 @@ class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
 
 @pytest.mark.guarantee("G2", section="4.4")
 def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
-    """The keys and records beside it, and those of its own key, are committed."""
+    """Other keys and records are committed, and so are other records of its own key."""
     solo = Solo(Strings(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1", 1), ("k", "bad", 2), ("j", "2", 3), ("k", "3", 4))
     solo.commit_all()
@@ -103,7 +103,7 @@ def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
 
 
 class Assigning:
-    """Assigns None for "none", else what it was given."""
+    """Assigns None for "none", otherwise the value."""
 
     def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]
@@ -121,7 +121,7 @@ class AssignsAny(Assigning, mw.Computation[tuple[str, str], Any]): ...
 
 @pytest.mark.guarantee("G2", section="4.4")
 def test_none_is_assigned_only_where_the_type_allows_it() -> None:
-    """It deleted the state of any type: what `ctx.state = ctx.state.update(...)` assigns is None."""
+    """Regression: such an assignment deleted a state of any type. `ctx.state = ctx.state.update(...)` assigns None."""
     solo = Solo(AssignsInt())
     solo.deliver(("k", "5", 1), ("k", "none", 2))
     solo.commit_all()

@@ -274,7 +274,7 @@ def test_a_moved_receiver_that_refused_copies_gets_older_first() -> None:
 
 @pytest.mark.guarantee("G15", section="7.1")
 def test_copies_refused_keep_their_place_among_other_streams() -> None:
-    """What had never been one batch was put together, across another stream's."""
+    """Regression: records of different batches were combined across a batch of another stream."""
     where = {b"a": "j1", b"b": "j2"}
     outbox = Outbox(lambda consumer, key: where[key])
     made = [(3, "a", "s"), (4, "a", "s"), (5, "b", "s"), (6, "a", "t"), (7, "a", "s"), (8, "b", "s")]
@@ -368,7 +368,7 @@ def test_a_deposed_sender_is_refused() -> None:
 
 @pytest.mark.guarantee("G13", section="7.1")
 def test_nothing_is_kept_of_consumers_that_came_and_went() -> None:
-    """Each consumer that there ever was left a table of its flows, for as long as the interval was owned."""
+    """Regression: each former consumer left a table of flows while the interval was owned."""
     journals: dict[str, str] = {}
     outbox = Outbox(lambda consumer, key: journals.get(consumer, ""))
     for number in range(1, 50):

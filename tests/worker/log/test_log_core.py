@@ -37,7 +37,7 @@ from millwheel.worker.messages import (
     Opened,
     Started,
 )
-from millwheel.worker.owner import OwnerPhase
+from millwheel.worker.stages import OwnerPhase
 from tests.worker.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered
 
 # Delivery.
@@ -217,7 +217,7 @@ def test_a_takeover_refuses_a_journal_with_a_hole() -> None:
 
 
 def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
-    """The entries that are there follow each other; only the head says that there were more."""
+    """The present entries have no gap. Only the head shows that there were more."""
     driver = LogDriver()
     fill(driver, 0, 3)
     opened = perform_at_store(driver.store, FenceJournal(JOURNAL, 2))
@@ -230,7 +230,7 @@ def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
-    """A sender without an order is let in with the records that hold the watermark, and with no other."""
+    """An unordered sender is admitted only with records that hold the watermark."""
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
     driver.run()
@@ -378,8 +378,10 @@ def test_watermarks_do_not_go_back_over_a_takeover() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
-    """What it had committed bore its time. Its successor waited for its own clock to get there, an hour later, with
-    ACKs and with the end of the stream."""
+    """Regression: entries had the time of the wrong clock.
+
+    The next owner waited an hour for its own clock, with ACKs and with the end of the stream.
+    """
     driver = LogDriver()
     driver.now += 3_600_000_000
     driver.deliver([b"a"], [10])
@@ -399,8 +401,10 @@ def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
 
 @pytest.mark.guarantee("G7", section="6.2")
 def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
-    """Its successor's records let the watermark go on, up to the end of the stream; it does not know them. Subscribers
-    that were still with it took what it heard for the whole, and stopped before records that they never saw."""
+    """Regression: the records of its successor released the watermark, up to the end of the stream.
+
+    The deposed owner does not know these records. Its subscribers took the stream for complete, and stopped too early.
+    """
     driver = LogDriver()
     tail = driver.subscribe()
     driver.deliver([b"a"], [10])

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millwheel.model.time import seconds
-from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
-from simulation.options import (
+from simulation.combined_options import (
     changing_forms,
     growing_states,
     library_windows,
@@ -22,9 +21,8 @@ from simulation.options import (
     tight_bounds,
     weak_timers,
 )
-
-if TYPE_CHECKING:
-    from simulation.plan import Plan
+from simulation.plan import Plan
+from simulation.store_options import embedded, on_cassandra, suspended
 
 __all__ = ["HOSTS", "vary"]
 
