@@ -133,7 +133,7 @@ class _Shard(Protocol):
 
 
 class _Shards(Protocol):
-    def of(self, group: str) -> _Shard:
+    def shard_for(self, group: str) -> _Shard:
         """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
@@ -156,7 +156,7 @@ class BroadcastServicer(WatermarkServiceServicer):
                     raise invalid(f"groups[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
             shards: dict[Broadcasts, list[str]] = {}
             for group in request.groups:
-                shards.setdefault(self._shards.of(group).broadcasts, []).append(group)
+                shards.setdefault(self._shards.shard_for(group).broadcasts, []).append(group)
             watches = [broadcasts.watch(groups) for broadcasts, groups in shards.items()]
             async with aclosing(merged(watches)) as updates:
                 async for news in updates:

@@ -108,7 +108,7 @@ class Candidate:
         """The shards that this process serves."""
         return tuple(sorted(self._serving))
 
-    def of(self, group: str) -> AuthorityShard:
+    def shard_for(self, group: str) -> AuthorityShard:
         """Return the shard that keeps ``group``; raises ShardElsewhereError if it is not served here."""
         shard = shard_of(group, self._shards)
         served = self._serving.get(shard)

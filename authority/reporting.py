@@ -28,7 +28,7 @@ __all__ = ["ReportingServicer", "Shards"]
 class Shards(Protocol):
     """The shards that a process serves."""
 
-    def of(self, group: str) -> AuthorityShard:
+    def shard_for(self, group: str) -> AuthorityShard:
         """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
 
 
@@ -79,7 +79,7 @@ class ReportingServicer(BroadcastServicer):
             where = f"intervals[{number}]."
             check_names(**{f"{where}group": message.group, f"{where}process": message.process})
             report = report_from_wire(message, where)
-            batches.setdefault(self._shards.of(report.group), []).append(report)
+            batches.setdefault(self._shards.shard_for(report.group), []).append(report)
         refused: list[Refusal] = []
         for shard, reports in batches.items():
             events.follow(shard)

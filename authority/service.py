@@ -38,7 +38,7 @@ class WatermarkServicer(ReportingServicer):
             member = member_from_wire(request)
             if request.report_number and not isinstance(member, str):
                 raise invalid("report_number", "is set: only processes of injectors ask which reports were received")
-            watermark = await self._shards.of(request.group).accept(
+            watermark = await self._shards.shard_for(request.group).accept(
                 request.group, member, request.sequencer, request.report_number
             )
             return pb.AcceptSequencerResponse(watermark_us=watermark)
@@ -54,7 +54,7 @@ class WatermarkServicer(ReportingServicer):
             limit = request.limit or _DEFAULT_ROWS
             if limit > _MAX_ROWS:
                 raise invalid("limit", f"is {limit}: {_MAX_ROWS} rows are the most that one answer holds")
-            answer = self._shards.of(request.group).explain(request.group, limit)
+            answer = self._shards.shard_for(request.group).explain(request.group, limit)
             if answer is None:
                 raise _unknown(request.group)
             return _explained(answer)
@@ -73,7 +73,7 @@ class WatermarkServicer(ReportingServicer):
             if not 0 < request.percentile_bp <= WHOLE:
                 raise invalid("percentile_bp", f"is {request.percentile_bp}: hundredths of a percent, 1 to {WHOLE}")
             check_names(group=request.group)
-            shard = self._shards.of(request.group)
+            shard = self._shards.shard_for(request.group)
             answer = await shard.percentile(request.group, request.percentile_bp)
             if answer is None:
                 raise _unknown(request.group)
@@ -94,7 +94,7 @@ class WatermarkServicer(ReportingServicer):
                 if not process:
                     raise invalid(f"processes[{number}]", "is empty: name the process, or leave it out")
                 check_names(**{f"processes[{number}]": process})
-            shard = self._shards.of(injector_group(request.stream))
+            shard = self._shards.shard_for(injector_group(request.stream))
             await shard.expect_injectors(request.stream, request.processes, request.as_of_revision)
             return pb.ExpectInjectorsResponse()
 
@@ -107,7 +107,7 @@ class WatermarkServicer(ReportingServicer):
             if not request.group:
                 raise invalid("group", 'is empty: name an incarnation, or "injector/{stream}"')
             check_names(group=request.group)
-            await self._shards.of(request.group).remove(request.group, request.up_to_sequencer)
+            await self._shards.shard_for(request.group).remove(request.group, request.up_to_sequencer)
             return pb.RemoveGroupResponse()
 
         return await answering(context, work)

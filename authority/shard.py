@@ -122,7 +122,7 @@ class AuthorityShard(AuthorityDriver):
         metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts)
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
-    def of(self, group: str) -> AuthorityShard:
+    def shard_for(self, group: str) -> AuthorityShard:
         """Return the shard that keeps ``group``. A process with a single shard always gets this one."""
         return self
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import uvloop
 
 from deploy.local.cassandra import CassandraCluster
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, PartId, StateRow
@@ -77,16 +78,21 @@ async def _appends(store: CassandraStore, what: str, owners: int, count: int, si
 
 
 async def _rows(store: CassandraStore) -> None:
-    computation = f"bench.{uuid.uuid4().hex}"
+    incarnation = IncarnationId(f"bench.{uuid.uuid4().hex}")
     for commit in range(1, 4):
         rows = [StateRow(b"key-%08d" % number, commit, os.urandom(100)) for number in range(_ROWS)]
-        write = partial(store.write_states, computation, "j", 1, rows)
+        write = partial(store.write_states, incarnation, "j", 1, rows)
         await _timed("write_states of 10,000 rows", _ROWS, "rows", write)
     keys = [b"key-%08d" % number for number in range(_ROWS)]
-    await _timed("read_states of 10,000 keys", _ROWS, "rows", lambda: store.read_states(computation, keys))
-    await _timed("read_states of 1 key", 1, "rows", lambda: store.read_states(computation, keys[:1]))
-    await _timed("scan of 10,000 rows", _ROWS, "rows", lambda: store.scan_states(computation, ALL_KEYS, None, 20_000))
-    await _timed("scan of 100 rows", 100, "rows", lambda: store.scan_states(computation, ALL_KEYS, None, 100))
+    await _timed("read_states of 10,000 keys", _ROWS, "rows", lambda: store.read_states(incarnation, keys))
+    await _timed("read_states of 1 key", 1, "rows", lambda: store.read_states(incarnation, keys[:1]))
+    await _timed(
+        "scan of 10,000 rows",
+        _ROWS,
+        "rows",
+        lambda: store.scan_states(incarnation, ALL_KEYS, None, 20_000),
+    )
+    await _timed("scan of 100 rows", 100, "rows", lambda: store.scan_states(incarnation, ALL_KEYS, None, 100))
 
 
 async def _takeover(store: CassandraStore) -> None:

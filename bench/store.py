@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import Append, StateRow
 from millwheel.store.embedded import EmbeddedStore
 
@@ -90,7 +91,7 @@ class Bench:
                 await self.append(name, b"")
             rows = self.rows(self.commits[name])
             started = time.perf_counter()
-            await self.store.write_states(computation, name, 1, rows)
+            await self.store.write_states(IncarnationId(computation), name, 1, rows)
             latencies.append(time.perf_counter() - started)
         kind = "newer than any before" if newer else "compared with stored ones"
         self.report(f"write_states of {FLUSH:,} rows, {kind} (rows/s)", latencies, FLUSH * count / sum(latencies))
@@ -109,7 +110,7 @@ class Bench:
 
         async def flush() -> None:
             for rows in prepared:
-                await self.store.write_states("beside", other, 1, rows)
+                await self.store.write_states(IncarnationId("beside"), other, 1, rows)
 
         flushing = asyncio.ensure_future(flush())
         started = time.perf_counter()
@@ -126,7 +127,9 @@ class Bench:
         name = await self.journal("stalls")
         await self.append(name, b"")
         rows = self.rows(1)
-        flushing = asyncio.ensure_future(self._repeat(lambda: self.store.write_states("stalls", name, 1, rows), 20))
+        flushing = asyncio.ensure_future(
+            self._repeat(lambda: self.store.write_states(IncarnationId("stalls"), name, 1, rows), 20)
+        )
         stalls = []
         started = time.perf_counter()
         while not flushing.done():
@@ -147,11 +150,11 @@ class Bench:
         latencies = []
         for number in range(1000):
             started = time.perf_counter()
-            await self.store.read_states("newer", keys[number : number + 1])
+            await self.store.read_states(IncarnationId("newer"), keys[number : number + 1])
             latencies.append(time.perf_counter() - started)
         self.report("read_states of 1 key", latencies, 1000 / sum(latencies))
         started = time.perf_counter()
-        await self.store.read_states("newer", keys)
+        await self.store.read_states(IncarnationId("newer"), keys)
         elapsed = time.perf_counter() - started
         self.report(f"read_states of {FLUSH:,} keys (keys/s)", [elapsed], FLUSH / elapsed)
 

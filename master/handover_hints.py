@@ -49,7 +49,7 @@ def refuse_quarantined(known: Catalog, request: ReshapeRequest, book: LoadBook) 
     if isinstance(request, MergeIntervals) and places[0].keys.end is not None:
         places.append(reshaping.find_next(known, places[0]))
     for place in places:
-        load = book.of(place.interval)
+        load = book.load_of(place.interval)
         if load is not None and load.quarantined:
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,

@@ -87,7 +87,7 @@ class LoadBook:
         self.workers = {name: report for name, report in self.workers.items() if name in known.workers}
         self.intervals = {journal: report for journal, report in self.intervals.items() if known.journal_lives(journal)}
 
-    def of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
+    def load_of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
         """Return the report of the interval's present owner; None if there is none."""
         report = self.intervals.get(interval.journal)
         return report.load if report is not None and report.load.sequencer == interval.sequencer else None

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import (
     Append,
@@ -176,7 +177,7 @@ class Packages:
 
     async def _row(self, digest: str, key: bytes) -> StateRow | None:
         try:
-            (row,) = await self._store.read_states(_NAME, [key])
+            (row,) = await self._store.read_states(IncarnationId(_NAME), [key])
         except CorruptValueError as error:
             raise _damaged(digest, str(error)) from error
         return row
@@ -231,7 +232,7 @@ class Packages:
             self._index.going.pop(digest, None)
 
     async def _write(self, key: bytes, blob: bytes, commit: int) -> None:
-        await self._store.write_states(_NAME, _NAME, self._term, [StateRow(key, commit, blob)])
+        await self._store.write_states(IncarnationId(_NAME), _NAME, self._term, [StateRow(key, commit, blob)])
 
 
 def _deposed() -> RequestError:

@@ -9,7 +9,8 @@ field another type. A version that is compared with the last one can therefore r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,10 @@ import msgspec
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.record_schema import ANY, CONSTRAINTS
 
-__all__ = ["have_schemas", "unreadable_parts"]
+__all__ = ["UNTYPED", "StreamDifference", "stream_difference", "unreadable_parts"]
+
+UNTYPED: Final = frozenset({"", "Any"})
+"""The record types of streams without a declared type."""
 
 _LOWER_BOUNDS: Final = frozenset({"gt", "ge", "min_length"})
 _UPPER_BOUNDS: Final = frozenset({"lt", "le", "max_length"})
@@ -28,8 +32,46 @@ _Pair = tuple[str, int, int]
 """The path of a value, and the indexes of its written type and of the type that reads it."""
 
 
-def have_schemas(*streams: specs.StreamSpec) -> bool:
-    """Whether all types are compared by their schemas. Otherwise they are compared by their names.
+@dataclass(frozen=True, slots=True)
+class StreamDifference:
+    """Why records of one declaration of a stream cannot be read by another one."""
+
+    what: str
+    """What differs: "type" or "format"."""
+    written: str
+    read: str
+    unreadable: Sequence[str] = ()
+    """The parts of the type that cannot be read. Empty: the types have no schemas, or the formats differ."""
+
+
+def stream_difference(written: specs.StreamSpec, read: specs.StreamSpec, *, replaces: bool) -> StreamDifference | None:
+    """Return why ``read`` cannot decode all records of ``written``; None if it can.
+
+    Types are compared by their schemas. If one has no schema, types are compared by their names, and then formats.
+
+    Args:
+        written: The declaration that encodes.
+        read: The declaration that decodes.
+        replaces: Whether ``read`` replaces ``written`` in its topology. Then it must have all fields. Otherwise a
+            declaration without a type or without a format goes with every other one.
+    """
+    typed = replaces or UNTYPED.isdisjoint((written.record_type, read.record_type))
+    if typed and _have_schemas(written, read):
+        unreadable = unreadable_parts(written.schema, read.schema, keep_fields=replaces)
+        return StreamDifference("type", written.record_type, read.record_type, unreadable) if unreadable else None
+    if typed and written.record_type != read.record_type:
+        return StreamDifference("type", written.record_type, read.record_type)
+    if written.format != read.format and (replaces or (written.format and read.format)):
+        return StreamDifference("format", _format(written), _format(read))
+    return None
+
+
+def _format(stream: specs.StreamSpec) -> str:
+    return specs.ValueFormat.Name(stream.format).removeprefix("VALUE_FORMAT_").lower()
+
+
+def _have_schemas(*streams: specs.StreamSpec) -> bool:
+    """Whether all types have a schema that says more than their name.
 
     Specs of older versions, codecs, protobuf messages and very large types have no schema. The schema of a class
     such as an array's says nothing but its name.

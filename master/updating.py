@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
-from millwheel.master.record_compatibility import have_schemas, unreadable_parts
+from millwheel.master.record_compatibility import StreamDifference, stream_difference
 from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -62,28 +62,19 @@ def _streams(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Probl
         was = before.get(stream.name)
         if was is None or stream.external:  # an external stream is compared with what its owner writes
             continue
-        if have_schemas(was, stream):
-            unreadable = unreadable_parts(was.schema, stream.schema, keep_fields=True)
-            if unreadable:
-                yield _changed(stream.name, "type", was.record_type, stream.record_type, unreadable)
-        elif was.record_type != stream.record_type:
-            yield _changed(stream.name, "type", was.record_type, stream.record_type)
-        elif was.format != stream.format:
-            yield _changed(stream.name, "format", _format(was), _format(stream))
+        difference = stream_difference(was, stream, replaces=True)
+        if difference is not None:
+            yield _changed(stream.name, difference)
 
 
-def _changed(stream: str, what: str, then: str, now: str, unreadable: Sequence[str] = ()) -> Problem:
-    why = f" ({'; '.join(unreadable)})" if unreadable else ""
-    remedy = ", or keep all fields and give new ones a default" if unreadable else ""
+def _changed(stream: str, found: StreamDifference) -> Problem:
+    why = f" ({'; '.join(found.unreadable)})" if found.unreadable else ""
+    remedy = ", or keep all fields and give new ones a default" if found.unreadable else ""
     return Problem(
         f"stream {stream!r}",
-        f"its {what} is {now}, and records of it that are on the way were made as {then}{why}: "
+        f"its {found.what} is {found.read}, and records of it that are on the way were made as {found.written}{why}: "
         f"give the new kind a stream of another name{remedy}",
     )
-
-
-def _format(stream: specs.StreamSpec) -> str:
-    return specs.ValueFormat.Name(stream.format).removeprefix("VALUE_FORMAT_").lower()
 
 
 def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[Problem]:

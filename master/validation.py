@@ -9,7 +9,7 @@ from typing import Final
 
 from millwheel.errors import Problem, did_you_mean
 from millwheel.master.cycles import find_cycle
-from millwheel.master.record_compatibility import have_schemas, unreadable_parts
+from millwheel.master.record_compatibility import UNTYPED, stream_difference
 from millwheel.model.catalog import DEAD_LETTER_TYPE, Catalog, outputs_of
 from millwheel.model.stream_names import dead_letter_stream, is_full, local_name, owner_of
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -17,7 +17,6 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 __all__ = ["MAX_NAME_LENGTH", "validate"]
 
 MAX_NAME_LENGTH: Final = 200
-_UNTYPED: Final = frozenset({"", "Any"})
 _NEEDS_STRONG: Final = (specs.LATE_POLICY_DROP, specs.LATE_POLICY_DIVERT)
 """With weak productions, a record that was found on time and sent could be found late after a restart (G10)."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -113,7 +112,7 @@ def _streams(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:
     for name in _twice([stream.name for stream in spec.streams]):
         yield Problem(f"stream {name!r}", "it is declared twice: declare it once")
     for stream in spec.streams:
-        if stream.name == dead_letter_stream(spec.name) and stream.record_type not in _UNTYPED | {DEAD_LETTER_TYPE}:
+        if stream.name == dead_letter_stream(spec.name) and stream.record_type not in UNTYPED | {DEAD_LETTER_TYPE}:
             yield Problem(f"stream {stream.name!r}", "the name is taken by the topology's dead letters: use another")
         for other, record in known.live_topologies():
             for theirs in record.spec.streams:
@@ -125,23 +124,19 @@ def _conflicts(mine: specs.StreamSpec, theirs: specs.StreamSpec, other: str) -> 
     """A reader's type must be able to read what the owner of the stream writes. Two readers need not agree."""
     if mine.external and theirs.external:
         return
-    where = f"stream {mine.name!r}"
-    advice = "declare it alike, or use another stream name"
-    untyped = not _UNTYPED.isdisjoint((mine.record_type, theirs.record_type))
-    if not untyped and have_schemas(mine, theirs):
-        written, read = (theirs.schema, mine.schema) if mine.external else (mine.schema, theirs.schema)
-        unreadable = "; ".join(unreadable_parts(written, read, keep_fields=False))
-        if unreadable:
-            here, there = f"{mine.record_type} here", f"{theirs.record_type} in topology {other!r}"
-            written_by, reader = (there, here) if mine.external else (here, there)
-            yield Problem(where, f"its type {reader} cannot read it as {written_by} ({unreadable}): {advice}")
-    elif not untyped and mine.record_type != theirs.record_type:
-        yield Problem(
-            where, f"its type is {mine.record_type} here and {theirs.record_type} in topology {other!r}: {advice}"
-        )
-    elif mine.format and theirs.format and mine.format != theirs.format:
-        names = [specs.ValueFormat.Name(one.format).removeprefix("VALUE_FORMAT_").lower() for one in (mine, theirs)]
-        yield Problem(where, f"its format is {names[0]} here and {names[1]} in topology {other!r}: {advice}")
+    written, read = (theirs, mine) if mine.external else (mine, theirs)
+    found = stream_difference(written, read, replaces=False)
+    if found is None:
+        return
+    here, there = "here", f"in topology {other!r}"
+    writes, reads = (there, here) if mine.external else (here, there)
+    if found.unreadable:
+        why = "; ".join(found.unreadable)
+        what = f"its type {found.read} {reads} cannot read it as {found.written} {writes} ({why})"
+    else:
+        both = {writes: found.written, reads: found.read}
+        what = f"its {found.what} is {both[here]} here and {both[there]} {there}"
+    yield Problem(f"stream {mine.name!r}", f"{what}: declare it alike, or use another stream name")
 
 
 def _inputs(spec: specs.TopologySpec, known: Catalog) -> Iterator[Problem]:

@@ -46,7 +46,7 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
 def _interval(
     incarnation: IncarnationId, code: str | None, interval: catalog.IntervalRecord, book: LoadBook
 ) -> IntervalView:
-    load = book.of(interval)
+    load = book.load_of(interval)
     return IntervalView(
         journal=interval.journal,
         sequencer=interval.sequencer,

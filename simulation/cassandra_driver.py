@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from cassandra import ConsistencyLevel
 
@@ -16,9 +16,8 @@ from millwheel.store.contract import Append, StoreError
 from simulation.clocks import BEGINNING
 from simulation.cql import parsed
 from simulation.process import Process, Step
-
-if TYPE_CHECKING:
-    from simulation.cassandra import SimulatedCassandra
+from simulation.remote import Remote
+from simulation.store import StoreWatch
 
 __all__ = ["Bound", "Driver", "OwnedStore", "Prepared", "SentBatch", "opened"]
 
@@ -58,6 +57,19 @@ class SentBatch:
     def add(self, prepared: Prepared, values: Sequence[Any]) -> None:
         """As in the driver."""
         self.bound.append(prepared.bind(values))
+
+
+class Service(Protocol):
+    """The simulated cluster, as its clients see it."""
+
+    watch: StoreWatch
+    remote: Remote
+
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+
+    def serve(self, who: str, sent: Bound | SentBatch, stamp: int) -> list[tuple[Any, ...]]:
+        """Execute what ``who`` sent, at the write time ``stamp``."""
 
 
 class _Response:
@@ -104,7 +116,7 @@ class _Response:
 class Driver:
     """The driver's session in one incarnation of one process."""
 
-    def __init__(self, service: SimulatedCassandra, process: Process) -> None:
+    def __init__(self, service: Service, process: Process) -> None:
         self._service = service
         self._process = process
         self._last = 0
@@ -128,7 +140,7 @@ class Driver:
 class OwnedStore(CassandraStore):
     """A process's store. It reports calls that no process may make."""
 
-    service: SimulatedCassandra
+    service: Service
     who: str
 
     async def append(self, journal: str, append: Append) -> None:
@@ -155,7 +167,7 @@ for _name in _CALLS:
     setattr(OwnedStore, _name, _watched(getattr(OwnedStore, _name)))
 
 
-def opened(driver: Driver, service: SimulatedCassandra, who: str) -> OwnedStore:
+def opened(driver: Driver, service: Service, who: str) -> OwnedStore:
     """The store of one process, made as :meth:`CassandraStore.open` makes it."""
     session = CassandraSession(_SETTINGS, cast("Any", None), cast("Any", driver))
     kinds = [kind.prepare(cast("Any", driver), _SETTINGS.keyspace) for kind in (Journals, Parts, States)]

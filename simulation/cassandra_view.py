@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from millwheel.model.envelope import unwrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError, JournalHead, PartId
 from millwheel.store.layout import decode_parts, decode_row
 from millwheel.store.memory import MemoryStore, _Journal
@@ -80,7 +81,7 @@ class View(MemoryStore):
             except CorruptValueError:
                 parts.pop(PartId(*name), None)  # the part does not exist, or a chunk is missing
 
-    def _follow_rows(self, incarnation: str, partition: Partition, mutation: Mutation) -> None:
+    def _follow_rows(self, incarnation: IncarnationId, partition: Partition, mutation: Mutation) -> None:
         states = self._states.setdefault(incarnation, {})
         for row, column, _, _ in mutation.cells:
             if row is not None and column == "value" and row in partition.rows:

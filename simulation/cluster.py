@@ -33,6 +33,7 @@ from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.shell.destinations import CatalogRouting
 from millwheel.worker.shell.watermarks import GroupWatch
 from millwheel.worker.shell.worker import Worker
+from simulation.etcd import client_of
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
 from simulation.world import Main, World
@@ -105,6 +106,7 @@ def tuned(world: World) -> Iterator[None]:
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
         _paged(tuning["pages"]),
+        _settling(world.plan.settled),
         _balanced(world),
     ):
         yield
@@ -174,6 +176,16 @@ def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _settling(seconds_after: float) -> Iterator[None]:
+    """Owners drop what they have of ended senders after this time; 0: after the usual time."""
+    if not seconds_after:
+        yield
+        return
+    with patch("millwheel.worker.shell.notices._SETTLED_AFTER_SECONDS", seconds_after):
+        yield
+
+
 async def _at_once(call: Callable[[], Any]) -> Any:
     """Replaces a thread, because the simulation has no threads."""
     return call()
@@ -184,7 +196,7 @@ def _daemon(role: Role) -> Main:
         address = f"{process.name}:1"
         settings = _settings(world, process)
         server = SimulatedServer(world.network, process, address)
-        coordinator = world.coordinator.open()
+        coordinator = client_of(world.coordinator)
         backends = Backends(world.store.open(), coordinator, AsyncExitStack())
         ensure: Callable[[], Any] = lambda: ensure_cluster_settings(coordinator, settings.cluster)  # noqa: E731
         shards = await retried("settling the shards", ensure)

@@ -11,7 +11,6 @@ from millwheel.coordination.contract import (
     Change,
     CompactedError,
     Compare,
-    Coordinator,
     CoordinatorUnavailableError,
     KeyValue,
     PrefixSnapshot,
@@ -19,7 +18,6 @@ from millwheel.coordination.contract import (
     TransactionResult,
 )
 from millwheel.coordination.state import CoordinatorState, Transition
-from simulation.etcd import LeasedCoordinator
 from simulation.network import Network
 from simulation.process import PROCESS, Process
 from simulation.remote import Remote
@@ -71,10 +69,6 @@ class SimulatedCoordinator:
         """
         self.misused: Callable[[str], None] = lambda what: None
         """Called with a description of a request that no process may make."""
-
-    def open(self) -> Coordinator:
-        """The client for the process whose step is running."""
-        return LeasedCoordinator(self, counts=self.lease_clock == "boot") if self.lease_clock else self
 
     def suspend(self) -> None:
         """Suspend the coordinator's machines: they do not answer."""

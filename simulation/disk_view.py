@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millwheel.model.envelope import unwrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store import layout
 from millwheel.store.memory import MemoryStore, _Journal
 from simulation.rocks import Change
@@ -83,7 +84,7 @@ class DiskView(MemoryStore):
         elif value is None:
             states.pop(rest, None)
         else:
-            states[rest] = layout.decode_row(computation, rest, value)
+            states[rest] = layout.decode_row(IncarnationId(computation), rest, value)
 
 
 def _journal(key: bytes) -> str:

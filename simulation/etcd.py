@@ -8,18 +8,21 @@ that time. Suspensions threaten these invariants: of two owners only the newest 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from millwheel.coordination.contract import Compare, KeyValue, LeaseExpiredError, PrefixSnapshot, Put
+from millwheel.coordination.contract import Compare, Coordinator, KeyValue, LeaseExpiredError, PrefixSnapshot, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
+from simulation.coordinator import SimulatedCoordinator
 
-if TYPE_CHECKING:
-    from simulation.coordinator import SimulatedCoordinator
+__all__ = ["client_of"]
 
-__all__ = ["LeasedCoordinator"]
+
+def client_of(service: SimulatedCoordinator) -> Coordinator:
+    """The client for the process whose step is running."""
+    return LeasedCoordinator(service, counts=service.lease_clock == "boot") if service.lease_clock else service
 
 
 class LeasedCoordinator(EtcdCoordinator):

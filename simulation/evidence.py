@@ -30,9 +30,9 @@ from millwheel.worker.log.messages import Publish
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Acknowledge, SendDelivery
 from simulation.authority_book import ShardBook
+from simulation.cached_state import differences
 from simulation.forms import BEHIND, MIDDLE
 from simulation.ledger import Ledger
-from simulation.soft import differences
 from simulation.store import finished
 from simulation.updates import VersionedRoutes
 from simulation.world import World

@@ -47,7 +47,10 @@ class Form:
     direct: bool = False
     """Whether ``behind`` also reads ``stream``."""
     rekeyed: bool = True
-    """Whether keys of ``stream`` and the other inputs may change: see :func:`simulation.options.changing_forms`."""
+    """Whether keys of ``stream`` and the other inputs may change.
+
+    See :func:`simulation.combined_options.changing_forms`.
+    """
 
     @property
     def edges(self) -> dict[str, dict[str, str]]:

@@ -36,7 +36,11 @@ async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -
     whose subscribers have read them to the end. ``sound_at``: the virtual time at which the faults end. Some processes
     may still wait for a notification when all results have arrived.
     """
-    before = _on_their_way(world)
+    before, ended = _on_their_way(world), _of_ended(world)
+    if ended and world.plan.settled:
+        await asyncio.sleep(2 * world.plan.settled + _MOMENT)
+        for journal, incarnation in sorted(ended & _of_ended(world)):
+            world.violated(f"{journal} keeps what it has of {incarnation}, which was removed (G13)")
     if before:  # a new owner of an interval sends again what its receivers already have
         for sink in sinks:
             world.start(f"last-{sink}", _last_subscriber(sink))
@@ -45,6 +49,16 @@ async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -
             if place in before:
                 world.violated(f"{text} are left at the end (G13)")
     _check_journals(world)
+
+
+def _of_ended(world: World) -> set[tuple[str, str]]:
+    """By journal: the removed computations of which its owner keeps ids or sequencers."""
+    found = set[tuple[str, str]]()
+    for name, core in serving(world):
+        if world.processes[name].alive:
+            ended = set(core.state.dedup.computations()) - world.workers[name].catalog.tables.keys()
+            found.update((core.state.config.journal, one) for one in ended)
+    return found
 
 
 def _last_subscriber(stream: str) -> Main:

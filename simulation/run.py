@@ -15,6 +15,7 @@ from unittest.mock import patch
 from millwheel.worker.shell.worker import Worker
 from simulation.blocks import DIVIDED, FAILED, SEEN
 from simulation.blocks.plain import FLAKINESS
+from simulation.cached_state import check_cached_state
 from simulation.calls import channel_of
 from simulation.checks import Checks
 from simulation.clients import Progress, operator, reader, subscriber
@@ -24,18 +25,18 @@ from simulation.ending import ender
 from simulation.evidence import Evidence
 from simulation.faults import Faults
 from simulation.files import file_reader, file_writer, files_within
+from simulation.guest_clients import guest, prober, retirer
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
 from simulation.lookups import looker
 from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
-from simulation.plan import LETTERS, plan_for
+from simulation.plan import LETTERS
 from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
 from simulation.returning import returner
-from simulation.soft import check_soft_state
+from simulation.seed_plan import plan_for
 from simulation.spark import EXECUTORS, executor, spark_driver
-from simulation.visitors import guest, prober, retirer
 from simulation.world import Main, World
 
 __all__ = ["Verdict", "run_seed", "simulated"]
@@ -149,7 +150,7 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
         _notice_joining(world, progress)
         await asyncio.sleep(0.25)
     world.history.note("everything has come out")
-    check_soft_state(world)
+    check_cached_state(world)
     if not world.plan.ending:
         await check_leftovers(world, (*world.plan.sinks, *_neighbours(world)), faults.ends_at)
 
@@ -229,7 +230,7 @@ def _visit(world: World, progress: Progress) -> None:
 
 
 def _look(world: World) -> None:
-    world.history.note(f"{check_soft_state(world)} intervals at rest are as the store has them")
+    world.history.note(f"{check_cached_state(world)} intervals at rest are as the store has them")
 
 
 def _unfinished(world: World, progress: Progress, faults: Faults) -> str:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import (
     Append,
@@ -159,15 +160,17 @@ class SimulatedStore:
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
         await self._ask(lambda: self._server.delete_parts(journal, parts))
 
-    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
         await self._ask(lambda: self._server.write_states(incarnation, journal, sequencer, rows))
 
-    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(incarnation, keys))
         return found
 
     async def scan_states(
-        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         found: list[StateRow] = await self._ask(lambda: self._server.scan_states(incarnation, interval, after, limit))
         return found
@@ -175,7 +178,7 @@ class SimulatedStore:
     async def drop_journal(self, journal: str) -> None:
         await self._ask(lambda: self._server.drop_journal(journal))
 
-    async def drop_incarnation(self, incarnation: str) -> None:
+    async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         await self._ask(lambda: self._server.drop_incarnation(incarnation))
 
     async def close(self) -> None:

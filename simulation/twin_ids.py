@@ -158,9 +158,11 @@ class IdFacts:
                 one.statements.append((mark, frozenset(unacked)))
         for name in retired:
             # If one entry admits and retires a sequence, it was admitted first. A sequence with records that this entry
-            # consumes is not retired.
+            # consumes is not retired. The name of a removed computation ends its ids and sequencers.
             if all(name != consumed for consumed, *_ in positions):
                 self.positions.pop(name, None)
+                self.opaque.pop(name, None)
+                self.sequencers = [fact for fact in self.sequencers if fact[0] != name]
         for group, watermark, horizon in horizons:
             facts = self.opaque.setdefault(group, OpaqueFacts())
             facts.watermark, facts.horizon = max(watermark, facts.watermark), max(horizon, facts.horizon)

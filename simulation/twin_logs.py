@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead, PartId
@@ -68,7 +69,7 @@ def _read_base(store: MemoryStore, incarnation: str, blobs: Mapping[PartId, byte
 
 def _read_segment(store: MemoryStore, incarnation: str, first: int, end: int, twin: LogTwin) -> None:
     """Read a segment. A segment that was dropped since the base has no row; missing offsets are reported later."""
-    (row,) = finished(store.read_states(incarnation, [first.to_bytes(8, "big")]))
+    (row,) = finished(store.read_states(IncarnationId(incarnation), [first.to_bytes(8, "big")]))
     if row is None:
         return
     blob = msgspec.msgpack.decode(row.blob, type=SegmentBlob)

@@ -29,8 +29,7 @@ class FaultyStore(MemoryStore):
         self.gate = asyncio.Event()
         self.gate.set()
         self.appends: list[Append] = []
-        self.in_flight = 0
-        self.most_in_flight = 0
+        self.in_flight = self.most_in_flight = 0
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         return await _play(self.fences, super().fence(journal, sequencer))

@@ -20,17 +20,11 @@ async def reshape(
 ) -> str:
     """Move, split or merge one interval. Returns which, or that it was refused: it may be too early for a change.
 
-    Args:
-        client: Asks the master.
-        topology: Whose intervals.
-        cuts: The computations, each with the keys at which it may be split.
-        workers: Those that may get an interval.
-        chance: Draws all of it.
+    ``cuts``: the computations, each with the keys at which it may be split. ``workers`` may get an interval.
     """
     computation = chance.choice(sorted(cuts))
-    found = sorted(
-        (one.interval for one in await client.list_intervals(topology, computation)), key=lambda one: one.keys.start
-    )
+    shown = await client.list_intervals(topology, computation)
+    found = sorted((one.interval for one in shown), key=lambda one: one.keys.start)
     what = chance.choice(["move", "merge" if len(found) >= _MANY else "split"])
     if len(found) > _FEW and chance.random() < 0.3:
         what = "merge"

@@ -275,8 +275,8 @@ class DeliveryAdmission:
         """Check a delivery that is next in its sender's order for duplicates, and admit it."""
         if not self._ids.exactly_once:
             return self.admit(delivery, None, range(len(delivery.keys)), (), out)
-        if isinstance(delivery.ids, OpaqueIds):
-            self._ids.expect_opaque(delivery.sender.group)
+        if isinstance(delivery.ids, OpaqueIds) and not self._ids.expect_opaque(delivery.sender):
+            return self.lookups.look_up_sequence(delivery, out)
         verdict = self._ids.dedup.check(delivery.ids, delivery.keys, delivery.timestamps, delivery.sender)
         if verdict.outcome is CheckOutcome.JUDGED:
             if verdict.all_fresh:
@@ -354,11 +354,11 @@ class DeliveryAdmission:
         if not left:
             out.append(Acknowledge(delivery, _ACKED, excluded))
 
-    def retire(self, sequences: Collection[str]) -> None:
-        """Drop the state of parents' journals under which no child sends any more (G13)."""
-        for sequence in sequences:
-            self._ids.dedup.retire(sequence)
-        self.arrivals.forget(sequences)
+    def retire(self, names: Collection[str]) -> None:
+        """Drop the state of journals under which no interval sends any more, and of removed computations (G13)."""
+        for name in names:
+            self._ids.dedup.retire(name)
+        self.arrivals.forget(names)
 
     def end(self, injectors: frozenset[str], queries: frozenset[str]) -> None:
         """Drop the state of injector processes (by sender name) and queries that an operator retired (G13)."""

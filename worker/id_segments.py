@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from millwheel.model.keys import KeyInterval
-from millwheel.model.watermarks import InputWatermark
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import PartId
-from millwheel.worker.dedup import Dedup, DeliveryVerdict, SegmentSealed
+from millwheel.worker.dedup import Dedup, DeliveryVerdict, PositionIds, SegmentSealed, Sender
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.messages import OwnerEffect, ReadSegments, WriteParts
+from millwheel.worker.messages import Delivery, OwnerEffect, ReadSegments, WriteParts
 
 __all__ = ["SEGMENT_PART", "AdmissionState", "IdSegments"]
 
@@ -34,27 +34,50 @@ class AdmissionState:
         keys: KeyInterval,
         journal: OwnedJournal,
         slack: Mapping[str, int],
-        inputs: InputWatermark,
         exactly_once: bool = True,
     ) -> None:
-        """``inputs``: the broadcast watermarks of the senders."""
         self.journal = journal
-        self._inputs = inputs
         self.dedup = Dedup(keys, journal.name)
         self.slack = slack
         """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
+        self.watermarks: dict[str, int] = {}
+        """The last broadcast value of each group that is followed, in microseconds. Opaque ids are forgotten by it."""
         self.exactly_once = exactly_once
         """Whether duplicates are found (6.1.3)."""
         self.duplicates = 0
         """Duplicates that were found since the last commit."""
 
-    def expect_opaque(self, group: str) -> None:
-        """Opaque ids of ``group`` arrive. If they are its first ones, what was broadcast before applies to them.
+    def expect_opaque(self, sender: Sender) -> bool:
+        """Opaque ids of a sender arrive. Returns whether they can be checked. If not, the sender must be looked up.
+
+        Nothing is kept of a removed computation. So of a computation without ids here it is unknown whether it lives. A
+        late delivery of a removed one could be a copy (G1). An injector's deliveries are refused by its sequencer.
+        """
+        if sender.group in self.dedup.opaque_groups:
+            return True
+        if sender.keys is not None:
+            return False
+        self._begin_opaque(sender.group)
+        return True
+
+    def admit(self, delivery: Delivery) -> None:
+        """A look-up has shown that the delivery's sender lives."""
+        if isinstance(delivery.ids, PositionIds):
+            self.dedup.admit(delivery.ids.sequence)
+        elif delivery.sender.group not in self.dedup.opaque_groups:
+            self._begin_opaque(delivery.sender.group)
+
+    def _begin_opaque(self, group: str) -> None:
+        """The first opaque ids of ``group`` arrive: what was broadcast before applies to them.
 
         Groups without opaque ids have nothing to forget, so their broadcasts are not recorded.
         """
-        if group not in self.dedup.opaque_groups:
-            self.advance(group, self._inputs.value_of(group))
+        self.advance(group, self.watermarks.get(group, MIN_TIMESTAMP))
+
+    def received(self, values: Mapping[str, int]) -> None:
+        """These watermarks were broadcast. Values never go back."""
+        known = self.watermarks
+        known.update({group: value for group, value in values.items() if value >= known.get(group, value)})
 
     def advance(self, group: str, watermark: int) -> None:
         """Forget opaque ids that the senders of ``group`` cannot send again, according to its broadcast watermark."""

@@ -156,8 +156,8 @@ class CheckedAdmission(Protocol):
     def settled(self) -> Callable[[Delivery, Admission, list[OwnerEffect]], None]:
         """Continues with the deliveries behind one whose look-up has ended."""
 
-    def retire(self, sequences: Collection[str]) -> None:
-        """Drop the state of sequences that are not alive any more."""
+    def retire(self, names: Collection[str]) -> None:
+        """Drop the state of journals and computations that are not alive any more."""
 
 
 class DeliveryLookups:
@@ -183,8 +183,8 @@ class DeliveryLookups:
         """Deliveries with filter hits, whose id segments are being read."""
 
     def look_up_sequence(self, delivery: Delivery, out: list[OwnerEffect]) -> Admission:
-        """Look up whether the delivery's sequence is alive."""
-        sequence = getattr(delivery.ids, "sequence", "")
+        """Look up whether the delivery's sequence is alive: of opaque ids, the sender's journal."""
+        sequence = getattr(delivery.ids, "sequence", delivery.sender.name)
         waiting = self._unchecked.get(sequence, [])
         if len(waiting) >= _MAX_UNCHECKED or not self._waiting.enter(delivery):
             out.append(refusal(delivery, f"whether sequence {sequence} lives is still being looked up"))
@@ -199,13 +199,12 @@ class DeliveryLookups:
         """The sequence is alive or retired: check the deliveries that waited for this answer."""
         waiting = self._unchecked.pop(event.sequence, [])
         out: list[OwnerEffect] = []
-        if event.alive:
-            self._ids.dedup.admit(event.sequence)
-        else:
+        if not event.alive:
             self._admission.retire([event.sequence])
         for delivery in waiting:
             admission = Admission.REFUSED
             if event.alive:
+                self._ids.admit(delivery)
                 admission = self._admission.check(delivery, out)
             else:
                 out.append(Acknowledge(delivery, _REFUSED, (), f"sequence {event.sequence} is retired"))

@@ -214,6 +214,7 @@ class CatalogChanged:
     unchanged. ``retired`` are journals under which no interval sends any more. ``ended_injectors`` and
     ``ended_queries`` are all injector processes (by sender name) and queries that an operator has retired. ``lives``
     is, for each sending injector group, the floor of its stream's present life: its sequencers are not below it.
+    ``beside`` are groups that only send ids, or have sent some: their watermarks say which ids are forgotten.
     """
 
     groups: frozenset[str]
@@ -222,6 +223,7 @@ class CatalogChanged:
     ended_injectors: frozenset[str] = frozenset()
     ended_queries: frozenset[str] = frozenset()
     lives: Mapping[str, int] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -265,7 +267,10 @@ class PartsMissing:
 
 @dataclass(slots=True)
 class SequenceChecked:
-    """The answer to ``CheckSequence``, by a linearizable read: whether the sequence is alive."""
+    """The answer to ``CheckSequence``, by a linearizable read: whether the sequence is alive.
+
+    Without a question, ``sequence`` may also be the incarnation of a computation that is not alive.
+    """
 
     sequence: str
     alive: bool

@@ -165,7 +165,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
     def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
         self._recover(event)
         self._begin_lives({})
-        self._forget_ids(self._inputs.groups, {group: known.items() for group, known in self._early.items()})
+        self._forget_ids(self._ids.watermarks, {group: known.items() for group, known in self._early.items()})
         self._early.clear()
         self._admission.forget_ended()
         self.phase = OwnerPhase.ACCEPTING
@@ -185,6 +185,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_watermarks(self, event: GroupWatermarks) -> None:
         self._inputs.update(event.values)
+        self._ids.received(event.values)
         if self.phase is not OwnerPhase.OPENING:
             self._forget_ids(event.values, event.sequencers)
             return
@@ -213,6 +214,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
             # The value of a former life may be above that of the present one (G7).
             if floor > self._lives.get(group, floor):
                 self._inputs.restart(group)
+                self._ids.watermarks.pop(group, None)
         before, self._lives = self._lives, {**self._lives, **event.lives}
         if self.phase is not OwnerPhase.OPENING:
             self._begin_lives(before)
@@ -224,6 +226,9 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
             inputs.add(group)
         for group in known - event.groups:
             inputs.remove(group)
+        watermarks = self._ids.watermarks
+        for group in watermarks.keys() - event.groups - event.beside:
+            del watermarks[group]
 
     def _begin_lives(self, before: Mapping[str, int]) -> None:
         """Drop the ids of former lives, once the committed ids are known. ``before``: the lives known earlier."""

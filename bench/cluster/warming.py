@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.cluster.measures import percentile
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, PartId, StateRow
 
@@ -139,8 +140,8 @@ class _Journal:
         """
         keys = [b"k%07d" % number for number in range(2 * _ROWS)]
         rows = [StateRow(key, self.commit, self._blob[:20]) for key in keys[:_ROWS]]
-        await self._store.write_states(self._name, self._name, 1, rows)
-        await self._store.read_states(self._name, keys)
+        await self._store.write_states(IncarnationId(self._name), self._name, 1, rows)
+        await self._store.read_states(IncarnationId(self._name), keys)
 
     async def move_floor(self) -> None:
         """Write a base part and the append that names it. Then delete the entries below."""
@@ -155,4 +156,4 @@ class _Journal:
     async def drop(self) -> None:
         """Delete everything that was written."""
         await self._store.drop_journal(self._name)
-        await self._store.drop_incarnation(self._name)
+        await self._store.drop_incarnation(IncarnationId(self._name))

@@ -66,7 +66,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
             computation=place.computation,
             stream=place.stream,
             interval=interval,
-            load=self._replica.book.of(interval),
+            load=self._replica.book.load_of(interval),
             hot_keys=[inspection.KeyLoad(key=one.key, share=one.share) for one in hot],
         )
 
@@ -125,7 +125,7 @@ def _halving(place: reshaping.IntervalPlace, book: LoadBook) -> bytes:
     if place.code is None:
         # A stream's log is refused later, with any key.
         return b"\0"
-    load = book.of(place.interval)
+    load = book.load_of(place.interval)
     if load is None or not load.sample:
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,

@@ -271,6 +271,8 @@ def distinct(
 ) -> Aggregator[Any, Any]:
     """The distinct values of a field, sorted. With ``exact=False``: about how many there are, of any number of values.
 
+    Values of a type without an order, such as most structs, are sorted by their encodings.
+
     The number does not depend on the order of the records. For example::
 
         >>> from millwheel import agg
@@ -278,7 +280,7 @@ def distinct(
 
     Args:
         of: The field, or a function of the value. By default the value itself.
-        item: The type of the field, if the records do not state it: a type with an order.
+        item: The type of the field, if the records do not state it.
         exact: Whether all values are kept. Otherwise a sketch of them is kept, HyperLogLog.
         limit: The most items of a window. The hook raises ValueError for a record beyond it.
         error: The relative standard error of the number, from 0.005 to 0.25: 95% of all results differ from the exact
@@ -294,11 +296,31 @@ def distinct(
 
     def join(items: list[Any], more: list[Any]) -> None:
         for one in more:
-            place = bisect_left(items, one)
-            if place == len(items) or items[place] != one:
+            place, found = _place(items, one)
+            if not found:
                 items.insert(place, one)
 
-    return _listed(of, item, limit, where, join, sorted, "distinct")
+    return _listed(of, item, limit, where, join, _unique, "distinct")
+
+
+def _place(items: list[Any], one: Any) -> tuple[int, bool]:
+    """The place of a value in a sorted list, and whether it is there."""
+    try:
+        place = bisect_left(items, one)
+        return place, place < len(items) and bool(items[place] == one)
+    except (TypeError, ValueError):  # ValueError: by arrays
+        encoded = rank_bytes(one)
+        place = bisect_left(items, encoded, key=rank_bytes)
+        return place, place < len(items) and rank_bytes(items[place]) == encoded
+
+
+def _unique(items: list[Any]) -> list[Any]:
+    """The items in order. Where only some have an order among each other, one may be there twice."""
+    try:
+        return sorted(items)
+    except (TypeError, ValueError):
+        found = {rank_bytes(one): one for one in items}
+        return [found[encoded] for encoded in sorted(found)]
 
 
 def _listed(

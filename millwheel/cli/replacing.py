@@ -23,7 +23,7 @@ class Replacement:
 
     topology: str
     version: int = 0
-    """The version that is replaced. 0: none runs."""
+    """The version that is replaced. 0: the topology has ended."""
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
@@ -42,9 +42,9 @@ class Replacement:
         confirm(f"{renamed}Delete the state of {', '.join(self.deleted)} of topology {self.topology} for good?")
 
 
-def replacement_of(running: catalog.TopologyRecord | None, new: specs.TopologySpec) -> Replacement:
-    """What an update of ``running`` to ``new`` does. None: the cluster has no topology of this name."""
-    if running is None or running.state not in LIVE_STATES:
+def replacement_of(running: catalog.TopologyRecord, new: specs.TopologySpec) -> Replacement:
+    """What an update of ``running`` to ``new`` does."""
+    if running.state not in LIVE_STATES:
         return Replacement(new.name)
     before, after = ({one.name: one for one in spec.computations} for spec in (running.spec, new))
     removed = [one for name, one in before.items() if name not in after]

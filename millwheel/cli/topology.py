@@ -135,8 +135,7 @@ def update(
 
     async def look() -> Replacement:
         async with retrying_client(address, timeout, patience) as client:
-            running = {one.spec.name: one for one in await client.list_topologies()}
-            return replacement_of(running.get(spec.name), spec)
+            return replacement_of((await client.get_topology(spec.name)).topology, spec)
 
     async def work(expected: int) -> tuple[catalog.TopologyRecord, bool]:
         async with retrying_client(address, timeout, patience) as client:

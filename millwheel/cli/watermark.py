@@ -75,7 +75,7 @@ async def _show(topology: str, percentile: float | None, address: str, timeout: 
             records = [(await client.get_topology(topology)).topology]
         else:
             records = [record for record in known if record.state in LIVE_STATES]
-        names = GroupNames.of(known)
+        names = GroupNames.from_records(known)
     async with await open_authority(client, timeout) as authority:
         members = [(record.spec.name, *member) for record in records for member in _members(record)]
         rows = [
@@ -161,7 +161,7 @@ def explain(
 async def _explain(topology: str, computation: str, address: str, timeout: float) -> tuple[GroupWatermark, HoldCause]:
     async with ControlClient(address, deadline=timeout) as client:
         group = incarnation_of((await client.get_topology(topology)).topology, computation)
-        names = GroupNames.of(await client.list_topologies())
+        names = GroupNames.from_records(await client.list_topologies())
         async with await open_authority(client, timeout) as authority:
             return await explain_chain(group, client, authority, names)
 

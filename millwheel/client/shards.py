@@ -70,7 +70,7 @@ class ShardedWatermarks:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def of(self, group: str) -> WatermarkClient:
+    def client_for(self, group: str) -> WatermarkClient:
         """The client of the group's shard. RequestError (FAILED_PRECONDITION) if this object is closed.
 
         It stays the same until :meth:`keep` or :meth:`close` closes it. Its ``reports`` carry the group's reports.
@@ -103,25 +103,25 @@ class ShardedWatermarks:
         self, group: str, member: Member, sequencer: int, patience: float = 60.0, *, report_number: int = 0
     ) -> int:
         """See :meth:`WatermarkClient.accept`."""
-        client = self.of(group)
+        client = self.client_for(group)
         return await client.accept(group, member, sequencer, patience, report_number=report_number)
 
     def forget(self, group: str, member: Member) -> None:
         """Stop reports about a member that was released."""
         if not self._closed:
-            self.of(group).reports.forget(group, member)
+            self.client_for(group).reports.forget(group, member)
 
     async def explain(self, group: str, limit: int = 0) -> pb.ExplainWatermarkResponse:
         """See :meth:`WatermarkClient.explain`."""
-        return await self.of(group).explain(group, limit)
+        return await self.client_for(group).explain(group, limit)
 
     async def percentile(self, group: str, basis_points: int) -> pb.GetPercentileWatermarkResponse:
         """See :meth:`WatermarkClient.percentile`."""
-        return await self.of(group).percentile(group, basis_points)
+        return await self.client_for(group).percentile(group, basis_points)
 
     def watch(self, groups: Iterable[str]) -> AsyncGenerator[dict[str, BroadcastUpdate], None]:
         """See :meth:`WatermarkClient.watch`. Each update comes from one shard."""
         shards: dict[Hashable, list[str]] = {}
         for group in groups:
             shards.setdefault(self._addresses.shard_of(group), []).append(group)
-        return merged([self.of(names[0]).watch(names) for names in shards.values()])
+        return merged([self.client_for(names[0]).watch(names) for names in shards.values()])

@@ -11,6 +11,7 @@ from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Latest, LatestJoin, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
+from millwheel.operators.until import Until
 from millwheel.operators.updating import ExpiringUpdate, Update
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "TemporalJoin",
     "Throttle",
     "Timeout",
+    "Until",
     "Update",
     "cached",
     "in_order",

@@ -25,6 +25,7 @@ L = TypeVar("L")
 R = TypeVar("R")
 LEFT: Final = "left"
 RIGHT: Final = "right"
+_NONE: Final = Duration(0)
 _LEFT_ENDS: Final = "left-ends"
 _RIGHT_ENDS: Final = "right-ends"
 
@@ -41,8 +42,9 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
 
     A left record at time t meets right records from ``t - before`` to ``t + after``. A pair has the larger of both
     timestamps, and is produced as soon as both records are there. In an outer join, a record without a partner is
-    produced when the low watermark shows that none can come, with its own timestamp. A record that comes later than
-    that is late. It meets those that are still kept.
+    produced when the low watermark shows that none can come, with its own timestamp. Records are kept for
+    ``allowed_lateness`` longer, so one that is late by no more finds all its partners. One that is later meets those
+    that are still kept.
 
     Invariant: what :meth:`process_timer` does fits a timer of any earlier form of the join. Another form may have set
     it for a time that is too early or too late, and without a hold, because its records had no results of their own.
@@ -53,6 +55,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         types: The types of the left records, the right records and the results.
         before: How far a right record may be before a left one, in microseconds.
         after: How far a right record may be after a left one, in microseconds.
+        allowed_lateness: How late a record may be, in microseconds of event time.
         keep_left: Whether left records without a partner are produced.
         keep_right: Whether right records without a partner are produced.
 
@@ -68,11 +71,13 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         *,
         before: Duration,
         after: Duration,
+        allowed_lateness: Duration = _NONE,
         keep_left: bool = False,
         keep_right: bool = False,
     ) -> None:
         check_duration("join_within(before=...)", abs(before), least=0)
         check_duration("join_within(after=...)", abs(after), least=0)
+        check_duration("allowed_lateness", allowed_lateness, least=0)
         if before + after < 0:
             raise UsageError(f"no time is from {before} microseconds before a record to {after} microseconds after it")
         left, right, self.result = types
@@ -80,6 +85,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         self.output = output
         self.before = before
         self.after = after
+        self.left_span = after + allowed_lateness
+        self.right_span = before + allowed_lateness
         self.keep_left = keep_left
         self.keep_right = keep_right
         # The type arguments for L and R. They define the type of the state.
@@ -95,17 +102,17 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         kept: list[Any]
         others: list[Any]
         if is_left := record.stream == LEFT:
-            kept, others, before, after = waiting.left, waiting.right, self.before, self.after
+            kept, others, before, after, span = waiting.left, waiting.right, self.before, self.after, self.left_span
         else:
-            kept, others, before, after = waiting.right, waiting.left, self.after, self.before
+            kept, others, before, after, span = waiting.right, waiting.left, self.after, self.before, self.right_span
         found = bool(others) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
         # A tuple of a time alone comes before all records of this time. So no values are compared.
         place = bisect_left(kept, (at + 1,))
         kept.insert(place, (at, value, found))
         # Where the watermark has passed the timer and its record is here, the timer is due, or of an earlier form.
-        if not place or kept[0][0] + after < ctx.watermark:
+        if not place or kept[0][0] + span < ctx.watermark:
             tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
-            self._wake(ctx, kept, after, tag, alone)
+            self._wake(ctx, kept, span, tag, alone)
 
     def _meet(
         self, ctx: Context[Any], others: list[Any], first: int, last: int, at: int, value: Any, is_left: bool
@@ -131,7 +138,7 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         """Drop the records of one side that can find no more partners, and produce those that never found one."""
         waiting, is_left = ctx.state, timer.tag == _LEFT_ENDS
         kept: list[Any] = waiting.left if is_left else waiting.right
-        span, alone = (self.after, self.keep_left) if is_left else (self.before, self.keep_right)
+        span, alone = (self.left_span, self.keep_left) if is_left else (self.right_span, self.keep_right)
         # The watermark is at least the timer's time. So partners up to one microsecond before it have arrived.
         # At the end of time no record can come, however long the interval is. A timer set again would fire at once.
         ended = timer.timestamp == MAX_TIMESTAMP

@@ -42,6 +42,7 @@ from millwheel.sdk.typeinfo import (
     supertype,
     type_name,
 )
+from millwheel.sdk.unsafe_types import refuse_unsafe
 
 __all__ = ["Codec", "StateCodec", "ValueCodec", "ValueFormat", "codec_for", "format_of", "state_codec_for"]
 
@@ -243,6 +244,7 @@ def _msgpack(annotation: Any) -> tuple[Encode, Decode]:
         annotation = Any
     name = type_name(annotation)
     try:
+        refuse_unsafe(annotation)
         decoder = msgspec.msgpack.Decoder(annotation, dec_hook=_decode_container)
         culprit = _undecodable(describe_type(annotation))
     except Exception as error:

@@ -12,6 +12,7 @@ import msgspec
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.record_schema import CONSTRAINTS, STRUCT_OPTIONS
+from millwheel.sdk.unsafe_types import refuse_unsafe
 
 __all__ = ["schema_decoder"]
 
@@ -55,6 +56,7 @@ def schema_decoder(schema: topology_pb2.RecordSchema) -> Callable[[bytes], Any] 
         Exception: msgspec cannot build a type from the schema.
     """
     made = _Types(schema).make(0)
+    refuse_unsafe(made)
     return None if made is Any else msgspec.msgpack.Decoder(made).decode
 
 

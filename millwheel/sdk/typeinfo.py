@@ -1,6 +1,6 @@
 """Questions about the types that users state: their names, their fields, and whether one accepts another.
 
-Only this module reads Python's annotations.
+Only this module and ``unsafe_types`` read Python's annotations.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import inspect
+
+from millwheel.sdk.unsafe_types import refuse_unsafe
 
 __all__ = [
     "Field",
@@ -69,7 +71,13 @@ def cached_by_type(compute: Callable[[Any], R]) -> Callable[[Any], R]:
 
 @cached_by_type
 def describe_type(annotation: Any) -> inspect.Type:
-    """msgspec's description of a type and its parts. Callers must not change it. Errors are those of msgspec."""
+    """msgspec's description of a type and its parts. Callers must not change it.
+
+    Raises:
+        UnsupportedTypeError: The type crashes msgspec.
+        TypeError: msgspec does not support the type. It has other errors, too.
+    """
+    refuse_unsafe(annotation)
     return inspect.type_info(annotation)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from millwheel.errors import CorruptValueError, StoreError
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 
 __all__ = [
@@ -199,7 +200,9 @@ class StateStore(Protocol):
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
         """Delete parts that the committed head does not name."""
 
-    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
         """Write rows from committed entries of ``journal``, durably.
 
         Invariant: a row never replaces a row with a larger commit number. This holds within one call and across calls,
@@ -210,18 +213,18 @@ class StateStore(Protocol):
         journal's commit (StoreError). A store may delete an emptied row once the journal's truncation point passes it.
         """
 
-    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """Return the rows of ``keys``, in the same order; None for a key that has no row or an empty one."""
 
     async def scan_states(
-        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """Return ``limit`` rows of ``interval`` with keys above ``after``, in key order. Fewer only at the end."""
 
     async def drop_journal(self, journal: str) -> None:
         """Delete the journal with all its entries and parts. Does nothing if the journal does not exist."""
 
-    async def drop_incarnation(self, incarnation: str) -> None:
+    async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         """Delete all state rows of an incarnation."""
 
     async def close(self) -> None:

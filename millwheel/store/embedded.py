@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from millwheel.model.envelope import unwrap, wrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store import layout
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
@@ -116,11 +117,13 @@ class EmbeddedStore:
         unneeded = list(parts)
         await self._thread.call(lambda batch: self._heads.delete_parts(journal, unneeded, batch), sync=False)
 
-    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
         """See :meth:`StateStore.write_states`. The rows are not written atomically; appends run between the slices."""
         await self._thread.call_sliced(StateFlush(self._rocks, self._heads, incarnation, journal, sequencer, rows))
 
-    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         prefix = layout.state_prefix(incarnation)
 
@@ -131,7 +134,7 @@ class EmbeddedStore:
         return await self._read(read)
 
     async def scan_states(
-        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
         skip = len(layout.state_prefix(incarnation))
@@ -162,7 +165,7 @@ class EmbeddedStore:
 
         await self._thread.call(stage)
 
-    async def drop_incarnation(self, incarnation: str) -> None:
+    async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`. It takes effect after all earlier ``write_states`` calls."""
         await self._thread.call_sliced(DropIncarnation(incarnation))
 
@@ -191,7 +194,7 @@ def _name(journal: str, part: PartId) -> str:
     return f"part {part.name!r} of journal {journal} (sequencer {part.sequencer}, commit {part.commit})"
 
 
-def _row(incarnation: str, key: bytes, value: bytes | None) -> StateRow | None:
+def _row(incarnation: IncarnationId, key: bytes, value: bytes | None) -> StateRow | None:
     if value is None:
         return None
     row = layout.decode_row(incarnation, key, value)

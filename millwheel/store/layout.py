@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 
 from millwheel.model.envelope import unwrap, wrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
 
@@ -164,21 +165,21 @@ def decode_head(value: bytes, parts: tuple[PartId, ...], where: str) -> JournalH
     return JournalHead(sequencer, commit, truncation_point, parts)
 
 
-def state_prefix(incarnation: str) -> bytes:
+def state_prefix(incarnation: IncarnationId) -> bytes:
     """Return the prefix of the keys of all rows of ``incarnation``."""
     if not incarnation or "\0" in incarnation:
         raise ValueError(f"an incarnation id is not empty and holds no NUL: {incarnation!r}")
     return incarnation.encode() + b"\0"
 
 
-def state_range(incarnation: str, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
+def state_range(incarnation: IncarnationId, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
     """Return the half-open key range of the rows of ``interval`` with keys above ``after``."""
     prefix = state_prefix(incarnation)
     start = interval.start if after is None else max(interval.start, after + b"\0")
     return prefix + start, past(prefix) if interval.end is None else prefix + interval.end
 
 
-def decode_row(incarnation: str, key: bytes, value: bytes) -> StateRow:
+def decode_row(incarnation: IncarnationId, key: bytes, value: bytes) -> StateRow:
     """Decode a row, which may be empty; CorruptValueError names the key."""
     where = f"state of key {key.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation}"
     payload = unwrap(value, where)

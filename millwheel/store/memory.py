@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
 from millwheel.store.contract import (
@@ -106,7 +107,9 @@ class MemoryStore:
         for part in parts:
             held.parts.pop(part, None)
 
-    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
         """See :meth:`StateStore.write_states`."""
         head = self._head(journal)
         if head is None or head.sequencer != sequencer or not rows:
@@ -118,7 +121,7 @@ class MemoryStore:
             if stored is None or stored.commit <= row.commit:
                 states[row.key] = row
 
-    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         self._check_open()
         states = self._states.get(incarnation, {})
@@ -126,7 +129,7 @@ class MemoryStore:
         return [row if row is not None and row.blob else None for row in rows]
 
     async def scan_states(
-        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
         self._check_open()
@@ -139,7 +142,7 @@ class MemoryStore:
         self._check_open()
         self._journals.pop(journal, None)
 
-    async def drop_incarnation(self, incarnation: str) -> None:
+    async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`."""
         self._check_open()
         self._states.pop(incarnation, None)

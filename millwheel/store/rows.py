@@ -20,6 +20,7 @@ from typing import Final
 from zlib import crc32
 
 from millwheel.model.envelope import FORMAT_VERSION, pack_header, wrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store import journal_rules as rules
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, StateRow
@@ -43,7 +44,7 @@ class StateFlush:
         self,
         rocks: Rocks,
         heads: JournalHeads,
-        incarnation: str,
+        incarnation: IncarnationId,
         journal: str,
         sequencer: int,
         rows: Sequence[StateRow],
@@ -150,7 +151,7 @@ class Purge:
 class DropIncarnation:
     """Deletes all rows of an incarnation in one step."""
 
-    def __init__(self, incarnation: str) -> None:
+    def __init__(self, incarnation: IncarnationId) -> None:
         self._prefix = layout.state_prefix(incarnation)
 
     def advance(self, batch: RowBatch) -> bool:
@@ -171,7 +172,7 @@ def _newest_of_each_key(rows: Sequence[StateRow]) -> Sequence[StateRow]:
     return list(newest.values())
 
 
-def _commit_of(incarnation: str, key: bytes, value: bytes) -> int:
+def _commit_of(incarnation: IncarnationId, key: bytes, value: bytes) -> int:
     try:
         return layout.decode_row(incarnation, key, value).commit
     except CorruptValueError:

@@ -91,6 +91,7 @@ class JoinSteps(StatefulSteps[T]):
         *,
         before: Duration = ...,
         after: Duration = ...,
+        allowed_lateness: Duration = ...,
         outer: Literal[""] = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -104,6 +105,7 @@ class JoinSteps(StatefulSteps[T]):
         *,
         before: Duration = ...,
         after: Duration = ...,
+        allowed_lateness: Duration = ...,
         outer: Literal["left"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -117,6 +119,7 @@ class JoinSteps(StatefulSteps[T]):
         *,
         before: Duration = ...,
         after: Duration = ...,
+        allowed_lateness: Duration = ...,
         outer: Literal["right"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -130,6 +133,7 @@ class JoinSteps(StatefulSteps[T]):
         *,
         before: Duration = ...,
         after: Duration = ...,
+        allowed_lateness: Duration = ...,
         outer: Literal["both"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -142,6 +146,7 @@ class JoinSteps(StatefulSteps[T]):
         *,
         before: Duration = _NONE,
         after: Duration = _NONE,
+        allowed_lateness: Duration = _NONE,
         outer: Literal["", "left", "right", "both"] = "",
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
@@ -159,14 +164,16 @@ class JoinSteps(StatefulSteps[T]):
             to: The type of a result. By default, what the function is annotated to return.
             before: How far the other record may be before this one, in microseconds.
             after: How far the other record may be after this one, in microseconds.
+            allowed_lateness: How late a record may be and still find all its partners, in microseconds of event time.
+                Records are kept so much longer. So what has no partner is produced so much later.
             outer: The side whose records are also produced without a partner, once none can come. The function then
                 gets None for the other one.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: No time is in the interval. Or ``other`` has no key, or is a stream of another topology. Or
-                nothing states the type of a result. Or an outer join has ``on_failure=mw.dead_letter()``: all records
-                of a key that wait for a partner have one timer.
+            UsageError: No time is in the interval. Or a time is probably in another unit. Or ``other`` has no key, or
+                is a stream of another topology. Or nothing states the type of a result. Or an outer join has
+                ``on_failure=mw.dead_letter()``: all records of a key that wait for a partner have one timer.
         """
         keep_left, keep_right = outer_sides(name, outer)
         if outer:
@@ -174,7 +181,14 @@ class JoinSteps(StatefulSteps[T]):
         left, right = sides(name, self.input, other)
         types = (left.known_type, right.known_type, one_result(name, function, to))
         join: IntervalJoin[T, V] = IntervalJoin(
-            function, name, types, before=before, after=after, keep_left=keep_left, keep_right=keep_right
+            function,
+            name,
+            types,
+            before=before,
+            after=after,
+            allowed_lateness=allowed_lateness,
+            keep_left=keep_left,
+            keep_right=keep_right,
         )
         return self._join(name, join, [left, right], types[2], options)
 

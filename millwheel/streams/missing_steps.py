@@ -14,6 +14,7 @@ ORDERED_STEPS: Final = (
     "process",
     "throttle",
     "timeout",
+    "until",
     "update",
 )
 """The steps of a keyed stream that may follow ``ordered_by_time``."""

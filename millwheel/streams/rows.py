@@ -17,6 +17,7 @@ from millwheel.sdk.keys import KeyExtractor, split_key
 from millwheel.sdk.typeinfo import (
     Field,
     can_be_read_as,
+    describe_type,
     field_of,
     members,
     returned_type,
@@ -179,7 +180,7 @@ def _check_types(into: Any, offered: Mapping[str, Any]) -> None:
 
 def _filled(into: Any, offered: Mapping[str, Any], values: Mapping[str, Any]) -> Sequence[str]:
     """The fields of ``into`` that a result fills. ``values`` are those of ``offered`` that need a field."""
-    fields = msgspec.inspect.type_info(into).fields  # type: ignore[attr-defined]  # of a struct or dataclass
+    fields = describe_type(into).fields  # type: ignore[attr-defined]  # of a struct or dataclass
     known = [field.name for field in fields]
     for name in values:
         if name not in known:

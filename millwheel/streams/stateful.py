@@ -15,6 +15,7 @@ from millwheel.operators import (
     RunningAggregate,
     Throttle,
     Timeout,
+    Until,
     Update,
 )
 from millwheel.sdk.computation import Computation
@@ -213,6 +214,44 @@ class StatefulSteps(MissingSteps, Generic[T]):
             UsageError: ``within`` is not positive, or is probably in another unit.
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
+
+    def until(
+        self,
+        name: str,
+        condition: Callable[[T], object],
+        *,
+        keep: Duration | None = None,
+        rest: str | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Stream[T]:
+        """The records of each key up to the first that meets a condition, and this one. Those after it do not pass.
+
+        The first is the one that arrives first; after :meth:`KeyedStream.ordered_by_time` that of the smallest
+        timestamp. For example, the answers of a user up to the right one::
+
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> quiz = mw.Topology("quiz")
+            >>> answers = quiz.source("answers", tuple[str, int]).key_by(lambda answer: answer[0])
+            >>> tried = answers.until("tried", lambda answer: answer[1] == 42, rest="more")
+            >>> harness, noon = TopologyHarness(quiz), mw.Timestamp(1_700_000_000_000_000)
+            >>> for answer in [("ann", 7), ("bob", 42), ("ann", 42), ("bob", 3)]:
+            ...     harness.send("answers", answer, timestamp=noon)
+            >>> harness.values("tried"), harness.values("more")
+            ([('ann', 7), ('bob', 42), ('ann', 42)], [('bob', 3)])
+
+        Args:
+            name: The name of the computation and of the stream of results.
+            condition: Whether a value is the last one of its key.
+            keep: How long a key has ended after its last record, in microseconds of event time. Then it begins again.
+                By default for ever: a few bytes of state for each key that has ended.
+            rest: The stream of the records after the last one. By default they are dropped.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``keep`` is not positive, or is probably in another unit. Or ``rest`` is the name of the step.
+        """
+        return self.step(name, Until(condition, name, keep, rest), self.stream.record_type, options)
 
     def throttle(
         self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]

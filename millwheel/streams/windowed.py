@@ -109,7 +109,7 @@ class WindowedStream(Generic[T]):
                 time, or ``windows.each_change()``. By default there are none. Results accumulate: each has all records
                 so far, and the next ``revision``.
             allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
-                Each of them produces a corrected result.
+                Each of them produces a corrected result. That of a session replaces those of all sessions within it.
             too_late: The stream of records for which no window is kept. By default they are dropped.
             spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
                 too many for one machine. Their results are merged by a second computation. The first one is called
@@ -120,7 +120,8 @@ class WindowedStream(Generic[T]):
         Raises:
             UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
                 the records do not have. Or nothing fills a field of the class. Or session windows are given with
-                ``allowed_lateness`` or ``early``. Or ``spread`` is given with one of the three, or is not positive.
+                ``early``. Or ``spread`` is given with session windows, ``allowed_lateness`` or ``early``, or is not
+                positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -144,8 +145,13 @@ class WindowedStream(Generic[T]):
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         step: Aggregate[Any] | SessionAggregate[Any]
         if isinstance(self.windows, SessionWindows):
-            _check_sessions(early, allowed_lateness)
-            step = SessionAggregate(self.windows, aggregator, output=name, too_late=too_late, row=row)
+            if early is not None:
+                raise UsageError(
+                    "session windows have no early results: a later record may join two sessions with results"
+                )
+            step = SessionAggregate(
+                self.windows, aggregator, output=name, allowed_lateness=allowed_lateness, too_late=too_late, row=row
+            )
         else:
             step = Aggregate(
                 self.windows,
@@ -327,10 +333,3 @@ def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:
         GroupInput(one.port, one.known_type, f"{stream} {count + 1}" if count else stream)
         for one, stream, count in zip(inputs, streams, before, strict=True)
     ]
-
-
-def _check_sessions(early: Early | None, allowed_lateness: Duration) -> None:
-    if allowed_lateness:
-        raise UsageError("session windows have no allowed_lateness: a late record may join two sessions")
-    if early is not None:
-        raise UsageError("session windows have no early results: a later record may join two sessions with results")

@@ -410,7 +410,7 @@ class TopologyHarness:
         journal, spilled = state.config.journal, state.timers.spilled
         blobs = result_of(self.store.read_parts(journal, spilled.parts_of(key)))
         rows = [row for blob in blobs for row in decode_part(blob, list[TimerRow], f"journal {journal}")]
-        return spilled.standing(row for row in rows if row[0] == key)
+        return spilled.current_rows(row for row in rows if row[0] == key)
 
     def _encoded(self, state: IntervalState, key: bytes) -> bytes:
         """The state of a key, or a page, after the last commit."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import MAX_TIMESTAMP, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import SessionWindows, Window
@@ -21,16 +22,31 @@ __all__ = ["SessionAggregate"]
 
 A = TypeVar("A")
 
-Sessions = list[tuple[int, int, A]]
-"""(start, end, accumulator) of each session, by increasing start. Sessions do not overlap."""
+Sessions = list[tuple[int, int, A, int]]
+"""(start, end, accumulator, revision) of each session, by increasing start. Sessions do not overlap.
+
+The revision is that of the last result, and -1 before the first one.
+"""
+
+_NONE: Final = Duration(0)
+_PURGE: Final = "purge/"
+"""The tag prefix of the timers that delete a session which is kept for late records."""
 
 
 class SessionAggregate(Computation[Any, Sessions[A]]):
     """Produces one result for each key and session, when the low watermark has passed the session's end.
 
     A record belongs to the session that contains its timestamp. Otherwise it opens a session, which ends ``gap`` after
-    the timestamp. If a record connects several sessions, they are merged. A late record whose session would have ended
-    already is produced unchanged to ``too_late``. If there is no such stream, it is counted and dropped.
+    the timestamp. If a record connects several sessions, they are merged.
+
+    After its end, a session is kept for ``allowed_lateness``. A late record then extends it, or merges it with others.
+    The result of what is made so replaces those of all sessions within it: its revision is larger than theirs. It is
+    produced at once, or at the new end if the low watermark has not passed that. A late record for which no session is
+    kept, and whose own would not be kept either, is produced unchanged to ``too_late``. If there is no such stream, it
+    is counted and dropped.
+
+    Invariant: a session that has not ended has a timer at its end, tagged with its start. One that has ended is kept
+    until its timer of deletion. A form of the step with another ``allowed_lateness`` may have set this timer.
 
     The computation declares its outputs as :class:`Aggregate` does.
 
@@ -38,12 +54,13 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         windows: The gap that ends a session, from ``windows.session(gap)``.
         aggregator: Computes one value from the records of a session.
         output: The stream of the results.
-        too_late: The stream of records whose session would have ended already.
+        allowed_lateness: How long a session is kept after its end, in microseconds of event time.
+        too_late: The stream of records whose session is not kept any more.
         row: What a result is. By default a Result.
 
     Raises:
-        UsageError: ``windows`` are no session windows, the aggregator does not state the type of its results, or both
-            streams have the same name.
+        UsageError: ``windows`` are no session windows, ``allowed_lateness`` is negative or probably in another unit,
+            the aggregator does not state the type of its results, or both streams have the same name.
     """
 
     def __init__(
@@ -52,6 +69,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         aggregator: Aggregator[A, Any],
         *,
         output: str = "sessions",
+        allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
         row: Row | None = None,
     ) -> None:
@@ -59,9 +77,11 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             raise UsageError(
                 f"SessionAggregate takes windows.session(gap), not {windows!r:.80}: use Aggregate for others"
             )
+        check_duration("allowed_lateness", allowed_lateness, least=0)
         self.gap = windows.gap
         self.aggregator = aggregator
         self.output = output
+        self.allowed_lateness = allowed_lateness
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late, row)
         self._row = Result if row is None else row.make
@@ -84,20 +104,30 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         joined = sessions[low:high]
         if joined:
             first, last = min(start, joined[0][0]), max(end, joined[-1][1])
-            accumulator = reduce(aggregator.merge, [accumulator for _, _, accumulator in joined])
-        elif end > ctx.watermark:
-            first, last, accumulator = start, end, aggregator.new()
+            accumulator = reduce(aggregator.merge, [one[2] for one in joined])
+            revision = max([one[3] for one in joined])
+        elif self._kept_until(end) > ctx.watermark:
+            first, last, accumulator, revision = start, end, aggregator.new(), -1
         else:
             self._drop(ctx, record)
             return
-        for begin, _, _ in joined:
+        sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision)]
+        for begin, ended, _, before in joined:
             if begin != first:
                 ctx.cancel_timer(str(begin))
-        sessions[low:high] = [(first, last, aggregator.add(accumulator, record))]
-        ctx.set_timer(Timestamp(last), str(first))
+            if before >= 0 or ended <= ctx.watermark:
+                ctx.cancel_timer(_PURGE + str(begin))
+        if last <= ctx.watermark and (revision >= 0 or not joined):
+            ctx.cancel_timer(str(first))
+            self._end(ctx, low)
+        else:
+            ctx.set_timer(Timestamp(last), str(first))
+
+    def _kept_until(self, end: int) -> int:
+        return min(end + self.allowed_lateness, MAX_TIMESTAMP)
 
     def _drop(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
-        """Handle a record whose session would have ended already."""
+        """Handle a record for which no session is kept."""
         if not ctx.state:
             del ctx.state
         if self.too_late is not None:
@@ -106,19 +136,42 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             ctx.count_dropped()
 
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
-        """Produce the result of a session that has ended."""
-        start, end, accumulator = self._take(ctx, timer)
-        value = self.aggregator.result(accumulator)
-        result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, 0)
-        ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
+        """Produce the result of a session that has ended, or delete one that is no longer kept."""
+        place = self._place(ctx, timer)
+        if timer.tag.startswith(_PURGE):
+            self._delete(ctx, place)
+        else:
+            self._end(ctx, place)
 
     def _given_up(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
-        self._take(ctx, timer)
+        """Treat the session as one whose result has been produced. A kept one has it with the next late record."""
+        place = self._place(ctx, timer)
+        if timer.tag.startswith(_PURGE):
+            self._delete(ctx, place)
+        else:
+            self._keep(ctx, place)
 
-    def _take(self, ctx: Context[Sessions[A]], timer: Timer) -> tuple[int, int, A]:
-        """Remove and return the session of a timer."""
-        sessions = ctx.state
-        ended = sessions.pop(bisect_left(sessions, (int(timer.tag),)))
-        if not sessions:
+    def _end(self, ctx: Context[Sessions[A]], place: int) -> None:
+        """Produce the result of a session. Then keep the session for late records, or delete it."""
+        start, end, accumulator, revision = ctx.state[place]
+        ctx.state[place] = start, end, accumulator, revision + 1
+        value = self.aggregator.result(accumulator)
+        result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, revision + 1)
+        ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
+        self._keep(ctx, place)
+
+    def _keep(self, ctx: Context[Sessions[A]], place: int) -> None:
+        start, end, _, _ = ctx.state[place]
+        if (until := self._kept_until(end)) > ctx.watermark:
+            ctx.set_timer(Timestamp(until), _PURGE + str(start))
+        else:
+            self._delete(ctx, place)
+
+    def _delete(self, ctx: Context[Sessions[A]], place: int) -> None:
+        del ctx.state[place]
+        if not ctx.state:
             del ctx.state
-        return ended
+
+    def _place(self, ctx: Context[Sessions[A]], timer: Timer) -> int:
+        """The index of a timer's session."""
+        return bisect_left(ctx.state, (int(timer.tag.removeprefix(_PURGE)),))

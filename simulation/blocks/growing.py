@@ -11,7 +11,7 @@ from simulation.blocks.records import REMAINDERS, Item, Kept
 
 __all__ = ["Keep"]
 
-_MOST: Final = 25
+_MAX_ELEMENTS: Final = 25
 """The most elements: all of them are read at each record."""
 
 
@@ -27,7 +27,7 @@ class Keep(Block, mw.Computation[Item, Kept]):
             count = state.count
             del ctx.state
             state.count = count
-        if len(state.copies) == _MOST:
+        if len(state.copies) == _MAX_ELEMENTS:
             self._remove_half(state)
         new = state.count
         state.copies.append(new)
@@ -38,7 +38,7 @@ class Keep(Block, mw.Computation[Item, Kept]):
         state.counts.add(new % REMAINDERS)
 
     def _remove_half(self, state: Kept) -> None:
-        half, state.copies = state.copies[: _MOST // 2], state.copies[_MOST // 2 :]
+        half, state.copies = state.copies[: _MAX_ELEMENTS // 2], state.copies[_MAX_ELEMENTS // 2 :]
         for one in half:
             state.items.popleft()
             del state.found[str(one)]

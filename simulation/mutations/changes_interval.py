@@ -148,7 +148,7 @@ rewriting(
     "key_bounds-one-key-further",
     "G14",
     "a watermark bound of a merged range ends before the range's end",
-    KeyWatermarkBounds.of,
+    KeyWatermarkBounds.bound_of,
     "key < end",
     "key <= end",
     seeds=0,

@@ -219,7 +219,7 @@ rewriting(
     "G8",
     "a sender that joins an interval is known by what was broadcast of it before",
     HostNotices.notify,
-    "if not changed.groups <= one.groups:",
+    "if not groups <= one.groups:",
     "if False:",
     seeds=0,
     test="tests/worker/test_worker.py::test_a_sender_that_joins_is_known_by_earlier_broadcasts",

@@ -47,6 +47,18 @@ _taken_out(
     _JOINS,
 )
 
+rewriting(
+    "late-partners",
+    "G14",
+    "a join keeps records for partners that may be late",
+    IntervalJoin.__init__,
+    "self.left_span = after + allowed_lateness",
+    "self.left_span = after",
+    seeds=0,
+    test="tests/operators/test_joins.py::test_a_record_that_is_allowed_late_finds_its_partners",
+    why="no simulated join allows lateness, because its late records are diverted",
+)
+
 _taken_out(
     "values-dropped-for-waiting-records",
     "a join as of a time keeps the values that hold for records that wait",

@@ -46,7 +46,7 @@ def far_timers_overtaken() -> None:
         limit = clocks.time_in(domain)
         if key is None or not clocks.bounded or domain is not TimeDomain.EVENT_TIME:
             return limit
-        return max(limit, clocks.key_bounds.of(key))
+        return max(limit, clocks.key_bounds.bound_of(key))
 
     replace(IntervalTimers, "due_until", lambda _: due_until)
 
@@ -54,7 +54,7 @@ def far_timers_overtaken() -> None:
 @mutation("G6", "a timer that is set again or cancelled is void where it is stored")
 def unvoided_timers() -> None:
     """Changes of a timer after it was spilled have no effect on its stored copy."""
-    replace(SpilledTimers, "standing", lambda _: lambda self, rows: list(rows))
+    replace(SpilledTimers, "current_rows", lambda _: lambda self, rows: list(rows))
 
 
 @mutation(

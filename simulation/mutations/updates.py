@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.master import updating
+from millwheel.master import record_compatibility, updating
 from millwheel.master.plans import Planner
 from millwheel.sdk import migration
 from millwheel.streams import declaring
@@ -42,8 +42,8 @@ rewriting(
     "stream-types-by-name",
     "G1",
     "a stream's new type can read the records that were made before",
-    updating._streams,
-    "have_schemas(was, stream)",
+    record_compatibility.stream_difference,
+    "_have_schemas(written, read)",
     "False",
     seeds=0,
     test="tests/testing/test_update.py::test_a_stream_keeps_a_type_that_reads_its_old_records",

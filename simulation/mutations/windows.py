@@ -39,6 +39,30 @@ def sessions_apart() -> None:
     replace(SessionAggregate, "process_record", make)
 
 
+rewriting(
+    "session-revision",
+    "G14",
+    "the result of joined sessions has a larger revision than theirs",
+    SessionAggregate.process_record,
+    "revision = max([one[3] for one in joined])",
+    "revision = min([one[3] for one in joined])",
+    seeds=0,
+    test="tests/windows/test_sessions.py::test_a_late_record_joins_two_sessions_with_results",
+    why="late records of simulated sessions are diverted",
+)
+rewriting(
+    "session-purged",
+    "G14",
+    "a session that goes on is not deleted by the timer of its former end",
+    SessionAggregate.process_record,
+    "ctx.cancel_timer(_PURGE + str(begin))",
+    "pass",
+    seeds=0,
+    test="tests/windows/test_sessions.py::test_a_session_that_goes_on_is_kept_until_its_new_end",
+    why="late records of simulated sessions are diverted",
+)
+
+
 @mutation("G1", "the second phase waits for the partial results of all shards")
 def partials_unwaited() -> None:
     """A merged result is produced at once, by a timer that is due when it is set."""

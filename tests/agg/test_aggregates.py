@@ -44,6 +44,12 @@ def dear(item: Item) -> bool:
     return item.price > 5
 
 
+def in_part_ordered(pairs: set[tuple[int, Item]]) -> list[tuple[int, Item]]:
+    """By the numbers alone, if these differ."""
+    key = msgspec.msgpack.encode if len({one for one, _ in pairs}) < len(pairs) else None
+    return sorted(pairs, key=key)
+
+
 CASES: dict[str, tuple[Any, Model]] = {
     "count": (agg.count(), len),
     "count where": (agg.count(where=dear), lambda records: sum(dear(item) for _, item in records)),
@@ -68,6 +74,14 @@ CASES: dict[str, tuple[Any, Model]] = {
         lambda records: sorted((item for _, item in records), key=msgspec.msgpack.encode),
     ),
     "distinct": (agg.distinct("price"), lambda records: sorted(set(prices(records)))),
+    "distinct records": (
+        agg.distinct(),
+        lambda records: sorted({item for _, item in records}, key=msgspec.msgpack.encode),
+    ),
+    "distinct in part ordered": (
+        agg.distinct(lambda item: (item.price, item), tuple[int, Item]),
+        lambda records: in_part_ordered({(item.price, item) for _, item in records}),
+    ),
     "histogram": (
         agg.histogram("price", [2, 5]),
         lambda found: [sum(low <= one < high for one in prices(found)) for low, high in ((-99, 2), (2, 5), (5, 99))],

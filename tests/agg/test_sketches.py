@@ -131,7 +131,7 @@ def test_a_distinct_count_does_not_depend_on_the_order(found: list[int], error: 
     cut=st.integers(0, 200),
 )
 def test_sketches_of_two_errors_become_one_of_the_larger(found: list[int], errors: list[float], cut: int) -> None:
-    """Distinct counts become exactly what they would be with the larger error from the beginning."""
+    """The merged sketch equals one that had the larger error from its first value."""
     one, other = (agg.distinct("user", exact=False, error=error).bind(Call) for error in errors[:2])
     coarse = one if errors[0] > errors[1] else other
     calls = [Call(0, str(number)) for number in found]
@@ -149,7 +149,7 @@ def test_quantiles_of_two_errors_are_merged(found: list[float], cut: int) -> Non
 
 @pytest.mark.parametrize("before", [0.05, 0.02])
 def test_an_update_may_change_the_error_of_open_windows(before: float) -> None:
-    """A window that is open goes on with its own precision, and later ones have the new one."""
+    """An open window keeps its error. Windows that begin after the update have the new one."""
 
     def version(error: float) -> mw.Topology:
         topology = mw.Topology("calls")

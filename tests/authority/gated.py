@@ -15,12 +15,6 @@ from tests.faulty_store import FaultyStore
 __all__ = ["GatedAuthority", "gated_authority"]
 
 
-def _open_gate() -> asyncio.Event:
-    gate = asyncio.Event()
-    gate.set()
-    return gate
-
-
 class GatedAuthority(WatermarkServicer):
     """It hears, accepts and broadcasts while the gate for that is set."""
 
@@ -28,7 +22,9 @@ class GatedAuthority(WatermarkServicer):
         super().__init__(shell)
         self.shell = shell
         self.store = store
-        self.hearing, self.accepting, self.broadcasting = _open_gate(), _open_gate(), _open_gate()
+        self.hearing, self.accepting, self.broadcasting = gates = [asyncio.Event() for _ in range(3)]
+        for gate in gates:
+            gate.set()
         self.sequencers: dict[str, int] = {}
         """By process: what was offered."""
         self.expected: dict[str, list[str]] = {}

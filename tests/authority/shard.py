@@ -142,10 +142,9 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
     def append(self) -> bool:
         """Journal one append, if there is one, without performing its effects."""
         append = self.next_append()
-        if append is None:
-            return False
-        result_of(self.store.append(JOURNAL, append))
-        return True
+        if append is not None:
+            result_of(self.store.append(JOURNAL, append))
+        return append is not None
 
     def begin(self, effect: m.AuthorityEffect) -> m.AuthorityEvent | None:
         """What the shell does once an append is journaled."""

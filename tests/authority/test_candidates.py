@@ -201,14 +201,14 @@ async def test_one_that_comes_back_is_given_a_shard_and_values_stay() -> None:
         (zero,), (one,) = them.names(0), them.names(1)
         for name in (zero, one):
             await client.accept(name, ALL_KEYS, 1)
-            client.of(name).reports.report(said(name, 5))
+            client.client_for(name).reports.report(said(name, 5))
         async with aclosing(client.watch([zero, one])) as updates:
             known: dict[str, int] = {}
             await reaches(updates, known, **{zero.replace(".", "_"): 5, one.replace(".", "_"): 5})
             await them.start()
             await them.until(lambda served: len(set(served.values())) == 2)
-            client.of(zero).reports.report(said(zero, 7))
-            client.of(one).reports.report(said(one, 8))
+            client.client_for(zero).reports.report(said(zero, 7))
+            client.client_for(one).reports.report(said(one, 8))
             await reaches(updates, known, **{zero.replace(".", "_"): 7, one.replace(".", "_"): 8})
     assert not them.refused
 
@@ -222,11 +222,11 @@ async def test_a_watch_never_goes_back_through_kills_and_late_data() -> None:
         async with aclosing(client.watch([name])) as updates:
             known: dict[str, int] = {}
             for life in range(1, 4):
-                client.of(name).reports.report(said(name, life * 10))
+                client.client_for(name).reports.report(said(name, life * 10))
                 await reaches(updates, known, **{name.replace(".", "_"): life * 10})
                 serving = next(one for one in them.processes if one.candidate.serving)
                 await serving.kill()
-                client.of(name).reports.report(
+                client.client_for(name).reports.report(
                     said(name, life * 10 - 5)
                 )  # late data: the interval itself is held further back
                 await them.start()
@@ -243,7 +243,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
         (zombie,) = them.processes
         (name,) = them.names(0)
         await client.accept(name, ALL_KEYS, 1)
-        client.of(name).reports.report(said(name, 10))
+        client.client_for(name).reports.report(said(name, 10))
         async with aclosing(client.watch([name])) as updates:
             known: dict[str, int] = {}
             await reaches(updates, known, **{name.replace(".", "_"): 10})
@@ -255,7 +255,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             # Somebody whose sequencer only the successor knows: the zombie would take the old owner's word.
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
-            shell = zombie.candidate.of(name)
+            shell = zombie.candidate.shard_for(name)
             received = shell.broadcasts.watch([name])
             assert (await anext(received))[name].watermark == 10
             stale = said(name, 1_000)
@@ -297,7 +297,7 @@ async def test_a_candidate_whose_lease_ended_stops_and_competes_again() -> None:
         process.line.cut = True
         await them.until(lambda served: not served and not process.candidate.serving)
         with pytest.raises(RequestError, match="has no server"):
-            process.candidate.of(them.names(0)[0])
+            process.candidate.shard_for(them.names(0)[0])
         process.line.cut = False
         await them.until(lambda served: list(served.values()) == [process.address])
         assert process.candidate.serving == (0,)
@@ -337,7 +337,7 @@ async def _until_known(them: Group, served: dict[int, str]) -> None:
     process = next(one for one in them.processes if one.address == served[1])
     for _ in range(1_000):
         with pytest.raises(RequestError) as failure:
-            process.candidate.of(them.names(0)[0])
+            process.candidate.shard_for(them.names(0)[0])
         if failure.value.leader == served[0]:
             return
         await asyncio.sleep(0.01)

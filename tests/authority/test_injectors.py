@@ -226,7 +226,7 @@ def test_reacceptance_is_answered_once_idle_end_is_journaled() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 def test_reacceptance_is_answered_once_the_finish_is_journaled() -> None:
-    """What a master asks before a process is retired: nobody says its end again."""
+    """A master asks this before it retires a process. No one reports the end of that process again."""
     shard = announced("a", "b")
     assert shard.say("a", 1, MAX_TIMESTAMP, INJECTOR) == []
     token = shard.begin_accept("a", 1, INJECTOR)
@@ -277,7 +277,10 @@ def test_a_removed_injector_may_return_under_its_streams_name() -> None:
 @pytest.mark.guarantee("G4", section="6.2")
 @pytest.mark.parametrize("base", [False, True])
 def test_an_injector_of_an_earlier_incarnation_is_refused(*, base: bool) -> None:
-    """One that had finished, and went on saying so, ended the stream that came back under the name."""
+    """Regression: an injector of the former life repeated its `finish`.
+
+    That ended the stream which came back under the name.
+    """
     shard = Shard(CoreSettings(snapshot_bytes=600) if base else None)
     shard.accept("a", 3, INJECTOR)
     shard.inject("a", 3, MAX_TIMESTAMP)
@@ -313,7 +316,10 @@ def test_a_delayed_removal_restores_no_later_process(*, restarted: bool) -> None
 
 @pytest.mark.guarantee("G7", section="7.2")
 def test_a_delayed_removal_keeps_the_next_streams_expected_set() -> None:
-    """Nobody would have told it again: the first process would have spoken for all of them."""
+    """No other report brings the expected set again.
+
+    Without it, the first process alone would determine the watermark.
+    """
     shard = Shard()
     shard.accept("a", 3, INJECTOR)
     shard.remove(INJECTOR, up_to=4)
@@ -368,7 +374,7 @@ def test_what_was_removed_is_remembered_as_far_as_it_matters(*, base: bool, monk
 
 
 def test_who_removes_a_stream_without_a_name_removes_no_other() -> None:
-    """That name stood for all those that are not remembered one by one: no injector was accepted any more."""
+    """Regression: an empty name matched every life of a stream, so no injector was accepted any more."""
     shard = Shard()
     shard.remove("injector/", up_to=(1 << 64) - 1)
     shard.restart()

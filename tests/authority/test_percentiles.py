@@ -67,7 +67,7 @@ def test_the_smallest_timestamps_at_work_are_left_out() -> None:
 
 @pytest.mark.guarantee("G7", section="7.2")
 def test_nothing_at_work_is_no_infinity() -> None:
-    """Where nothing is at work time is as far as the newest record: what comes next is at work again."""
+    """If no work is pending, the percentile is the time of the newest record. The next record becomes pending work."""
     shard = Asked()
     shard.own_all([LEFT, RIGHT])
     shard.tell(LEFT, 1, 50, work(newest=80))

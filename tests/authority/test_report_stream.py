@@ -90,7 +90,7 @@ async def test_an_old_sequencers_refusal_leaves_the_reported_one_alone() -> None
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_reports_are_repeated_though_nothing_changes() -> None:
-    """An authority that has heard nothing for long takes an owner for silent."""
+    """An authority takes an owner for silent if it receives no report for long."""
     authority = Authority()
     stream = stream_to(authority, [], refresh=0.01)
     stream.start()
@@ -168,7 +168,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_a_new_stream_begins_with_every_report(served: Served) -> None:
-    """What went out on a stream that ended may be lost, and a watermark that stands still is not reported again."""
+    """A report may be lost with the stream that carried it. A watermark that does not change is not reported again."""
     await served.shell.accept(GROUP, ALL_KEYS, 1)
     opened, losing = count(1), Authority()
     losing.answers.put_nowait(RequestError(FailureCode.UNAVAILABLE, "it has ended"))

@@ -389,8 +389,8 @@ async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
 
     async with ShardedWatermarks(Apart(), on_refused=lambda _: None) as sharded:
         for number in range(5):
-            kept = sharded.of("injector/s")
-            sharded.of(f"c.{number}")
+            kept = sharded.client_for("injector/s")
+            sharded.client_for(f"c.{number}")
             sharded.keep(["injector/s", f"c.{number}"])
             assert len(sharded._clients) == 2  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
-        assert sharded.of("injector/s") is kept
+        assert sharded.client_for("injector/s") is kept

@@ -294,7 +294,10 @@ async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_an_owner_deposed_while_opening_spares_its_successor() -> None:
-    """It took the parts of a base that no head named yet for leftovers; the successor went on to name them."""
+    """Regression: the deposed owner deleted base parts as leftovers, because no head named them yet.
+
+    Its successor then named them.
+    """
     written = PartId("base", 3, 0)
 
     class Overtaken(MemoryStore):

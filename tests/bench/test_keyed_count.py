@@ -10,5 +10,5 @@ from bench.keyed_count import FORMS, measure
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_of_the_keyed_count_runs(form: str) -> None:
-    """It raises if a result is missing or wrong."""
+    """The program raises an error if a result is missing or wrong."""
     assert measure(form, 4_000, 1).value > 0

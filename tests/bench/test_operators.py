@@ -11,7 +11,7 @@ from bench.operators.turns import Compared, compare
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_operator_does_what_its_twin_by_hand_does(name: str) -> None:
-    """It raises if not."""
+    """The benchmark raises an error if results differ."""
     found = compare(PAIRS[name], 6 * CHUNK, 1)
     assert found.ratio > 0
     assert found.microseconds(by_hand=True) > 0

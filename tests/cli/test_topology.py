@@ -99,6 +99,12 @@ async def test_an_update_tells_what_it_adds_and_removes(cli: Cli) -> None:
     assert back.err == ""
 
 
+async def test_an_update_of_an_unknown_topology_exits_3(cli: Cli) -> None:
+    refused = await cli("topology", "update", GOOD)
+    assert (refused.code, refused.out) == (3, "")
+    assert "there is no topology 'sample'" in refused.err
+
+
 async def test_an_unknown_name_is_reported_with_the_nearest_exits_3(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
     found = await cli("topology", "describe", "sampel")

@@ -14,7 +14,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import subscription_pb2_grpc
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Refusing(subscription_pb2_grpc.SubscriptionServiceServicer):
@@ -65,7 +65,7 @@ async def test_a_call_that_ends_while_it_begins_reports_why(monkeypatch: pytest.
 
     monkeypatch.setattr("millwheel.client.subscription.log_call.SubscriptionServiceStub", Stub)
     add = partial(subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server, Refusing())  # type: ignore[abstract]
-    async with serving(add) as address:
+    async with LoopbackServer(add) as address:
         link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="no such cursor") as caught:
             await link.reopen(lambda: [wire.SubscribeRequest()] * 3, None)

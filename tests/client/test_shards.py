@@ -88,7 +88,7 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
         ):
             for name in ("a.1", "b.2"):
                 await client.accept(name, ALL, 1)
-                client.of(name).reports.report(report(name, 5))
+                client.client_for(name).reports.report(report(name, 5))
             async with aclosing(client.watch(["a.1", "b.2"])) as updates:
                 seen: dict[str, int] = {}
                 async for update in updates:
@@ -97,8 +97,8 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
                         break
                 assert (await client.explain("b.2")).watermark_us == 5
                 await shards.end("2")
-                client.of("a.1").reports.report(report("a.1", 6))
-                client.of("b.2").reports.report(report("b.2", 7))
+                client.client_for("a.1").reports.report(report("a.1", 6))
+                client.client_for("b.2").reports.report(report("b.2", 7))
                 with pytest.raises(RequestError, match="the low watermark authority of shard 2 cannot"):
                     await client.explain("b.2")
                 await shards.start("2", anew=True)
@@ -130,7 +130,10 @@ async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_no_connection_stays_open_to_where_a_shard_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks where the shard is while others leave its old place had a connection of its own, which nobody closed."""
+    """Regression: callers that asked for the shard while others left its old place opened a connection each.
+
+    One stayed open.
+    """
     closing = asyncio.Event()
 
     class Channel:

@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import state_pb2, state_pb2_grpc
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.sdk.errors import UsageError
 from tests.patience import patience
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Silent(state_pb2_grpc.StateServiceServicer):
@@ -44,7 +44,9 @@ def placement(address: str) -> control.GetTopologyResponse:
 
 async def test_a_worker_that_answers_for_no_key_is_asked_with_back_off() -> None:
     silent = Silent()
-    async with serving(lambda server: state_pb2_grpc.add_StateServiceServicer_to_server(silent, server)) as address:
+    async with LoopbackServer(
+        lambda server: state_pb2_grpc.add_StateServiceServicer_to_server(silent, server)
+    ) as address:
         reader = StateReader("shop/count", int, patience=0.3)
 
         async def found(name: str) -> control.GetTopologyResponse:

@@ -178,7 +178,7 @@ def test_each_settings_line_in_the_file_is_found() -> None:
 
 
 def test_values_that_no_python_type_holds_are_named_mistakes(tmp_path: Path) -> None:
-    """They ended the daemon with a traceback."""
+    """Regression: such a value ended the daemon with a traceback."""
     shown = problems(write(tmp_path, f"[worker]\nlease_seconds = {'9' * 400}\n"))
     assert "millwheel.toml:2" in shown
     assert "a finite number" in shown

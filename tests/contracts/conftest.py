@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import pytest
 
@@ -28,16 +28,11 @@ OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
 
 
-Closable = TypeVar("Closable", bound="StateStore | Coordinator")
-
-
-def _closing(
-    open_it: Callable[[Path], Closable | Awaitable[Closable]],
-) -> Callable[[Path], AbstractAsyncContextManager[Closable]]:
+def _closing(open_it: Callable[[Path], Any]) -> Callable[[Path], AbstractAsyncContextManager[Any]]:
     """Opens it for a block, and closes it."""
 
     @asynccontextmanager
-    async def opened(path: Path) -> AsyncIterator[Closable]:
+    async def opened(path: Path) -> AsyncIterator[Any]:
         found = open_it(path)
         made = await found if isinstance(found, Awaitable) else found
         yield made
@@ -61,7 +56,7 @@ class _ReopenedStore:
     """Closes the database and opens it again before every call: nothing may live in memory alone."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path / "db"
         self._one_at_a_time = asyncio.Lock()
         self._closed: StateStore | None = None
 
@@ -75,11 +70,6 @@ class _ReopenedStore:
                 return await getattr(database.store, name)(*arguments)
 
         return call
-
-
-@asynccontextmanager
-async def _reopened_store(path: Path) -> AsyncIterator[StateStore]:
-    yield cast("StateStore", _ReopenedStore(path / "db"))
 
 
 _uses = count(1)
@@ -107,7 +97,11 @@ DURABLE_STORES: dict[str, OpenStore] = {
 }
 """Those that keep everything when they are closed and opened again on the same path."""
 
-STORES = {"memory": _closing(lambda _: MemoryStore()), "embedded-reopened": _reopened_store, **DURABLE_STORES}
+STORES: dict[str, OpenStore] = {
+    "memory": _closing(lambda _: MemoryStore()),
+    "embedded-reopened": _closing(_ReopenedStore),
+    **DURABLE_STORES,
+}
 
 DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {
     "embedded": _embedded("coordinator"),

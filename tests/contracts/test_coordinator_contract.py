@@ -390,7 +390,10 @@ async def test_a_watch_from_a_compacted_revision_reports_that(
 async def test_no_lease_outlives_its_coordinator_unnoticed(
     open_coordinator: OpenCoordinator, tmp_path: Path, prefix: str
 ) -> None:
-    """Opened again, it has kept the lease with its keys or ended it with them, and gives its id to nobody else."""
+    """A coordinator that is opened again has kept the lease with its keys, or ended both.
+
+    No other lease gets its id.
+    """
     async with open_coordinator(tmp_path) as coordinator:
         lease = await coordinator.grant_lease(60)
         await put(coordinator, prefix + "bound", b"", lease)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
@@ -351,7 +352,9 @@ async def test_deleting_parts_leaves_the_others(store: StateStore, journal: str)
 # State rows.
 
 
-async def test_rows_are_read_in_the_order_asked_for(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_rows_are_read_in_the_order_asked_for(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
     await owned(store, journal, 5, commits=3)
     rows = [StateRow(b"b", 1, b"one"), StateRow(b"a", 3, b"two"), StateRow(b"a\0b", 2, b"\0"), StateRow(b"", 2, b"x")]
     await store.write_states(incarnation, journal, 5, rows)
@@ -359,11 +362,11 @@ async def test_rows_are_read_in_the_order_asked_for(store: StateStore, journal: 
     found = await store.read_states(incarnation, [b"a", b"missing", b"", b"b", b"a\0b", b"a"])
     assert found == [rows[1], None, rows[3], rows[0], rows[2], rows[1]]
     assert await store.read_states(incarnation, []) == []
-    assert await store.read_states(incarnation + "x", [b"a"]) == [None]
+    assert await store.read_states(IncarnationId(incarnation + "x"), [b"a"]) == [None]
 
 
 async def test_of_two_rows_the_larger_commit_stands_in_any_order(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=9)
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 9, b"new"), StateRow(b"l", 4, b"first")])
@@ -375,7 +378,7 @@ async def test_of_two_rows_the_larger_commit_stands_in_any_order(
 
 
 async def test_of_two_rows_in_one_call_the_larger_commit_stands(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=9)
     rows = [StateRow(b"k", commit, b"%d" % commit) for commit in (2, 7, 4)]
@@ -383,7 +386,9 @@ async def test_of_two_rows_in_one_call_the_larger_commit_stands(
     assert await store.read_states(incarnation, [b"k"]) == [rows[1]]
 
 
-async def test_two_flushes_in_flight_leave_the_newer_row(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_two_flushes_in_flight_leave_the_newer_row(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
     await owned(store, journal, 5, commits=9)
     keys = [b"%d" % number for number in range(1500)]
     newer = [StateRow(key, 9, b"newer") for key in keys]
@@ -396,7 +401,7 @@ async def test_two_flushes_in_flight_leave_the_newer_row(store: StateStore, jour
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_zombies_late_flush_never_replaces_its_successors_rows(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=3)
     await store.fence(journal, 6)
@@ -410,7 +415,7 @@ async def test_a_zombies_late_flush_never_replaces_its_successors_rows(
 
 
 async def test_a_replay_never_replaces_its_predecessors_newer_row(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=8)
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 8, b"newest")])
@@ -423,7 +428,9 @@ async def test_a_replay_never_replaces_its_predecessors_newer_row(
 
 
 @pytest.mark.guarantee("G11")
-async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_a_childs_rows_stand_over_its_sealed_parents(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
     child = journal + "-child"
     await owned(store, journal, 5, commits=8)
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 6, b"parent"), StateRow(b"l", 8, b"parent")])
@@ -439,7 +446,9 @@ async def test_a_childs_rows_stand_over_its_sealed_parents(store: StateStore, jo
     assert found == [StateRow(b"k", 7, b"replayed"), StateRow(b"l", 8, b"parent"), StateRow(b"m", 9, b"child")]
 
 
-async def test_an_emptied_row_reads_as_absent_and_stays_so(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_an_emptied_row_reads_as_absent_and_stays_so(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
     await owned(store, journal, 5, commits=9)
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 4, b"state")])
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 7, b"")])
@@ -454,12 +463,16 @@ async def test_an_emptied_row_reads_as_absent_and_stays_so(store: StateStore, jo
     assert await store.scan_states(incarnation, ALL_KEYS, None, 9) == [StateRow(b"k", 10, b"again")]
 
 
-async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_a_scan_goes_through_an_interval_in_key_order(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
     await owned(store, journal, 5, commits=1)
     keys = [b"", b"a", b"a\0", b"aa", b"b", b"b\xff", b"c", b"\xff\xff"]
     rows = [StateRow(key, 1, b"of " + key) for key in keys]
     await store.write_states(incarnation, journal, 5, rows[::-1])
-    await store.write_states(incarnation + "x", journal, 5, [StateRow(b"b", 1, b"of another incarnation")])
+    await store.write_states(
+        IncarnationId(incarnation + "x"), journal, 5, [StateRow(b"b", 1, b"of another incarnation")]
+    )
 
     async def scan(interval: KeyInterval, after: bytes | None, limit: int) -> list[bytes]:
         return [row.key for row in await store.scan_states(incarnation, interval, after, limit)]
@@ -475,7 +488,7 @@ async def test_a_scan_goes_through_an_interval_in_key_order(store: StateStore, j
 
 
 async def test_a_scan_skips_emptied_rows_and_still_fills_its_page(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=1)
     rows = [StateRow(b"%03d" % number, 1, b"x" if number % 10 == 0 else b"") for number in range(100)]
@@ -489,7 +502,7 @@ async def test_a_scan_skips_emptied_rows_and_still_fills_its_page(
     assert len(await store.scan_states(incarnation, ALL_KEYS, b"030", 100)) == 6
 
 
-async def test_many_rows_are_written_at_once(store: StateStore, journal: str, incarnation: str) -> None:
+async def test_many_rows_are_written_at_once(store: StateStore, journal: str, incarnation: IncarnationId) -> None:
     await owned(store, journal, 5, commits=1)
     rows = [StateRow(b"%06d" % number, 1, b"value %d" % number) for number in range(3000)]
     await store.write_states(incarnation, journal, 5, rows)
@@ -497,14 +510,14 @@ async def test_many_rows_are_written_at_once(store: StateStore, journal: str, in
 
 
 async def test_a_dropped_computation_leaves_its_neighbours_alone(
-    store: StateStore, journal: str, incarnation: str
+    store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:
     await owned(store, journal, 5, commits=1)
     for name in (incarnation, incarnation + "0"):
-        await store.write_states(name, journal, 5, [StateRow(b"k", 1, b"v")])
+        await store.write_states(IncarnationId(name), journal, 5, [StateRow(b"k", 1, b"v")])
     await store.drop_incarnation(incarnation)
     assert await store.read_states(incarnation, [b"k"]) == [None]
-    assert await store.read_states(incarnation + "0", [b"k"]) == [StateRow(b"k", 1, b"v")]
+    assert await store.read_states(IncarnationId(incarnation + "0"), [b"k"]) == [StateRow(b"k", 1, b"v")]
 
 
 # Closing, and opening again.
@@ -521,7 +534,7 @@ async def test_a_closed_store_is_unavailable(store: StateStore, journal: str) ->
 
 @pytest.mark.guarantee("G1")
 async def test_what_was_acknowledged_is_there_after_opening_again(
-    open_store: OpenStore, tmp_path: Path, journal: str, incarnation: str
+    open_store: OpenStore, tmp_path: Path, journal: str, incarnation: IncarnationId
 ) -> None:
     part = PartId("timers", 5, 2)
     rows = [StateRow(b"k", 3, b"state"), StateRow(b"l", 3, b"")]

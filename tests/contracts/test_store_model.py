@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
@@ -141,7 +142,7 @@ class Competition(RuleBasedStateMachine):
         if deposed:
             # That an emptied row was not taken could not be seen.
             rows = [row for row in rows if row.blob]
-        self.call(self.store.write_states(self.incarnation, self.name, sequencer, rows))
+        self.call(self.store.write_states(IncarnationId(self.incarnation), self.name, sequencer, rows))
         if deposed:
             rows = self._taken(rows)
         for row in rows:
@@ -150,7 +151,7 @@ class Competition(RuleBasedStateMachine):
 
     def _taken(self, rows: list[StateRow]) -> list[StateRow]:
         """What the store took of a deposed owner's rows: it may, as they are true or older."""
-        stored = self.call(self.store.read_states(self.incarnation, [row.key for row in rows]))
+        stored = self.call(self.store.read_states(IncarnationId(self.incarnation), [row.key for row in rows]))
         return [row for row, found in zip(rows, stored, strict=True) if found == row]
 
     def _agrees(self, row: StateRow) -> bool:
@@ -169,8 +170,8 @@ class Competition(RuleBasedStateMachine):
     @invariant()
     def rows_agree(self) -> None:
         kept = [row for _, row in sorted(self.model.rows.items()) if row.blob]
-        assert self.call(self.store.scan_states(self.incarnation, ALL_KEYS, None, 100)) == kept
-        found = self.call(self.store.read_states(self.incarnation, sorted(self.model.rows)))
+        assert self.call(self.store.scan_states(IncarnationId(self.incarnation), ALL_KEYS, None, 100)) == kept
+        found = self.call(self.store.read_states(IncarnationId(self.incarnation), sorted(self.model.rows)))
         assert [row for row in found if row is not None] == kept
 
 

@@ -206,7 +206,7 @@ async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) 
 
 @pytest.mark.paper(section="7.1")
 async def test_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: Path) -> None:
-    """Its holder acted on until the limit for calls was over, and then for as long again, to revoke the lease."""
+    """Regression: the holder acted until the deadline of the call, and then again as long, to revoke the lease."""
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:
         settings = EtcdSettings((proxy.address,), prefix=f"etcd{tmp_path}/", timeout=patience(30))
@@ -220,7 +220,10 @@ async def test_a_lease_ends_for_its_holder_while_etcd_does_not_answer(tmp_path: 
 
 @pytest.mark.paper(section="7.1")
 async def test_a_holder_that_wakes_too_late_stops_before_any_call(tmp_path: Path) -> None:
-    """Its lease ended while it slept. It acted on until etcd answered, or the limit for calls was over."""
+    """Regression: the lease ended while its holder slept.
+
+    The holder acted until etcd answered or the deadline passed.
+    """
     now = 1_000.0
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:

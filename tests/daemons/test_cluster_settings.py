@@ -77,7 +77,10 @@ async def test_a_cluster_of_a_format_that_is_unknown_is_refused(settings_format:
 
 
 async def test_a_setting_raises_the_format_and_lowers_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a version with a newer format does it. What a still newer one has stored beside it stays."""
+    """The test writes what a version with a newer format would write.
+
+    Fields that a still newer version has stored stay.
+    """
     coordinator = MemoryCoordinator()
     await store(coordinator, NEWEST_FORMAT, UNKNOWN_FIELD)
     monkeypatch.setattr(cluster_settings, "NEWEST_FORMAT", NEWER)

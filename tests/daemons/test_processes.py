@@ -63,7 +63,10 @@ async def _services(address: str) -> set[str]:
 
 
 async def test_what_is_not_there_yet_is_waited_for_and_named(tmp_path: Path) -> None:
-    """The database is another process's at first: the master says so, answers, and goes on by itself."""
+    """At first another process has the database.
+
+    The master reports that, answers calls, and starts when the database is free.
+    """
     database = await EmbeddedDatabase.open(tmp_path / "db")
     try:
         async with DaemonProcess("master", tmp_path / "log", embedded(tmp_path)) as master:
@@ -102,7 +105,7 @@ async def test_a_worker_registers_and_its_registration_goes_with_it(tmp_path: Pa
 
 
 async def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
-    """Its end takes long: one of its processes stands still."""
+    """The first signal cannot end the daemon soon, because one of its processes is suspended."""
     settings = {"worker.processes": 2, "worker.id": "w", "coordinator.endpoints": "127.0.0.1:1"}
     async with DaemonProcess("worker", tmp_path / "log", settings) as daemon:
         for index in range(2):
@@ -140,7 +143,7 @@ async def test_a_daemon_that_cannot_start_exits_with_reason_and_code(
 
 
 async def test_a_many_process_worker_dies_whole_and_restarts_parts(tmp_path: Path) -> None:
-    """The store and coordinator are not there: what is shown is the processes."""
+    """The store and the coordinator are absent, so only the processes are tested."""
     settings = {"worker.processes": 2, "worker.id": "w", "coordinator.endpoints": "127.0.0.1:1"}
     async with DaemonProcess("worker", tmp_path / "log", settings) as daemon:
         first = await daemon.line("process 0 runs")

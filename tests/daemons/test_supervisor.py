@@ -26,7 +26,7 @@ def python(code: str) -> Sequence[str]:
 
 
 async def test_a_process_that_the_cluster_refuses_ends_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was restarted for ever: two daemons had one worker.id, for example."""
+    """Regression: the process was restarted for ever, for example when two daemons had one worker.id."""
     monkeypatch.setattr(supervisor, "_RETRY_BACKOFF", Backoff(0.01, 0.01))
     commands = {0: python(SERVE), 1: python("exit(6)")}
     stop = asyncio.Event()

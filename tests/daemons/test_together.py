@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-import millwheel as mw
 from millwheel.client.control import ControlClient
-from millwheel.client.injector import Injector
-from millwheel.client.subscription import From, Subscription
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import injector_group
@@ -20,28 +15,14 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import use_tls
 from tests.daemons.together import Together, together
-from tests.patience import patience
+from tests.faults import program
+from tests.faults.load import Load, verified
+from tests.patience import patience, until
 from tests.submitting import submit_copy
-from tests.system import counting as counting_module
-from tests.system.counting import WINDOW, Load, WindowCount, counting
 
 _HERE = Path(__file__).parents[1] / "rpc" / "certificates"
 CERTIFICATES = (_HERE / "one-ca.pem", _HERE / "one.pem", _HERE / "one.key")
-RECORDS = 6_000
 CHUNK = 500
-
-
-async def feed(cluster: Together, load: Load, accidents: dict[int, str]) -> None:
-    """Send everything, with an accident after some chunks."""
-    async with Injector("events", address=cluster.address, process="feeder", topology=counting) as injector:
-        records = list(islice(load.records(), RECORDS))
-        for start in range(0, RECORDS, CHUNK):
-            chunk = records[start : start + CHUNK]
-            await injector.send_many([event for event, _ in chunk], [timestamp for _, timestamp in chunk])
-            await injector.advance(mw.Timestamp((start + CHUNK) * load.spacing - WINDOW))
-            if accident := accidents.get(start // CHUNK):
-                await befall(cluster, accident)
-        await injector.finish()
 
 
 async def befall(cluster: Together, accident: str) -> None:
@@ -60,19 +41,27 @@ async def befall(cluster: Together, accident: str) -> None:
 
 @pytest.mark.guarantee("G1", "G8", section="7")
 async def test_results_are_right_while_daemons_come_and_go(tmp_path: Path) -> None:
-    loaded = Load(seed=5)
     async with together(tmp_path) as cluster:
-        await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
-        accidents = {2: "worker", 5: "master", 8: "authority"}
-        assert await _results(cluster, loaded, accidents) == loaded.expected(RECORDS)
+        await submit_copy(cluster.address, program.__file__, "faults", tmp_path)
+        async with verified(cluster.address, tmp_path, seed=5) as load:
+            for accident in ("worker", "master", "authority"):
+                await _more(load)
+                await befall(cluster, accident)
+            await _more(load)
+
+
+async def _more(load: Load) -> None:
+    """Wait until it has sent some more, and windows of it are closed."""
+    sent, windows = load.sent.total() + CHUNK, load.received["windows"]
+    await until(lambda: load.sent.total() > sent and load.received["windows"] > windows, patience(50))
 
 
 async def test_with_tls_all_show_certificates_and_results_are_the_same(tmp_path: Path) -> None:
     tls = {f"rpc.tls_{name}": str(path) for name, path in zip(("ca", "cert", "key"), CERTIFICATES, strict=True)}
-    loaded = Load(seed=6)
     async with together(tmp_path, tls) as cluster:
-        await submit_copy(cluster.address, counting_module.__file__, "counting", tmp_path)
-        assert await _results(cluster, loaded, {}) == loaded.expected(RECORDS)
+        await submit_copy(cluster.address, program.__file__, "faults", tmp_path)
+        async with verified(cluster.address, tmp_path, seed=6) as load:
+            await _more(load)
         await _explained(cluster)
         use_tls(None)
         async with ControlClient(cluster.address) as stranger:
@@ -83,35 +72,14 @@ async def test_with_tls_all_show_certificates_and_results_are_the_same(tmp_path:
 async def _explained(cluster: Together) -> None:
     """A master tells what the authority's shards know."""
     async with ControlClient(cluster.address, patience=20.0) as client:
-        record = (await client.get_topology("counting")).topology
+        record = (await client.get_topology("faults")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
-        computations = (record.incarnations["counter"], record.incarnations["adder"])
-        for sender in (*computations, injector_group("counting/events")):
+        computations = (record.incarnations["numberer"], record.incarnations["adder"])
+        for sender in (*computations, injector_group("faults/events")):
             async with asyncio.timeout(patience(20)):
                 while (await authority.explain(sender)).watermark_us < MAX_TIMESTAMP:  # noqa: ASYNC110 only asking tells
                     await asyncio.sleep(0.05)
         await authority.close()
-
-
-async def _results(cluster: Together, loaded: Load, accidents: dict[int, str]) -> Counter[WindowCount]:
-    found: Counter[WindowCount] = Counter()
-    async with (
-        Subscription(
-            "windows",
-            cursor="test",
-            start=From.OLDEST,
-            record_type=WindowCount,
-            address=cluster.address,
-            until_end=True,
-        ) as subscription,
-        asyncio.timeout(patience(50)),
-        asyncio.TaskGroup() as group,
-    ):
-        group.create_task(feed(cluster, loaded, accidents))
-        async for batch in subscription:
-            found.update(batch.values)
-    assert subscription.watermark == MAX_TIMESTAMP
-    return found
 
 
 async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:

@@ -25,7 +25,10 @@ from tests.patience import patience, until
 async def test_a_worker_that_cannot_read_a_topology_gets_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It registered, ran nothing, and was given what others, who know the record from before, can go on with."""
+    """Regression: the worker registered and ran nothing.
+
+    It was given intervals that workers with the record in memory can run.
+    """
     monkeypatch.setattr(startup, "_RETRY_BACKOFF", Backoff(0.05, 0.05))
     coordinator, key = MemoryCoordinator(), topology_key("words")
     await coordinator.transact((), [Put(key, b"\xff")])

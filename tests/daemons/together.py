@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 from deploy.local.child import free_ports
@@ -47,16 +47,15 @@ class Running:
         assert self._task is not None
         if self._task.done():
             self._task.result()
-        try:
+        with suppress(Exception):
             return await is_serving(self.address)
-        except Exception:
-            return False
+        return False
 
     async def stop(self) -> None:
         """Notify it to stop, and wait until it has."""
         self._stop.set()
-        if self._task is not None:
-            task, self._task = self._task, None
+        task, self._task = self._task, None
+        if task is not None:
             await task
 
 

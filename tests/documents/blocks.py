@@ -48,8 +48,7 @@ class Command:
 
 def pages() -> list[Path]:
     """Every page that a user reads."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    return sorted(found)
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 
 
 def blocks_of(page: Path) -> list[Block]:
@@ -65,13 +64,6 @@ def blocks_of(page: Path) -> list[Block]:
 
 def commands_of(block: Block) -> Iterator[Command]:
     """What a console block has a reader type, and what it shows in answer."""
-    text, shown = "", list[str]()
-    for line in block.code.splitlines():
-        if line.startswith("$ "):
-            if text:
-                yield Command(text, tuple(shown))
-            text, shown = _COMMENT.sub("", line[2:]).strip(), []
-        elif line.strip():
-            shown.append(line.strip())
-    if text:
-        yield Command(text, tuple(shown))
+    for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
+        typed, *shown = filter(None, map(str.strip, part.splitlines()))
+        yield Command(_COMMENT.sub("", typed).strip(), tuple(shown))

@@ -15,6 +15,7 @@ import types
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,13 @@ class Reader:
 
     def __init__(self, place: Path, python: Path = Path(sys.executable)) -> None:
         self.place = place
-        self._python = python
         self._port = str(free_ports(1)[0])
         self._page = types.ModuleType("page")
         self._groups: list[int] = []
         self._imported: list[str] = []
         self._commands = 0
+        path = f"{python.parent}:{os.environ.get('PATH', '')}"
+        self._more = {"NO_COLOR": "1", "COLUMNS": "200", "PATH": path}
 
     def __enter__(self) -> Reader:
         self._surroundings = pytest.MonkeyPatch()
@@ -91,14 +93,8 @@ class Reader:
         log = self.place / f".command-{self._commands}"
         with log.open("wb") as output:
             # In a group of its own, which what it leaves in the background stays in.
-            shell = subprocess.Popen(
-                ["bash", "-ec", text],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=self._environment(),
-            )
+            how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
+            shell = subprocess.Popen(["bash", "-ec", text], stdout=output, env={**os.environ, **self._more}, **how)
         self._groups.append(shell.pid)
         try:
             code = shell.wait(_SECONDS)
@@ -108,7 +104,3 @@ class Reader:
         assert code == 0, f"{block}: `{text}` ended with {code}: {printed}"
         for line in command.shown:
             assert " ".join(line.split()) in " ".join(printed.split()), f"{block}: `{text}` printed: {printed}"
-
-    def _environment(self) -> dict[str, str]:
-        path = f"{self._python.parent}:{os.environ.get('PATH', '')}"
-        return {**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "PATH": path}

@@ -36,24 +36,17 @@ class Fault:
         return asynccontextmanager(self.accident)(cluster)
 
 
-async def _killed(role: str, cluster: Cluster) -> AsyncIterator[str]:
-    """SIGKILL. A daemon is started again by its service manager, all else when the fault is mended."""
+async def _struck(role: str, how: str, cluster: Cluster) -> AsyncIterator[str]:
+    """Killed by SIGKILL: a daemon is started again by its service manager, all else when the fault is mended.
+
+    Paused by SIGSTOP, until SIGCONT in the end: it goes on as if nothing had been, and others have its place.
+    """
     one = await cluster.victim(role)
-    one.kill()
+    (one.kill if how == "killed" else one.pause)()
     try:
         yield one.name
     finally:
-        await asyncio.to_thread(one.start)
-
-
-async def _paused(role: str, cluster: Cluster) -> AsyncIterator[str]:
-    """SIGSTOP, and SIGCONT in the end: it goes on as if nothing had been, and others have its place."""
-    one = await cluster.victim(role)
-    one.pause()
-    try:
-        yield one.name
-    finally:
-        one.resume()
+        await asyncio.to_thread(one.start if how == "killed" else one.resume)
 
 
 async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
@@ -112,19 +105,22 @@ async def _stepped(role: str, seconds: float, cluster: Cluster) -> AsyncIterator
         cluster.clocks.step(address, 0)
 
 
+_TIMES: Final = {
+    "worker": (2, _PAST_LEASE),
+    "leading master": (2, 8),
+    "standby master": (2, 8),
+    "authority": (2, 8),
+    "etcd": (5, 8),
+    "cassandra": (5, _PAST_LEASE),
+}
+"""By role, for how many seconds it is killed and paused."""
+
 FAULTS: Final = (
-    Fault("worker-killed", 2, partial(_killed, "worker")),
-    Fault("worker-paused", _PAST_LEASE, partial(_paused, "worker")),
-    Fault("master-leading-killed", 2, partial(_killed, "leading master")),
-    Fault("master-leading-paused", 8, partial(_paused, "leading master")),
-    Fault("master-standby-killed", 2, partial(_killed, "standby master")),
-    Fault("master-standby-paused", 8, partial(_paused, "standby master")),
-    Fault("authority-killed", 2, partial(_killed, "authority")),
-    Fault("authority-paused", 8, partial(_paused, "authority")),
-    Fault("etcd-killed", 5, partial(_killed, "etcd")),
-    Fault("etcd-paused", 8, partial(_paused, "etcd")),
-    Fault("cassandra-killed", 5, partial(_killed, "cassandra")),
-    Fault("cassandra-paused", _PAST_LEASE, partial(_paused, "cassandra")),
+    *(
+        Fault(f"{'-'.join(reversed(role.split()))}-{how}", lasts, partial(_struck, role, how))
+        for role, times in _TIMES.items()
+        for how, lasts in zip(("killed", "paused"), times, strict=True)
+    ),
     Fault("cassandra-disk-full", 10, _disk_full),
     *(
         Fault(f"cut-worker-{role}", _PAST_LEASE, partial(_parted, f"{role} *", None))

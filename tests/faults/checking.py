@@ -8,14 +8,14 @@ and give nothing again that was ACKed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck, Subscribed
-from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Passed, Rung, Total, WindowCount
+from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Rung, WindowCount
 
 __all__ = ["Checker", "Violation", "check"]
 
@@ -60,13 +60,6 @@ class Checker:
         self._bells: set[tuple[str, int]] = set()
         self._clocks_wrong_until = 0
         self._last = 0
-        self._takers: dict[type, Callable[[Any, int], None]] = {
-            Numbered: self._numbered,
-            WindowCount: self._window,
-            Rung: self._rung,
-            Total: self._total,
-            Passed: self._passed,
-        }
 
     def take(self, event: Event) -> None:
         """One event, in the order of time."""
@@ -93,47 +86,37 @@ class Checker:
         self.violations.append(Violation(kind, at, text))
 
     def _received(self, event: Received) -> None:
-        kind_of = STREAMS[event.stream]
-        values = [msgspec.convert(value, kind_of) for value in event.values]
         cursor = self._cursors[event.stream]
-        for offset, value in enumerate(values, event.first):
+        for offset, fields in enumerate(event.values, event.first):
+            value = msgspec.convert(fields, STREAMS[event.stream])
             wrong = cursor.take(offset, value)
             if wrong is None:
-                self._takers[kind_of](value, event.at)
+                self._taken(event.stream, value, event.at)
             elif wrong:
                 self._bad(wrong, event.at, f"offset {offset} of {event.stream}: {value}")
 
     # What each stream may hold.
 
-    def _came_once(self, stream: str, source: str, position: int, key: str, group: str, at: int) -> None:
-        """``key`` or ``group``: empty where the stream does not say."""
-        record, text = (source, position), f"record {position} of {source} in {stream}"
+    def _taken(self, stream: str, value: Any, at: int) -> None:
+        if isinstance(value, WindowCount):
+            self._window(value, at)
+        elif isinstance(value, Rung):
+            self._rung(value, at)
+        else:
+            self._record(stream, value, at)
+
+    def _record(self, stream: str, value: Numbered, at: int) -> None:
+        record, text = (value.source, value.position), f"record {value.position} of {value.source} in {stream}"
         sent = self._sent.get(record)
         if sent is None:
             self._bad("invented", at, text)
-            return
-        if record in self._came[stream]:
-            self._bad("repeated", at, text)
+        elif (value.key, value.group) != sent[:2]:
+            self._bad("wrong", at, f"{text} has key and group {value.key, value.group}, and was sent with {sent[:2]}")
+        name = value.group if stream == "totals" else value.key
+        self._numbers[stream, name][value.number] += 1
+        if record in self._came[stream] or self._numbers[stream, name][value.number] > 1:
+            self._bad("repeated", at, f"{text}, as number {value.number} of {name}")
         self._came[stream].add(record)
-        if (key and key != sent[0]) or group != sent[1]:
-            self._bad("wrong", at, f"{text}: it was sent with key {sent[0]} and group {sent[1]}, not {key} and {group}")
-
-    def _count(self, stream: str, name: str, number: int, at: int) -> None:
-        numbers = self._numbers[stream, name]
-        numbers[number] += 1
-        if numbers[number] > 1:
-            self._bad("repeated", at, f"number {number} of {name} in {stream}")
-
-    def _numbered(self, value: Numbered, at: int) -> None:
-        self._came_once("numbered", value.source, value.position, value.key, value.group, at)
-        self._count("numbered", value.key, value.number, at)
-
-    def _total(self, value: Total, at: int) -> None:
-        self._came_once("totals", value.source, value.position, "", value.group, at)
-        self._count("totals", value.group, value.number, at)
-
-    def _passed(self, value: Passed, at: int) -> None:
-        self._came_once("passed", value.source, value.position, "", value.group, at)
 
     def _window(self, value: WindowCount, at: int) -> None:
         if (value.key, value.end) in self._windows:
@@ -159,9 +142,9 @@ class Checker:
     def finish(self) -> list[Violation]:
         """Nothing comes any more."""
         for stream in ("numbered", "totals", "passed"):
-            for (source, position), (_, _, _, at) in self._sent.items():
-                if (source, position) not in self._came[stream]:
-                    self._bad("lost", at, f"record {position} of {source} in {stream}")
+            for source, position in sorted(self._sent.keys() - self._came[stream]):
+                at = self._sent[source, position][3]
+                self._bad("lost", at, f"record {position} of {source} in {stream}")
         for (stream, name), numbers in self._numbers.items():
             gaps = sorted(set(range(1, max(numbers) + 1)) - numbers.keys())
             if gaps:
@@ -189,11 +172,10 @@ class Checker:
                 self._bad("lost", self._last, f"windows of {key} are numbered {[one.order for one in windows][:9]} …")
 
     def _finish_bells(self) -> None:
-        for (stream, key), numbers in self._numbers.items():
-            if stream == "numbered":
-                for number in range(BELL, max(numbers) + 1, BELL):
-                    if (key, number) not in self._bells:
-                        self._bad("lost", self._last, f"bell {number} of {key}")
+        most = {key: max(numbers) for (stream, key), numbers in self._numbers.items() if stream == "numbered"}
+        due = {(key, number) for key, last in most.items() for number in range(BELL, last + 1, BELL)}
+        for key, number in sorted(due - self._bells):
+            self._bad("lost", self._last, f"bell {number} of {key}")
 
 
 class _Cursor:

@@ -21,16 +21,15 @@ from deploy.local.etcd import EtcdCluster
 from millwheel.client.control import ControlClient
 from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 from tests.disks import small_disk
-from tests.faults import program
 from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
 from tests.patience import until
-from tests.submitting import submit_copy
 
-__all__ = ["Cluster", "cluster", "etcd_status"]
+__all__ = ["PATIENCE", "Cluster", "cluster", "etcd_status"]
 
 _NAME: Final = "faults"
-_PATIENCE: Final = 60.0
+PATIENCE: Final = 60.0
+"""Seconds that whatever is asked for may take."""
 _MORE: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n\n[master]\n'
 
 
@@ -59,25 +58,16 @@ class Cluster:
     client: ControlClient
     disk: Path | None
 
-    @property
-    def address(self) -> str:
-        """The masters, for clients."""
-        return self.daemons.address
-
     def pids(self) -> dict[str, int]:
         """Of all processes that run, by name."""
         found = {name: process.pid for name, process in self.daemons.services.processes.items() if process.is_running}
         found |= {f"etcd {number}": one.pid for number, one in enumerate(self.etcd.members, 1) if one.is_running}
         return found | {f"cassandra {number}": one.pid for number, one in enumerate(self.cassandra.nodes, 1)}
 
-    async def submit(self) -> None:
-        """Run the topology of the load."""
-        await submit_copy(self.address, program.__file__, "faults", self.place, _PATIENCE)
-
     async def victim(self, role: str) -> Victim:
         """The process that has this role now."""
         if role == "etcd":
-            etcd, number = self.etcd, (await until(self._leading_member, _PATIENCE, every=0.2)) - 1
+            etcd, number = self.etcd, (await until(self._leading_member, PATIENCE, every=0.2)) - 1
             calls = [partial(call, number) for call in (etcd.kill, etcd.start, etcd.pause, etcd.resume)]
             return Victim(f"etcd {number + 1}, which led", *calls)
         if role == "cassandra":
@@ -95,7 +85,7 @@ class Cluster:
             owned = Counter(one.interval.owner.worker_id for one in found if one.interval.HasField("owner"))
             return max(owned, key=lambda name: owned[name]).replace("-", " ").removesuffix(".0")
         if role == "authority":
-            record = await until(self._first_shard, _PATIENCE, every=0.2)
+            record = await until(self._first_shard, PATIENCE, every=0.2)
             return self._named(record.endpoint.address)
         await self.client.list_topologies()
         leading = self._named(self.client.address)
@@ -123,10 +113,6 @@ class Cluster:
         """The daemon there. Clients get other hosts, with the same ports."""
         ports = {one.rpartition(":")[2]: name for name, one in self.daemons.addresses.items()}
         return ports[address.rpartition(":")[2]]
-
-    async def settled(self) -> None:
-        """Return when all are there."""
-        await until(self.all_there, _PATIENCE, every=0.2)
 
 
 def etcd_status(endpoint: str) -> dict[str, Any]:
@@ -171,7 +157,7 @@ async def cluster(
             say(f"starting Cassandra ({nodes} {'node' if nodes == 1 else 'nodes'}) and etcd ({members})")
             async with etcd, cassandra:
                 say(f"starting {', '.join(daemons.services.processes)}")
-                async with daemons, ControlClient(daemons.address, patience=_PATIENCE) as client:
+                async with daemons, ControlClient(daemons.address, patience=PATIENCE) as client:
                     yield Cluster(place, etcd, cassandra, daemons, links, clocks, client, mounted)
 
 

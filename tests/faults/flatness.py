@@ -14,14 +14,7 @@ from typing import Final
 
 __all__ = ["FLOORS", "Verdict", "judge", "kind_of"]
 
-FLOORS: Final = {
-    "memory_mb": 16.0,
-    "descriptors": 8.0,
-    "threads": 4.0,
-    "tasks": 16.0,
-    "db_mb": 4.0,
-    "data_mb": 96.0,
-}
+FLOORS: Final = {"memory_mb": 16.0, "descriptors": 8.0, "threads": 4.0, "tasks": 16.0, "db_mb": 4.0, "data_mb": 96.0}
 """By kind of figure. Cassandra's data: what may be written out, and not be compacted yet."""
 _CASSANDRA: Final = {**FLOORS, "memory_mb": 64.0, "descriptors": 64.0, "threads": 24.0}
 """Its heap fills up as its collector sees fit, its pools as there is work; tables that wait for compaction are open."""

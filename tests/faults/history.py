@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
+__all__ = ["Acked", "Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
 
 
 class _Happened(msgspec.Struct, tag_field="what", tag=str.lower, frozen=True):
@@ -30,6 +30,13 @@ class Advanced(_Happened, frozen=True):
 
     source: str
     watermark: int | None
+
+
+class Acked(_Happened, frozen=True):
+    """All records of a source below ``position`` are ACKed."""
+
+    source: str
+    position: int
 
 
 class Subscribed(_Happened, frozen=True):
@@ -62,15 +69,15 @@ class Mended(_Happened, frozen=True):
     recovered: bool
 
 
-Event: TypeAlias = Sent | Advanced | Subscribed | Received | Struck | Mended
+Event: TypeAlias = Sent | Advanced | Acked | Subscribed | Received | Struck | Mended
 
 
 class History:
-    """Written as it happens; ``async with`` is not needed: it is closed by :meth:`close`."""
+    """Written as it happens, behind what is there, and whole if this process is killed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("wb")
+        self._file = path.open("ab", buffering=0)
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, event: Event) -> None:

@@ -1,35 +1,42 @@
-"""A steady load that verifies itself: sources send what can be known, subscribers write down what they get."""
+"""A steady load that verifies itself: sources send what can be known, subscribers write down what they get.
+
+``python -m tests.faults.load ADDRESS SEED PLACE`` is a source of its own process, which may be killed and run again. It
+sends until there is ``PLACE/stop``. Its history, ``PLACE/source.jsonl``, tells its next life what was not ACKed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import Counter
-from typing import Final
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
+from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.subscription import From, Subscription
-from tests.faults.history import Advanced, History, Received, Sent, Subscribed
+from tests.faults.checking import check
+from tests.faults.history import Acked, Advanced, History, Received, Sent, Subscribed, read
 from tests.faults.history import Event as Happened
 from tests.faults.program import STREAMS, Event, faults
 from tests.faults.progress import Progress
+from tests.patience import patience, until
 
-__all__ = ["Load", "names", "wall_micros"]
+__all__ = ["CUTS", "Load", "verified", "wall_micros"]
 
-_SOURCES: Final = ("left", "right")
-_CHUNK: Final = 8
-_PAUSE: Final = 0.25
 _KEYS: Final = 24
 _GROUPS: Final = 6
 _INITIALS: Final = "Ak\u00e9"
 """What names begin with: of three intervals that share the keys evenly, each has one of these."""
 _LATENESS: Final = 400_000
 """Microseconds by which records are out of order, at most."""
-_LIVES: Final = 20.0
-"""Seconds after which a subscriber gives way to the next."""
 _PATIENCE: Final = 600.0
 
 
@@ -38,21 +45,26 @@ def wall_micros() -> int:
     return time.time_ns() // 1_000
 
 
+@dataclass
 class Load:
-    """Sources and subscribers, each a task of :meth:`run`, which ends when all streams have."""
+    """Sources and subscribers: see :meth:`flowing`."""
 
-    def __init__(self, address: str, history: History, seed: int) -> None:
-        self._progress = Progress()
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-        self._address = address
-        self._history = history
-        self._seed = seed
-        self._enough = asyncio.Event()
-
-    def stop(self) -> None:
-        """Send nothing any more, and end when everything has come."""
-        self._enough.set()
+    address: str
+    history: History
+    seed: int
+    sources: Collection[str] = ("left", "right")
+    streams: Collection[str] = tuple(STREAMS)
+    _: KW_ONLY
+    chunk: int = 8
+    """Records that a source sends at once."""
+    pause: float = 0.25
+    """Seconds from a source's chunk to the next, about."""
+    lives: float = 20.0
+    """Seconds after which a subscriber gives way to the next."""
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+    _progress: Progress = field(default_factory=Progress)
+    _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def lag(self) -> float:
         """For how many seconds what is waited for longest has been under way."""
@@ -63,57 +75,73 @@ class Load:
         """What is waited for."""
         return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
-    async def run(self) -> None:
-        """Send and receive."""
+    @asynccontextmanager
+    async def flowing(self, patience: float, before: Sequence[Happened] = ()) -> AsyncIterator[list[str]]:
+        """It sends as long as the block lasts. Then it waits for the ends of all streams; if they do not come within
+        ``patience`` seconds, what the block has says so. ``before``: history of sources that were cut off."""
+        missed: list[str] = []
         async with asyncio.TaskGroup() as group:
-            for stream in STREAMS:
-                group.create_task(self._read(stream))
-            for number, source in enumerate(_SOURCES):
-                group.create_task(self._send(source, random.Random(self._seed + number)))
+            running = group.create_task(self._run(before))
+            yield missed
+            self._enough.set()
+            if not (await asyncio.wait([running], timeout=patience))[0]:
+                running.cancel()
+                missed.append(f"the streams have not ended after {patience:.0f} s: {self.lag_as_text()}")
 
-    async def _send(self, source: str, chance: random.Random) -> None:
-        settings = InjectorSettings(patience=_PATIENCE)
+    async def _run(self, before: Sequence[Happened]) -> None:
+        async with ControlClient(self.address, patience=_PATIENCE) as client:
+            for stream in STREAMS:
+                await client.ensure_stream_log(stream)
+        async with asyncio.TaskGroup() as group:
+            for stream in self.streams:
+                group.create_task(self._read(stream))
+            for number, source in enumerate(self.sources):
+                group.create_task(self._send(source, random.Random(self.seed + number), before))
+
+    async def _send(self, source: str, chance: random.Random, before: Sequence[Happened]) -> None:
         position = 0
-        async with Injector(
-            "events", address=self._address, process=source, topology=faults, settings=settings
-        ) as injector:
+        acked = max((one.position for one in before if isinstance(one, Acked)), default=0)
+        how: dict[str, Any] = {"topology": faults, "settings": InjectorSettings(patience=_PATIENCE)}
+        async with Injector("events", address=self.address, process=source, **how) as injector:
+            for sent in before:
+                if isinstance(sent, Sent):
+                    position = sent.first + len(sent.keys)
+                    if position > acked:
+                        await self._inject(injector, sent)
             while not self._enough.is_set():
                 now = wall_micros()
-                events = [_event(source, at, chance) for at in range(position, position + _CHUNK)]
-                stamps = [now - chance.randrange(_LATENESS) for _ in events]
-                await self._send_chunk(injector, events, stamps, now)
-                position += _CHUNK
-                await asyncio.sleep(_PAUSE * chance.uniform(0.5, 1.5))
+                keys, groups = ([_name(chance.randrange(most)) for _ in range(self.chunk)] for most in (_KEYS, _GROUPS))
+                stamps = [now - chance.randrange(_LATENESS) for _ in range(self.chunk)]
+                sent = Sent(now, source, position, keys, groups, stamps)
+                self._note(sent)
+                await self._inject(injector, sent)
+                # Written down before it is said, so that nothing can follow from it before it is in the history.
+                self._note(Advanced(wall_micros(), source, now - _LATENESS))
+                await injector.advance(now - _LATENESS)
+                self._note(Acked(wall_micros(), source, injector.acknowledged() or 0))
+                position += self.chunk
+                await asyncio.sleep(self.pause * chance.uniform(0.5, 1.5))
             self._note(Advanced(wall_micros(), source, None))
             await injector.finish()
 
-    async def _send_chunk(self, injector: Injector, events: list[Event], stamps: list[int], now: int) -> None:
-        source, first = events[0].source, events[0].position
-        self._note(Sent(now, source, first, [one.key for one in events], [one.group for one in events], stamps))
-        positions = range(first, first + len(events))
-        await injector.send_many(events, stamps, positions=positions)
-        self.sent[source] += len(events)
-        low = now - _LATENESS
-        # Written down before it is said, so that nothing can follow from it before it is in the history.
-        self._note(Advanced(wall_micros(), source, low))
-        await injector.advance(low)
+    async def _inject(self, injector: Injector, sent: Sent) -> None:
+        positions = range(sent.first, sent.first + len(sent.keys))
+        events = [
+            Event(*row) for row in zip(sent.keys, sent.groups, [sent.source] * len(positions), positions, strict=True)
+        ]
+        await injector.send_many(events, sent.timestamps, positions=positions)
+        self.sent[sent.source] += len(events)
 
     async def _read(self, stream: str) -> None:
         """By one durable cursor, and one subscriber after another."""
         durable = 0
         while True:
             self._note(Subscribed(wall_micros(), stream, durable))
+            how: dict[str, Any] = {"address": self.address, "record_type": STREAMS[stream], "patience": _PATIENCE}
             async with Subscription(
-                stream,
-                cursor="verifier",
-                start=From.OLDEST,
-                record_type=STREAMS[stream],
-                address=self._address,
-                until_end=True,
-                auto_ack=True,
-                patience=_PATIENCE,
+                stream, cursor="verifier", start=From.OLDEST, until_end=True, auto_ack=True, **how
             ) as subscription:
-                end = time.monotonic() + _LIVES
+                end = time.monotonic() + self.lives
                 async for batch in subscription:
                     values = [msgspec.to_builtins(value) for value in batch.values]
                     self._note(Received(wall_micros(), stream, batch.first_offset, values))
@@ -125,18 +153,44 @@ class Load:
                 durable = subscription.durable
 
     def _note(self, event: Happened) -> None:
-        self._history.add(event)
+        self.history.add(event)
         self._progress.take(event)
 
 
-def _event(source: str, position: int, chance: random.Random) -> Event:
-    return Event(_name(chance.randrange(_KEYS)), _name(chance.randrange(_GROUPS)), source, position)
+@asynccontextmanager
+async def verified(
+    address: str, place: Path, seed: int, sources: Collection[str] = ("left", "right")
+) -> AsyncIterator[Load]:
+    """A load of short lives while the block lasts. AssertionError after it, unless all came as it has to.
 
-
-def names() -> list[str]:
-    """Of all keys; those of groups begin likewise."""
-    return sorted(_name(number) for number in range(_KEYS))
+    The caller's own source, if ``sources`` is empty, has written its history to ``place``, too.
+    """
+    path, source = place / "history.jsonl", place / "source.jsonl"
+    with closing(History(path)) as written:
+        load = Load(address, written, seed, sources, chunk=20, pause=0.05, lives=1.0)
+        async with load.flowing(patience(60)) as missed:
+            yield load
+    events = [*read(path), *(read(source) if source.exists() else ())]
+    missed += map(str, check(sorted(events, key=lambda event: event.at))[:5])
+    assert not missed, (missed, load.received)
+    assert all(load.received[stream] for stream in STREAMS), load.received
 
 
 def _name(number: int) -> str:
     return f"{_INITIALS[number % len(_INITIALS)]}-{number:02}"
+
+
+CUTS: Final = dict.fromkeys(("numberer", "adder", "passer"), sorted(map(_name, range(_KEYS))))
+"""By computation, all keys. Those of groups begin as others do."""
+
+
+async def _one_source(address: str, seed: int, place: Path) -> None:
+    path = place / "source.jsonl"
+    before = list(read(path)) if path.exists() else []
+    load = Load(address, History(path), seed + len(before), ["source"], (), chunk=20, pause=0.03)
+    async with load.flowing(_PATIENCE, before):
+        await until((place / "stop").exists, _PATIENCE, every=0.05)
+
+
+if __name__ == "__main__":
+    asyncio.run(_one_source(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

@@ -11,7 +11,7 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["BELL", "STREAMS", "WINDOW", "Event", "Numbered", "Passed", "Rung", "Total", "WindowCount", "faults"]
+__all__ = ["BELL", "STREAMS", "WINDOW", "Event", "Numbered", "Rung", "WindowCount", "faults"]
 
 WINDOW = 1_000_000
 """Microseconds."""
@@ -33,7 +33,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Numbered(msgspec.Struct, array_like=True, frozen=True):
-    """An event, and the how manieth it is of its key."""
+    """An event, and the how manieth it is of its key; in "totals", of its group."""
 
     key: str
     number: int
@@ -60,23 +60,6 @@ class Rung(msgspec.Struct, array_like=True, frozen=True):
     now: int
 
 
-class Total(msgspec.Struct, array_like=True, frozen=True):
-    """An event, and the how manieth it is of its group."""
-
-    group: str
-    number: int
-    source: str
-    position: int
-
-
-class Passed(msgspec.Struct, array_like=True, frozen=True):
-    """An event that came through."""
-
-    group: str
-    source: str
-    position: int
-
-
 class Tally(msgspec.Struct):
     """What a key has seen."""
 
@@ -89,7 +72,6 @@ class Numberer(mw.Computation[Event, Tally]):
     """Numbers the records of each key; counts them by window; rings bells."""
 
     def process_record(self, ctx: mw.Context[Tally], record: mw.Record[Event]) -> None:
-        """One record, one number."""
         tally, event = ctx.state, record.value
         tally.records += 1
         end = record.timestamp - record.timestamp % WINDOW + WINDOW
@@ -103,7 +85,6 @@ class Numberer(mw.Computation[Event, Tally]):
         ctx.produce("numbered", Numbered(event.key, tally.records, event.group, event.source, event.position))
 
     def process_timer(self, ctx: mw.Context[Tally], timer: mw.Timer) -> None:
-        """A window is complete, or a bell is due."""
         if timer.domain is mw.TimeDomain.PROCESSING_TIME:
             number = int(timer.tag.removeprefix("bell "))
             ctx.produce("rung", Rung(ctx.key, number, timer.timestamp, ctx.now))
@@ -117,36 +98,28 @@ class Adder(mw.Computation[Numbered, int]):
     """Numbers what came of the events, by group."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Numbered]) -> None:
-        """One more."""
         ctx.state += 1
-        value = record.value
-        ctx.produce("totals", Total(value.group, ctx.state, value.source, value.position))
+        ctx.produce("totals", msgspec.structs.replace(record.value, number=ctx.state))
 
 
 class Passer(mw.Computation[Numbered, None]):
     """Passes on, with weak productions."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Numbered]) -> None:
-        """Nothing of it depends on anything else."""
-        value = record.value
-        ctx.produce("passed", Passed(value.group, value.source, value.position))
+        ctx.produce("passed", record.value)
 
 
 STREAMS: dict[str, type[msgspec.Struct]] = {
-    "numbered": Numbered,
+    **dict.fromkeys(("numbered", "totals", "passed"), Numbered),
     "windows": WindowCount,
     "rung": Rung,
-    "totals": Total,
-    "passed": Passed,
 }
 """What is subscribed to."""
 
 faults = mw.Topology("faults")
 faults.source("events", Event)
 faults.add(
-    Numberer,
-    inputs={"events": mw.key("key")},
-    outputs={"numbered": Numbered, "windows": WindowCount, "rung": Rung},
+    Numberer, inputs={"events": mw.key("key")}, outputs={"numbered": Numbered, "windows": WindowCount, "rung": Rung}
 )
-faults.add(Adder, inputs={"numbered": mw.key("group")}, outputs={"totals": Total})
-faults.add(Passer, inputs={"numbered": mw.key("group")}, outputs={"passed": Passed}, strong=False)
+faults.add(Adder, inputs={"numbered": mw.key("group")}, outputs={"totals": Numbered})
+faults.add(Passer, inputs={"numbered": mw.key("group")}, outputs={"passed": Numbered}, strong=False)

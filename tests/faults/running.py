@@ -7,7 +7,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,13 @@ from deploy.local.apt import InstallError
 from deploy.local.ending import causes, stoppable
 from examples.demo.showing import say
 from millwheel import MillwheelError
+from tests.faults import program
 from tests.faults.checking import Violation
-from tests.faults.cluster import Cluster, cluster
+from tests.faults.cluster import PATIENCE, Cluster, cluster
 from tests.faults.history import History
 from tests.faults.load import Load
+from tests.patience import until
+from tests.submitting import submit_copy
 
 __all__ = ["BUILD", "complain", "loaded", "parser", "run_to_end"]
 
@@ -49,23 +52,16 @@ async def loaded(
     Where they do not end, ``missed`` says so. ``more``: as of :func:`cluster`.
     """
     shutil.rmtree(place, ignore_errors=True)
-    written = History(place / "history.jsonl")
-    try:
+    with closing(History(place / "history.jsonl")) as written:
         async with cluster(place, say, nodes=options.nodes, members=options.members, **more) as found:
-            await found.submit()
-            load = Load(found.address, written, options.seed)
-            async with asyncio.TaskGroup() as group:
-                loading = group.create_task(load.run())
-                await found.settled()
+            await submit_copy(found.daemons.address, program.__file__, "faults", place, PATIENCE)
+            load = Load(found.daemons.address, written, options.seed)
+            async with load.flowing(_END) as unended:
+                await until(found.all_there, PATIENCE, every=0.2)
                 yield found, load, written
                 say("no more records: waiting for the ends of the streams")
-                load.stop()
-                if not (await asyncio.wait([loading], timeout=_END))[0]:
-                    missed.append(f"the streams have not ended after {_END:.0f} s: {load.lag_as_text()}")
-                    loading.cancel()
+            missed += unended
             say(f"sent {load.sent.total():,} records; received {dict(load.received)}")
-    finally:
-        written.close()
 
 
 def complain(violations: Sequence[Violation], missed: Sequence[str], when: Callable[[Violation], str]) -> None:

@@ -13,78 +13,62 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from examples.demo.showing import say
-from millwheel.client.control import ControlClient
+from tests.daemons.process import metrics_page
 from tests.faults import history
 from tests.faults.checking import check
 from tests.faults.cluster import Cluster, etcd_status
 from tests.faults.flatness import judge
-from tests.faults.load import Load, names
+from tests.faults.load import CUTS, Load
 from tests.faults.picture import page
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 from tests.reshaping import reshape
 
 __all__ = ["main"]
 
-_CUTS: Final = {computation: names() for computation in ("numberer", "adder", "passer")}
-
-
-async def _reshape_for_ever(client: ControlClient, workers: list[str], seed: int, reached: Counter[str]) -> None:
-    """``reached`` counts the changes."""
-    chance = random.Random(seed)
-    while True:
-        await asyncio.sleep(chance.uniform(0.5, 1.5) * _CHANGE)
-        reached[await reshape(client, "faults", _CUTS, workers, chance)] += 1
-
 
 _MEBI: Final = 1 << 20
 
 
+@dataclass
 class Samples:
     """Taken now and then, and written to a CSV as they come."""
 
-    def __init__(self, cluster: Cluster, path: Path) -> None:
-        self.times: list[float] = []
-        """Seconds from the first one on."""
-        self.figures: dict[str, list[float]] = {}
-        """A column for each figure; what could not be had is what it was before."""
-        self._cluster = cluster
-        self._path = path
-        self._began = time.monotonic()
+    cluster: Cluster
+    path: Path
+    times: list[float] = field(default_factory=list)
+    """Seconds from the first one on."""
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    """A column for each figure; what could not be had is what it was before."""
 
     async def run(self, every: float) -> None:
         """Take one every so many seconds, for ever."""
-        self._began = time.monotonic()
+        began = time.monotonic()
         while True:
-            await self.take()
+            row = await asyncio.to_thread(self._row)
+            if not self.figures:
+                self.figures = {name: [] for name in row}
+                self._write(["seconds", *row])
+            self.times.append(time.monotonic() - began)
+            for name, values in self.figures.items():
+                values.append(row.get(name, values[-1] if values else 0.0))
+            self._write([f"{self.times[-1]:.1f}", *(f"{values[-1]:.2f}" for values in self.figures.values())])
             await asyncio.sleep(every)
 
-    async def take(self) -> None:
-        """One of each figure."""
-        row = await asyncio.to_thread(self._row)
-        if not self.figures:
-            self.figures = {name: [] for name in row}
-            self._write(["seconds", *row])
-        self.times.append(time.monotonic() - self._began)
-        for name, values in self.figures.items():
-            values.append(row.get(name, values[-1] if values else 0.0))
-        self._write([f"{self.times[-1]:.1f}", *(f"{values[-1]:.2f}" for values in self.figures.values())])
-
     def _write(self, row: list[str]) -> None:
-        with self._path.open("a" if self.times else "w", newline="") as file:
+        with self.path.open("a" if self.times else "w", newline="") as file:
             csv.writer(file).writerow(row)
 
     def _row(self) -> dict[str, float]:
         row: dict[str, float] = {}
-        for name, pid in self._cluster.pids().items():
+        for name, pid in self.cluster.pids().items():
             try:
                 process = psutil.Process(pid)
                 row[f"{name} memory_mb"] = process.memory_info().rss / _MEBI
@@ -92,25 +76,23 @@ class Samples:
                 row[f"{name} threads"] = process.num_threads()
             except psutil.NoSuchProcess:
                 continue
-        for name, address in self._cluster.daemons.metrics.items():
+        for name, address in self.cluster.daemons.metrics.items():
             tasks = _tasks(address)
             if tasks is not None:
                 row[f"{name} tasks"] = tasks
-        for number, endpoint in enumerate(self._cluster.etcd.endpoints, 1):
+        for number, endpoint in enumerate(self.cluster.etcd.endpoints, 1):
             with suppress(OSError, ValueError, KeyError):
                 row[f"etcd {number} db_mb"] = int(etcd_status(endpoint)["dbSize"]) / _MEBI
-        for number, node in enumerate(self._cluster.cassandra.nodes, 1):
+        for number, node in enumerate(self.cluster.cassandra.nodes, 1):
             row[f"cassandra {number} data_mb"] = _size(node.config.folder) / _MEBI
         return row
 
 
 def _tasks(address: str) -> float | None:
     try:
-        with urlopen(f"http://{address}/metrics", timeout=5) as response:
-            text = response.read().decode()
-    except (URLError, OSError):
+        families = {one.name: one for one in text_string_to_metric_families(metrics_page(address))}
+    except OSError:
         return None
-    families = {one.name: one for one in text_string_to_metric_families(text)}
     return float(families["millwheel_tasks"].samples[0].value)
 
 
@@ -118,10 +100,8 @@ def _size(folder: Path) -> int:
     """Bytes on disk of all files below; those that go meanwhile count for nothing."""
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):
             total += path.lstat().st_blocks * 512
-        except OSError:
-            continue
     return total
 
 
@@ -159,11 +139,15 @@ async def _run(options: argparse.Namespace) -> int:
 async def _soak(found: Cluster, samples: Samples, load: Load, options: argparse.Namespace) -> None:
     reached: Counter[str] = Counter()
     workers = [f"worker-{number}.0" for number in range(1, len(found.daemons.workers) + 1)]
+    chance = random.Random(options.seed)
+
+    async def reshaping() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0.5, 1.5) * _CHANGE)
+            reached[await reshape(found.client, "faults", CUTS, workers, chance)] += 1
+
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(samples.run(_SAMPLE)),
-            group.create_task(_reshape_for_ever(found.client, workers, options.seed, reached)),
-        ]
+        tasks = [group.create_task(samples.run(_SAMPLE)), group.create_task(reshaping())]
         for minute in range(1, int(options.minutes) + 1):
             await asyncio.sleep(60)
             say(f"{minute} min: {load.sent.total():,} records sent, {load.lag_as_text()}; {dict(reached)}")

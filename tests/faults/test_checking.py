@@ -14,7 +14,7 @@ import pytest
 from tests.faults import history
 from tests.faults.checking import check
 from tests.faults.history import Advanced, Event, History, Mended, Received, Sent, Struck, Subscribed
-from tests.faults.program import BELL, WINDOW, Numbered, Passed, Rung, Total, WindowCount
+from tests.faults.program import BELL, WINDOW, Numbered, Rung, WindowCount
 
 RECORDS = 60
 LATER = 10 * WINDOW
@@ -30,8 +30,8 @@ def clean() -> list[Event]:
         key, group = _key(at), _group(at)
         numbers.update((key, group))
         came["numbered"].append(Numbered(key, numbers[key], group, "s", at))
-        came["totals"].append(Total(group, numbers[group], "s", at))
-        came["passed"].append(Passed(group, "s", at))
+        came["totals"].append(Numbered(key, numbers[group], group, "s", at))
+        came["passed"].append(came["numbered"][-1])
         windows[key, at // 20 * WINDOW + WINDOW] += 1
         if numbers[key] % BELL == 0:
             came["rung"].append(Rung(key, numbers[key], LATER - 1, LATER))
@@ -139,7 +139,8 @@ def test_loss_repetition_and_reordering_are_seen_on_every_stream(
         ("numbered", alter(1, lambda number: number + 100), "lost"),
         ("numbered", alter(4, lambda position: 10_000), "invented"),
         ("numbered", alter(0, lambda key: "another"), "wrong"),
-        ("totals", alter(0, lambda group: "another"), "wrong"),
+        ("totals", alter(2, lambda group: "another"), "wrong"),
+        ("passed", alter(0, lambda key: "another"), "wrong"),
         ("windows", alter(2, lambda count: count - 1), "wrong"),
         ("windows", alter(3, lambda order: order + 7), "lost"),
         ("rung", alter(2, lambda due: LATER + 1), "early"),

@@ -98,8 +98,10 @@ with socket.socket() as connection:
 
 
 async def test_processes_connected_from_one_port_are_distinguished() -> None:
-    """Nodes of a cluster have one port at several addresses: the system may give each connection the same of its own.
-    A cut from Cassandra left one node out, whose connection was taken for another process's."""
+    """Cassandra's nodes have one port at several addresses, and the system may use one local port for each.
+
+    A cut from Cassandra missed a node, because its connection counted as another process's.
+    """
     (port,) = free_ports(1, "0.0.0.0")
     with socket.create_server(("127.0.0.1", port)), socket.create_server(("127.0.0.3", port)), socket.socket() as here:
         pipe = asyncio.subprocess.PIPE

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -15,7 +14,6 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
-from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 import millwheel.rpc.v1
@@ -31,8 +29,7 @@ __all__ = ["Calls", "methods"]
 _CLEAR: Final = frozenset(
     {
         "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "ABORTED",
-        "OUT_OF_RANGE", "UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED",
-        "UNIMPLEMENTED",
+        "OUT_OF_RANGE", "UNAVAILABLE", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED",
     }
 )  # fmt: skip
 _HANGS: Final = 5.0
@@ -42,8 +39,6 @@ _OPEN: Final = 0.02
 
 _UNHEARD: Final = "Internal error from Core"
 """What gRPC's client says when a call was answered while it still sent: it loses the answer."""
-
-_ABSENT: Final = "UNIMPLEMENTED"
 
 _STAYS: Final = frozenset({"WatchRouting", "WatchWatermarks", "Subscribe", "Watch"})
 """Methods that answer until the caller ends the call."""
@@ -75,29 +70,12 @@ class Faults(logging.Handler):
             self.found.append(text[-3_000:])
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One method: where it is, and what it takes."""
-
-    path: str
-    name: str
-    request: type[Message]
-    streams: bool
-    """Whether it takes a stream."""
-
-
-def methods() -> list[Method]:
-    """All that the protos declare."""
-    found: list[Method] = []
-    for module in iter_modules(millwheel.rpc.v1.__path__, "millwheel.rpc.v1."):
-        if module.name.endswith("_pb2"):
-            for service in import_module(module.name).DESCRIPTOR.services_by_name.values():
-                found += [_method(service.full_name, one) for one in service.methods]
-    return found
-
-
-def _method(service: str, one: MethodDescriptor) -> Method:
-    return Method(f"/{service}/{one.name}", one.name, GetMessageClass(one.input_type), bool(one.client_streaming))
+def methods() -> dict[str, MethodDescriptor]:
+    """All that the protos declare, by path."""
+    found = [one.name for one in iter_modules(millwheel.rpc.v1.__path__, "millwheel.rpc.v1.")]
+    files = [import_module(module).DESCRIPTOR for module in found if module.endswith("_pb2")]
+    services = [service for file in files for service in file.services_by_name.values()]
+    return {f"/{service.full_name}/{one.name}": one for service in services for one in service.methods}
 
 
 class Calls(Surface):
@@ -106,7 +84,7 @@ class Calls(Surface):
     def __init__(self, name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]]) -> None:
         self.name = name
         self._serve = serve
-        self._methods = methods()
+        self._paths = {method: path for path, method in methods().items()}
         self._channels: list[grpc.aio.Channel] = []
         self._serving: dict[str, list[grpc.aio.Channel]] = {}
         """By path of a method, where it is served."""
@@ -116,71 +94,65 @@ class Calls(Surface):
         self._target = await self.stack.enter_async_context(self._serve(self.place))
         for address in self._target.addresses:
             self._channels.append(await self.stack.enter_async_context(open_channel(address)))
-        for method in self._methods:
-            found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != _ABSENT]
-            self._serving[method.path] = found or self._channels
+        for method, path in self._paths.items():
+            found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != "UNIMPLEMENTED"]
+            self._serving[path] = found or self._channels
         logging.getLogger().addHandler(self._faults)
         self.stack.callback(logging.getLogger().removeHandler, self._faults)
         self.stack.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
         """One call; its status."""
-        method = random.choice(self._methods)
+        method = random.choice(list(self._paths))
         if method.name in _SLOW and random.random() < 0.8:
-            method = random.choice(self._methods)
-        payloads = [self._payload(random, method) for _ in range(self._count(random, method))]
-        channel = random.choice(self._serving[method.path] if random.random() < 0.98 else self._channels)
+            method = random.choice(list(self._paths))
+        # To a call without its one message gRPC itself says nothing until the deadline: there is no such case.
+        many = random.choice((0, 1, 1, 1, 1, 2, 3)) if method.client_streaming else 1
+        payloads = [self._payload(random, method) for _ in range(many)]
+        path = self._paths[method]
+        channel = random.choice(self._serving[path] if random.random() < 0.98 else self._channels)
         try:
             status = await self._call(channel, method, payloads)
+            if self._faults.found:
+                raise Unclear(f"a fault was logged: {self._faults.found[-1]}")
         except Unclear as error:
-            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: {error}") from None
-        if self._faults.found:
-            shown = self._faults.found.pop()
+            raise Unclear(f"{path} with {[one[:300] for one in payloads]}: {error}") from None
+        finally:
             self._faults.found.clear()
-            raise Unclear(f"{method.path} with {[one[:300] for one in payloads]}: a fault was logged: {shown}")
         return status
 
-    def _count(self, random: Random, method: Method) -> int:
-        # To a call without its one message gRPC itself says nothing until the deadline: there is no such case.
-        return random.choice((0, 1, 1, 1, 1, 2, 3)) if method.streams else 1
-
-    def _payload(self, random: Random, method: Method) -> bytes:
+    def _payload(self, random: Random, method: MethodDescriptor) -> bytes:
         how = random.random()
         if how < 0.1:
             return random.randbytes(random.randrange(200))
         words = () if method.name in _OWN else self._target.words
-        message = odd_message(random, method.request(), words, random.choice((0.3, 0.7, 1.0)))
-        if isinstance(message, control_pb2.SubmitTopologyRequest | control_pb2.ValidateTopologyRequest):
-            self._like_ours(random, message)
+        message: Any = odd_message(random, GetMessageClass(method.input_type)(), words, random.choice((0.3, 0.7, 1.0)))
+        with_spec = isinstance(message, control_pb2.SubmitTopologyRequest | control_pb2.ValidateTopologyRequest)
+        if with_spec and random.random() < 0.5:  # odd values in a spec that is right otherwise come farther
+            message.spec.CopyFrom(self._target.spec)
+            odd_message(random, message.spec, self._target.words, 0.1)
         whole = message.SerializeToString()
         return damaged(random, whole) if how < 0.3 else whole
 
-    def _like_ours(self, random: Random, message: Any) -> None:
-        """Odd values in a spec that is right otherwise come farther."""
-        if random.random() < 0.5:
-            spec = message.spec.__class__()
-            spec.CopyFrom(self._target.spec)
-            odd_message(random, spec, self._target.words, 0.1)
-            message.spec.CopyFrom(spec)
-
-    async def _call(self, channel: grpc.aio.Channel, method: Method, payloads: list[bytes]) -> str:
+    async def _call(self, channel: grpc.aio.Channel, method: MethodDescriptor, payloads: list[bytes]) -> str:
         open_call: Any = channel
-        if method.streams:
-            call = open_call.stream_stream(method.path)(timeout=_HANGS)
+        path, streams = self._paths[method], method.client_streaming
+        if streams:
+            call = open_call.stream_stream(path)(timeout=_HANGS)
         else:
-            call = open_call.unary_stream(method.path)(payloads[0], timeout=_HANGS)
+            call = open_call.unary_stream(path)(payloads[0], timeout=_HANGS)
         try:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # answered before all was sent: see there
-                for payload in payloads if method.streams else ():
+                for payload in payloads if streams else ():
                     await call.write(payload)
-                if method.streams:
+                if streams:
                     await call.done_writing()
             if method.name in _STAYS:
                 return await self._listen(call)
             async for _ in call:
                 pass
         except grpc.aio.AioRpcError as error:
-            if method.streams and error.details() == _UNHEARD:
+            if streams and error.details() == _UNHEARD:
                 return "ENDED MIDWAY"
             return _judged(error)
         return "OK"

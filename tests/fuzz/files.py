@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
@@ -70,11 +71,6 @@ class ConfigurationFiles(Surface):
 
     def _value(self, random: Random, setting: Any) -> str:
         default = setting.default
-        if random.random() < 0.6:
-            if isinstance(default, bool):
-                return str(default).lower()
-            if isinstance(default, (int, float)):
-                return str(default)
-            if isinstance(default, str):
-                return f'"{default}"'
+        if random.random() < 0.6 and isinstance(default, bool | int | float | str):
+            return json.dumps(default)
         return random.choice(_VALUES)

@@ -13,8 +13,7 @@ __all__ = ["ODD_WORDS", "damaged", "odd_bytes", "odd_message", "odd_word"]
 
 ODD_WORDS: Final = (
     "", " ", "\0", "a\0b", "/", "//", "..", "../../etc/passwd", "%", "%2F", "%00", "-", ".", "a b", "a.b", "a.1",
-    "a.1.j1",
-    "ä", "\u202eabc", "\U0001f600", "x" * 200, "x" * 5_000, "'; --", "{}", "${x}", "\\", "\n", "\r\n", "None",
+    "a.1.j1", "ä", "\u202eabc", "\U0001f600", "x" * 200, "x" * 5_000, "'; --", "{}", "${x}", "\\", "\n", "\r\n", "None",
     "null", "0", "-1", "nan", "count", "injector/", "injector/x/", "log", ".log.", "authority.0", "packages",
     "sequencer", "workers/w",
 )  # fmt: skip
@@ -69,27 +68,25 @@ def odd_message(random: Random, message: Message, words: Sequence[str], fill: fl
     for field in message.DESCRIPTOR.fields:
         if random.random() > fill or depth > _DEEPEST:
             continue
+        into: Any = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            _fill_map(random, message, field, words, fill, depth)
+            _fill_map(random, into, field.message_type, words, fill, depth)
         elif field.is_repeated:
-            into: Any = getattr(message, field.name)
             for _ in range(random.choice((0, 1, 1, 2, 3, 9))):
                 if field.message_type is not None:
                     odd_message(random, into.add(), words, fill, depth + 1)
                 else:
                     into.append(_scalar(random, field, words))
         elif field.message_type is not None:
-            sub = getattr(message, field.name)
-            sub.SetInParent()
-            odd_message(random, sub, words, fill, depth + 1)
+            into.SetInParent()
+            odd_message(random, into, words, fill, depth + 1)
         else:
             setattr(message, field.name, _scalar(random, field, words))
     return message
 
 
-def _fill_map(random: Random, message: Message, field: Any, words: Sequence[str], fill: float, depth: int) -> None:
-    entries: Any = getattr(message, field.name)
-    key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+def _fill_map(random: Random, entries: Any, entry: Any, words: Sequence[str], fill: float, depth: int) -> None:
+    key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
     for _ in range(random.randrange(3)):
         name = _scalar(random, key, words)
         if value.message_type is not None:

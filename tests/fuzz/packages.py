@@ -24,8 +24,6 @@ _LINES: Final = (
     "raise KeyboardInterrupt if False else ValueError", "from . import words", "import os.path.nothing",
     "words = mw.Topology('other')", "raise BaseExceptionGroup('x', [ValueError()])", "# -*- coding: nothing -*-",
 )  # fmt: skip
-
-
 _NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
 
 
@@ -57,8 +55,8 @@ class Packages(Surface):
             status = "REFUSED"
         finally:
             unload_package(digest)
-        outside = sorted(path.name for path in self.place.iterdir())
-        if outside not in (["fuzzed_package.py"], ["fuzzed_package.py", "packages"]):
+        outside = {path.name for path in self.place.iterdir()}
+        if outside | {"packages"} != {"fuzzed_package.py", "packages"}:
             raise Unclear(f"files outside of the package's place: {outside}")
         if random.random() < 0.05:
             whole = self._package
@@ -73,9 +71,6 @@ class Packages(Surface):
             return damaged(random, self._package.data)
         if how < 0.45:
             return random.randbytes(random.randrange(300))
-        return self._archive(random)
-
-    def _archive(self, random: Random) -> bytes:
         buffer = io.BytesIO()
         methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
         with zipfile.ZipFile(buffer, "w", random.choice(methods)) as archive:

@@ -6,6 +6,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -18,6 +19,7 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.embedded.coordinator import EmbeddedCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.envelope import unwrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
@@ -63,7 +65,7 @@ class StoredValues(Surface):
             return "UNCHANGED"
         self._put(kind, key, bad)
         try:
-            await _READERS[kind](self._database, key, value)
+            await _READERS[kind](self._database, key)
             if self._get(kind, key) != bad:
                 raise Unclear(f"{kind} {key!r} was written over")
         finally:
@@ -95,48 +97,45 @@ async def _made() -> Path:
     return _databases[0]
 
 
-async def _named(name: str, read: Callable[[], Awaitable[Any]]) -> None:
-    """``read`` raises, and names what is damaged."""
-    try:
-        found = await read()
-    except CorruptValueError as error:
-        if name not in error.where:
-            raise Unclear(f"{error.where} where {name} is damaged") from error
-        return
-    except DamagedValueError as error:
-        if name != error.key:
-            raise Unclear(f"{error.key} where {name} is damaged") from error
-        return
-    raise Unclear(f"{name} is damaged, and was served as {found!r:.300}")
+async def _named(name: str, *reads: Callable[[], Awaitable[Any]]) -> None:
+    """Each of ``reads`` raises, and names what is damaged."""
+    for read in reads:
+        try:
+            found = await read()
+        except (CorruptValueError, DamagedValueError) as error:
+            where = error.where if isinstance(error, CorruptValueError) else error.key
+            if name not in where or (isinstance(error, DamagedValueError) and name != where):
+                raise Unclear(f"{where} where {name} is damaged") from error
+        else:
+            raise Unclear(f"{name} is damaged, and was served as {found!r:.300}")
 
 
-async def _head(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
-    journal = layout.journal_of(key)
-    await _named(journal, lambda: database.store.read_head(journal))
-    await _named(journal, lambda: database.store.fence(journal, _LATER))
-    await _named(journal, lambda: database.store.seal(journal, _LATER))
-    await _named(journal, lambda: database.store.create_journal(journal))
+async def _head(database: EmbeddedDatabase, key: bytes) -> None:
+    journal, store = layout.journal_of(key), database.store
+    owned = [partial(call, journal, _LATER) for call in (store.fence, store.seal)]
+    await _named(journal, partial(store.read_head, journal), *owned, partial(store.create_journal, journal))
 
 
-async def _entry(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+async def _entry(database: EmbeddedDatabase, key: bytes) -> None:
     journal, commit = key[1:-9].decode(), int.from_bytes(key[-8:], "big")
     await _named(f"entry {commit} of journal {journal}", lambda: database.store.read_entries(journal, commit, commit))
 
 
-async def _part(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+async def _part(database: EmbeddedDatabase, key: bytes) -> None:
     journal = key[1:].partition(b"\0")[0].decode()
     part: PartId = layout.part_of(journal, key)
     await _named(f"part {part.name!r} of journal {journal}", lambda: database.store.read_parts(journal, [part]))
 
 
-async def _state(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+async def _state(database: EmbeddedDatabase, key: bytes) -> None:
     incarnation, _, name = key.partition(b"\0")
     shown = f"{name.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation.decode()}"
-    await _named(shown, lambda: database.store.read_states(incarnation.decode(), [name]))
-    await _named(shown, lambda: database.store.scan_states(incarnation.decode(), ALL_KEYS, None, 1 << 20))
+    owner = IncarnationId(incarnation.decode())
+    scan = partial(database.store.scan_states, owner, ALL_KEYS, None, 1 << 20)
+    await _named(shown, partial(database.store.read_states, owner, [name]), scan)
 
 
-async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+async def _coordinator(database: EmbeddedDatabase, key: bytes) -> None:
     coordinator = EmbeddedCoordinator(database.rocks, database.thread)
     name = key[2:].decode()
     await _named(name, lambda: coordinator.get(name))
@@ -146,14 +145,14 @@ async def _coordinator(database: EmbeddedDatabase, key: bytes, _: bytes) -> None
     await coordinator.close()
 
 
-async def _revision(database: EmbeddedDatabase, key: bytes, _: bytes) -> None:
+async def _revision(database: EmbeddedDatabase, key: bytes) -> None:
     async def read() -> object:
         return EmbeddedCoordinator(database.rocks, database.thread)
 
     await _named("revision of the coordinator", read)
 
 
-_READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes, bytes], Awaitable[None]]]] = {
+_READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes], Awaitable[None]]]] = {
     "head": _head,
     "part list": _head,
     "entry": _entry,
@@ -174,12 +173,9 @@ class Contents(StoredValues):
         """One payload, as each of the kinds of value that it might be."""
         kind = random.choice(("entry", "part", "state"))
         _, value = random.choice(self._rows[kind])
-        blob = damaged(random, unwrap(value, ""))
-        if kind == "state":
-            blob = blob[8:]
-        read = random.choice(_DECODERS)
+        blob = damaged(random, unwrap(value, ""))[8 * (kind == "state") :]
         try:
-            read(blob)
+            random.choice(_DECODERS)(blob)
         except CorruptValueError as error:
             if "here" not in error.where:
                 raise Unclear(f"it is not said where: {error}") from error

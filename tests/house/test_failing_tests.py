@@ -79,7 +79,10 @@ def _run(tmp_path: Path, text: str) -> str:
 
 
 def test_a_server_ends_before_the_tasks_of_its_loop() -> None:
-    """gRPC's core wrote into freed memory: a task of the server's, cancelled before the server, holds what it fills."""
+    """Regression: gRPC's core wrote into freed memory.
+
+    A task that is cancelled before its server holds the memory that the server fills.
+    """
     order: list[str] = []
 
     async def ends_last() -> None:

@@ -25,7 +25,6 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
 @pytest.fixture
 def submit(server: DevServer, tmp_path: Path) -> Submit:
     """Runs a topology of :mod:`tests.injectors.injected_shop`."""
-
     return lambda name: submit_to(server.address, name, tmp_path)
 
 

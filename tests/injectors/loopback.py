@@ -21,8 +21,9 @@ from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_In
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.worker.shell.delivery_service import DeliveryService
 from tests.authority.gated import GatedAuthority, gated_authority
-from tests.injectors.receivers import Answer, Consumer, Receiver
+from tests.injectors.receivers import Answer, Consumer
 from tests.serving import LoopbackServer
+from tests.worker.dedup.world import Receiver
 
 __all__ = ["Cluster", "Worker", "cluster"]
 
@@ -59,8 +60,8 @@ class Worker:
             receiver.crash()
 
     def _owned(self) -> list[tuple[Consumer, Receiver]]:
-        owners = [(consumer, *one) for consumer in self.consumers.values() for one in consumer.owners.items()]
-        return [(consumer, consumer.receivers[journal]) for consumer, journal, at in owners if at == self.address]
+        pairs = [(consumer, receiver) for consumer in self.consumers.values() for receiver in consumer.all]
+        return [(consumer, one) for consumer, one in pairs if consumer.owners[one.journal] == self.address]
 
     def get(self, journal: str) -> Worker | None:
         """This worker, if it owns the journal: so the service asks."""
@@ -70,14 +71,15 @@ class Worker:
         """The service brings a batch."""
         self.batches.append(len(delivery.keys))
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
-        _reply(self.consumers[delivery.consumer].receivers[delivery.journal].receive(delivery, refuse))
+        _reply(self.consumers[delivery.consumer].receive(delivery, refuse))
 
     async def _commit_for_ever(self) -> None:
         while True:
             await asyncio.sleep(0.001)
             for consumer, receiver in self._owned():
                 if not consumer.hold:
-                    _reply(receiver.commit_some(1_000_000 if self.calm else self.chance.randint(1, 400)))
+                    most = 1_000_000 if self.calm else self.chance.randint(1, 400)
+                    _reply(consumer.commit_some(receiver.journal, most))
 
 
 def _reply(answers: list[Answer]) -> None:
@@ -118,32 +120,25 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def OpenInjector(
-        self, request: injection_pb2.OpenInjectorRequest, context: Any
-    ) -> injection_pb2.OpenInjectorResponse:
+    async def OpenInjector(self, request: Any, context: Any) -> Any:
         """A sequencer."""
         self.sequencer += 1
         return injection_pb2.OpenInjectorResponse(
             sequencer=self.sequencer, watermark_us=-(1 << 63), authority=common_pb2.Endpoint(address=self.authority)
         )
 
-    async def WatchRouting(
-        self, request: control_pb2.WatchRoutingRequest, context: Any
-    ) -> AsyncIterator[control_pb2.WatchRoutingResponse]:
+    async def WatchRouting(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The routing, and again after every change."""
         while True:
             changed = self._changed
             if not self.mute:
-                yield self._routing()
+                yield control_pb2.WatchRoutingResponse(
+                    revision=self.revision,
+                    stream=self.stream,
+                    authority=common_pb2.Endpoint(address=self.authority),
+                    consumers=[_route(consumer) for consumer in self.consumers.values()],
+                )
             await changed.wait()
-
-    def _routing(self) -> control_pb2.WatchRoutingResponse:
-        return control_pb2.WatchRoutingResponse(
-            revision=self.revision,
-            stream=self.stream,
-            authority=common_pb2.Endpoint(address=self.authority),
-            consumers=[_route(consumer) for consumer in self.consumers.values()],
-        )
 
 
 def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:

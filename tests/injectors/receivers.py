@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, PositionIds
-from tests.worker.dedup.world import Copy, Receivers, Record, World
-from tests.worker.dedup.world import Receiver as AnyReceiver
+from tests.worker.dedup.world import Copy, Receiver, Receivers, Record, World
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -23,66 +19,51 @@ Row = tuple[object, bytes, bytes, int]
 """id, key, value, timestamp."""
 
 
-@dataclass(eq=False)
-class _Received(Copy):
-    delivery: Delivery
-    open: set[int]
-    """Indexes of what is not ACKed."""
+class Consumer(Receivers):
+    """All intervals of one consumer, who owns them, and how they answer."""
 
-
-class Receiver(AnyReceiver):
-    """One interval, which answers by the outcomes of deliveries."""
-
-    answers: Sequence[Answer] = ()
-
-    def ack(self, copy: Copy, indexes: Sequence[int]) -> None:
-        super().ack(copy, indexes)
-        assert isinstance(copy, _Received)
-        copy.open.difference_update(indexes)
-        if indexes:
-            self.answers = [*self.answers, (copy.delivery, ACKED, sorted(copy.open))]
+    def __init__(self, name: str, owner: str) -> None:
+        super().__init__(World(prefix=f"{name}.j"))
+        self.name = name
+        self.owners = {self.all[0].journal: owner}
+        self.tenures: dict[str, int] = {}
+        self.hold = False
+        """Whether nothing is committed for the moment."""
+        self._acked: dict[int, Answer] = {}
+        """By id of a delivery, what is not answered yet."""
 
     def receive(self, delivery: Delivery, refuse: int) -> list[Answer]:
         """Take a batch in, or refuse every record whose index is below ``refuse``."""
         ids = delivery.ids.positions if isinstance(delivery.ids, PositionIds) else delivery.ids.ids
         rows = zip(ids, delivery.values, delivery.keys, delivery.timestamps, strict=True)
         records = [Record((id_, value), key, timestamp) for id_, value, key, timestamp in rows]
-        everything = range(len(records))
-        copy = _Received(
-            self.journal, delivery.ids, records, delivery.sender, lambda _: None, delivery, set(everything)
-        )
-        verdict = self.deliver(copy)
+        unacked = {record: index for index, record in enumerate(records)}
+
+        def acked(record: Record) -> None:
+            unacked.pop(record, None)
+            self._acked[id(delivery)] = (delivery, ACKED, list(unacked.values()))
+
+        receiver = self.receivers[delivery.journal]
+        verdict = receiver.deliver(Copy(receiver.journal, delivery.ids, records, delivery.sender, acked))
         if verdict.outcome is CheckOutcome.REFUSED_SEQUENCER:
             return [(delivery, SUPERSEDED, [])]
         if verdict.outcome is CheckOutcome.SEND_AGAIN:
-            return [(delivery, FULL, list(everything))]
+            return [(delivery, FULL, list(unacked.values()))]
         assert verdict.outcome is CheckOutcome.JUDGED
         given_up = [index for index in verdict.fresh_indexes if index < refuse]
-        self.abandon([(verdict, index) for index in given_up])
+        receiver.abandon([(verdict, index) for index in given_up])
         excluded = sorted({*verdict.waiting, *given_up})
-        return [*([(delivery, FULL, excluded)] if excluded else []), *self._answered()]
+        return [*([(delivery, FULL, excluded)] if excluded else []), *self._answers()]
 
-    def commit_some(self, most: int) -> list[Answer]:
-        """Commit up to ``most`` records."""
-        self.take(most)
-        self.commit()
-        return self._answered()
+    def commit_some(self, journal: str, most: int) -> list[Answer]:
+        """Commit up to ``most`` records of an interval."""
+        self.receivers[journal].take(most)
+        self.receivers[journal].commit()
+        return self._answers()
 
-    def _answered(self) -> list[Answer]:
-        answers, self.answers = list(self.answers), ()
+    def _answers(self) -> list[Answer]:
+        answers, self._acked = list(self._acked.values()), {}
         return answers
-
-
-class Consumer(Receivers[Receiver]):
-    """All intervals of one consumer, and who owns them."""
-
-    def __init__(self, name: str, owner: str) -> None:
-        super().__init__(World(prefix=f"{name}.j"), Receiver)
-        self.name = name
-        self.owners = {self.all[0].journal: owner}
-        self.tenures: dict[str, int] = {}
-        self.hold = False
-        """Whether nothing is committed for the moment."""
 
     @property
     def receivers(self) -> dict[str, Receiver]:

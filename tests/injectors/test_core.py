@@ -308,7 +308,10 @@ def test_records_that_ended_readers_left_are_not_reported_as_in(after: StreamRou
 
 @pytest.mark.guarantee("G1", section="5.2")
 def test_a_late_reader_took_nothing_that_an_ended_one_left() -> None:
-    """It had come in a routing before, and so counted for one that had been sent what the first one had not ACKed."""
+    """Regression: an earlier routing had named the late reader.
+
+    It counted as a receiver of what the ended one had not ACKed.
+    """
     core = opened()
     add(core, [1])
     step(core, RoutingArrived(routing(one(), one(name="d"), revision=2)), 0)

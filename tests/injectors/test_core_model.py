@@ -181,7 +181,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             return
         delivery = self.identity.delivery(send)
         delivery.channel = send.address
-        for _, outcome, indexes in consumer.receivers[send.journal].receive(delivery, refuse):
+        for _, outcome, indexes in consumer.receive(delivery, refuse):
             self.answers.append((send.address, life, DeliveryAnswered((send.token,), outcome, indexes, "")))
 
     @rule(pick=st.integers(0, 99), refuse=st.sampled_from([0, 0, 0, 1, 2, 9]), again=st.booleans())
@@ -216,8 +216,9 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     @rule(pick=st.integers(0, 99), most=st.integers(1, 6))
     def commit(self, pick: int, most: int) -> None:
-        receivers = [one for consumer in self.consumers.values() for one in consumer.receivers.values()]
-        for delivery, outcome, indexes in receivers[pick % len(receivers)].commit_some(most):
+        places = [(one, journal) for one in self.consumers.values() for journal in one.receivers]
+        consumer, journal = places[pick % len(places)]
+        for delivery, outcome, indexes in consumer.commit_some(journal, most):
             if (address := delivery.channel) in self.up:
                 answer = DeliveryAnswered((delivery.token,), outcome, indexes, "")
                 self.answers.append((address, self.up[address], answer))

@@ -112,7 +112,10 @@ async def test_a_process_wakes_at_the_present_minimum() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_waking_process_sends_once_the_end_of_idle_is_known() -> None:
-    """The authority knew it for one that takes part, as it wanted to be, and heard a moment later that it was idle."""
+    """Regression: the authority took the process for active because of its request.
+
+    Then it got the older report that the process is idle.
+    """
     async with (
         cluster(1, workers=1) as made,
         Injector("s", address=made.address, process="a") as sleeper,
@@ -132,7 +135,10 @@ async def test_a_waking_process_sends_once_the_end_of_idle_is_known() -> None:
 
 @pytest.mark.guarantee("G7", section="7.2")
 async def test_a_wake_lost_with_an_authority_is_reported_to_the_next() -> None:
-    """One shard's process had heard it, and its successor, which had not, was taken to confirm that it is journaled."""
+    """Regression: one authority process received the wake-up.
+
+    Its successor did not, but its answer counted as the confirmation.
+    """
     async with (
         cluster(1, workers=1) as made,
         Injector("s", address=made.address, process="a") as sleeper,
@@ -160,7 +166,7 @@ async def test_a_wake_lost_with_an_authority_is_reported_to_the_next() -> None:
 
 @pytest.mark.guarantee("G8", section="5.2")
 async def test_a_process_that_could_not_be_woken_leaves_the_minimum() -> None:
-    """The authority had heard that it wakes, and not that nothing came of it."""
+    """Regression: the authority got the wake-up, but not the report that the process stayed idle."""
     async with (
         cluster(1, workers=1) as made,
         Injector("s", address=made.address, process="a", settings=InjectorSettings(patience=0.3)) as sleeper,
@@ -223,7 +229,7 @@ async def reaches(shell: AuthorityShard, watermark: int) -> None:
 
 @pytest.mark.guarantee("G8", section="4.5")
 async def test_a_watermark_that_is_settled_outlives_the_authority() -> None:
-    """Spark commits a batch when its watermark is out: nobody would say it again."""
+    """Spark commits a batch when its watermark is settled. So no one reports that watermark again."""
     async with cluster(1) as made, Injector("s", address=made.address, process="slow"):
         async with Injector("s", address=made.address, process="a") as first:
             await first.advance(5_000)
@@ -308,7 +314,7 @@ class _Connecting:
 async def test_a_link_closed_while_it_connects_ends(
     turns: int,
 ) -> None:
-    """The cancellation was lost in asyncio.wait_for, and whoever closed the injector waited for ever."""
+    """Regression: asyncio.wait_for lost the cancellation, so closing the injector waited for ever."""
     connecting = _Connecting()
     connect: Any = lambda address: connecting  # noqa: E731
     one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), MagicMock(), connect)
@@ -465,7 +471,7 @@ async def finished(injector: Injector) -> bool:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_partition_moved_between_processes_keeps_its_records() -> None:
-    """Also while the process that had it is a zombie that goes on sending, and when it comes back to the first."""
+    """The records also stay while the former process still sends as a zombie, and when the partition returns to it."""
     chance = Random(5)
     async with cluster(9) as made:
         checkpoint, sent, zombies = 0, 0, []

@@ -38,6 +38,14 @@ def write(path: Path, start: int, end: int, mode: str = "w") -> None:
         file.writelines(line(number) for number in range(start, end))
 
 
+async def grow(path: Path, number: int) -> None:
+    """Append records for as long as this runs: a tail of files that do not grow becomes idle by itself."""
+    while True:
+        write(path, number, number + 1, "a")
+        number += 1
+        await asyncio.sleep(0.1)
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     made = tmp_path / "logs"
@@ -467,8 +475,14 @@ async def test_a_tail_that_is_ended_leaves_its_process_idle(server: DevServer, s
     program = [sys.executable, "-c", "from millwheel.cli.main import main; main()"]
     arguments = ["inject", "file", "orders", str(logs), *options, "--address", server.address]
     tail = await asyncio.create_subprocess_exec(*program, *arguments)
-    await tail_of(server, 10)
-    assert await states(server) == {"cli": "active"}
+    growing = asyncio.create_task(grow(logs / "a.jsonl", 10))
+
+    async def active() -> bool:
+        return await states(server) == {"cli": "active"}
+
+    await until(active, patience(60))
+    growing.cancel()
+    await tail_of(server, len((logs / "a.jsonl").read_text().splitlines()))
     tail.terminate()
     assert await asyncio.wait_for(tail.wait(), patience(20)) == 143
     assert await states(server) == {"cli": "idle"}

@@ -186,7 +186,7 @@ async def fail_within(made: Cluster) -> None:
 
 
 async def test_a_link_that_connects_during_closing_sends_nothing() -> None:
-    """It looked for a link that was given up already, and ended in a KeyError."""
+    """Regression: the link looked for a connection that was closed already, and raised a KeyError."""
     async with cluster(1, workers=1) as made:
         (one,) = made.workers
         await one.die()

@@ -382,7 +382,10 @@ async def test_records_are_throttled_until_the_low_watermark_follows(server: Dev
 
 @pytest.mark.guarantee("G8", section="5.2")
 async def test_an_injector_takes_nothing_before_it_is_open(server: DevServer, submit: Submit) -> None:
-    """It reported without a sequencer. The authority refused that or never saw it, and the low watermark stood."""
+    """Regression: the injector reported without a sequencer.
+
+    The authority refused or missed the report, so the low watermark stayed.
+    """
     await submit("shop")
     injector = Injector("orders", address=server.address, topology=sample.shop)
     opening = asyncio.create_task(injector.open())

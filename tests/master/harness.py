@@ -40,7 +40,6 @@ class World:
     def __init__(self) -> None:
         self.state = SpoiltState()
         self.store = MemoryStore()
-        self.workers: dict[str, int] = {}
         self.accepted: dict[str, int] = {}
         """What the authority knows: by injector the largest sequencer that it accepted."""
 
@@ -126,13 +125,11 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
 
     def follow(self) -> bool:
         """Hear of the next revision, if there is one."""
-        revisions = self.world.state.changes_after("", self.seen)
-        if not revisions:
-            return False
-        changes = next(iter(revisions))
-        self.seen = changes[0].revision
-        self.handle(m.RevisionArrived(changes))
-        return True
+        for changes in self.world.state.changes_after("", self.seen):
+            self.seen = changes[0].revision
+            self.handle(m.RevisionArrived(changes))
+            return True
+        return False
 
     def finish(self, effect: m.MasterEffect) -> m.MasterEvent | None:
         match effect:

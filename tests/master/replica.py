@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from millwheel.coordination.contract import Coordinator, Put
 from millwheel.master.replica import MasterReplica
@@ -18,16 +19,10 @@ from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.rpc.v1 import (
-    handover_pb2,
-    handover_pb2_grpc,
-    inspection_pb2,
-    inspection_pb2_grpc,
-    watermark_pb2_grpc,
-)
+from millwheel.rpc.v1 import handover_pb2, handover_pb2_grpc, inspection_pb2, inspection_pb2_grpc, watermark_pb2_grpc
 from millwheel.store.contract import StateStore
 from tests.authority.gated import GatedAuthority, gated_authority
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.HandoverServiceServicer):
@@ -52,19 +47,14 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         known.load(await self._coordinator.list(""))
         return known.owned_by(self.worker)
 
-    async def GetIntervalStatus(
-        self, request: inspection_pb2.GetIntervalStatusRequest, context: object
-    ) -> inspection_pb2.GetIntervalStatusResponse:
-        (sequencer,) = (
-            one.interval.sequencer for one in await self._owned() if one.interval.journal == request.journal
-        )
+    async def GetIntervalStatus(self, request: Any, context: object) -> Any:
+        owned = [one.interval for one in await self._owned()]
+        (sequencer,) = (one.sequencer for one in owned if one.journal == request.journal)
         return inspection_pb2.GetIntervalStatusResponse(
             journal=request.journal, sequencer=sequencer, commit=3, queued_records=self.queued
         )
 
-    async def GetWorkerLoad(
-        self, request: inspection_pb2.GetWorkerLoadRequest, context: object
-    ) -> inspection_pb2.GetWorkerLoadResponse:
+    async def GetWorkerLoad(self, request: Any, context: object) -> Any:
         response = inspection_pb2.GetWorkerLoadResponse(cpu=0.2, resident_bytes=1 << 20, memory_limit_bytes=1 << 30)
         for owned in await self._owned():
             load = response.intervals.add(
@@ -79,19 +69,16 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
                 load.sample.add(key=key, share=share)
         return response
 
-    async def PrepareRelease(
-        self, request: handover_pb2.PrepareReleaseRequest, context: object
-    ) -> handover_pb2.PrepareReleaseResponse:
-        self.received.append(request)
-        await self.hold.wait()
-        return handover_pb2.PrepareReleaseResponse()
+    async def PrepareRelease(self, request: Any, context: object) -> Any:
+        return await self._hinted(request, handover_pb2.PrepareReleaseResponse())
 
-    async def PrepareOpen(
-        self, request: handover_pb2.PrepareOpenRequest, context: object
-    ) -> handover_pb2.PrepareOpenResponse:
+    async def PrepareOpen(self, request: Any, context: object) -> Any:
+        return await self._hinted(request, handover_pb2.PrepareOpenResponse())
+
+    async def _hinted(self, request: Any, response: Any) -> Any:
         self.received.append(request)
         await self.hold.wait()
-        return handover_pb2.PrepareOpenResponse()
+        return response
 
 
 @asynccontextmanager
@@ -99,9 +86,8 @@ async def owner(coordinator: Coordinator, worker: str) -> AsyncIterator[Owner]:
     """A registered worker behind real gRPC on loopback."""
     servicer = Owner(coordinator, worker)  # type: ignore[abstract]
     inspecting = partial(inspection_pb2_grpc.add_InspectionServiceServicer_to_server, servicer)
-    async with serving(
-        inspecting, partial(handover_pb2_grpc.add_HandoverServiceServicer_to_server, servicer)
-    ) as address:
+    preparing = partial(handover_pb2_grpc.add_HandoverServiceServicer_to_server, servicer)
+    async with LoopbackServer(inspecting, preparing) as address:
         await register_worker(coordinator, worker, address)
         yield servicer
 
@@ -145,7 +131,7 @@ async def authority(coordinator: Coordinator) -> AsyncIterator[GatedAuthority]:
     """A registered authority behind real gRPC on loopback."""
     async with (
         gated_authority() as servicer,
-        serving(partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)) as address,
+        LoopbackServer(partial(watermark_pb2_grpc.add_WatermarkServiceServicer_to_server, servicer)) as address,
     ):
         await register_authority(coordinator, address)
         yield servicer

@@ -26,7 +26,7 @@ _SAMPLED = 16
 class Held:
     """An interval of the world."""
 
-    incarnation: str
+    incarnation: IncarnationId
     keys: KeyInterval
     owner: str
     code: str | None
@@ -148,7 +148,7 @@ def worlds(draw: st.DrawFn) -> World:
         fit = [worker for worker, (package, _) in workers.items() if package in ("", code)]
         points = sorted(draw(st.sets(KEYS, max_size=6)))
         for start, end in zip([b"", *points], [*points, None], strict=True):
-            world.add(Held(name, KeyInterval(start, end), draw(st.sampled_from(fit)), code))
+            world.add(Held(IncarnationId(name), KeyInterval(start, end), draw(st.sampled_from(fit)), code))
     return world
 
 
@@ -178,7 +178,7 @@ def test_from_any_load_it_settles_and_leaves_nothing_to_be_done(world: World, li
 )
 def test_many_small_keys_end_up_close_to_even(count: int, costs: dict[bytes, float]) -> None:
     world = World({f"w{index}": ("", 0.0) for index in range(count)}, {"a.1": costs})
-    world.add(Held("a.1", ALL_KEYS, "w0", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w0", "x"))
     world.settle(Balancer(QUICK))
     loads = world.loads().values()
     assert max(loads) - min(loads) <= max(LIMITS.imbalance, LIMITS.split_busy)
@@ -193,7 +193,7 @@ def busy(world: World, **more: float) -> Balancer:
 @pytest.mark.paper(section="8.4")
 def test_a_hot_interval_is_split_by_load_and_one_half_moves() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.3, b"b": 0.1, b"c": 0.2, b"d": 0.2}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     busy(world)
     assert isinstance(world.done[0], SplitInterval)
     assert world.done[0].at == b"c"
@@ -204,7 +204,7 @@ def test_a_hot_interval_is_split_by_load_and_one_half_moves() -> None:
 @pytest.mark.paper(section="8.4")
 def test_a_key_too_hot_to_split_is_named_and_left_alone() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.1, b"hot": 0.9, b"z": 0.1}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     balancer = busy(world)
     (hot,) = balancer.hot_keys
     assert (hot.key, hot.incarnation) == (b"hot", "a.1")
@@ -215,7 +215,7 @@ def test_a_key_too_hot_to_split_is_named_and_left_alone() -> None:
 
 def test_with_one_worker_a_busy_interval_stays_whole() -> None:
     world = World({"w1": ("", 0.0)}, {"a.1": {b"a": 0.5, b"b": 0.5}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     busy(world)
     assert world.done == []
 
@@ -224,7 +224,7 @@ def test_a_new_worker_gets_its_part_by_moves_alone() -> None:
     world = World({"w1": ("", 0.0)}, {"a.1": {bytes([index]): 0.02 for index in range(1, 41)}})
     for index in range(40):
         end = bytes([index + 2]) if index < 39 else None
-        world.add(Held("a.1", KeyInterval(bytes([index + 1]) if index else b"", end), "w1", "x"))
+        world.add(Held(IncarnationId("a.1"), KeyInterval(bytes([index + 1]) if index else b"", end), "w1", "x"))
     balancer = Balancer(replace(LIMITS, cold_for=minutes(10_000)))
     world.run(balancer, 10)
     world.workers["w2"] = ("", 0.0)
@@ -238,7 +238,7 @@ def test_a_small_imbalance_stays_and_a_large_one_is_corrected() -> None:
     for apart, moves in ((0.2, False), (0.3, True)):
         world = World({"w1": ("", 0.1 + apart), "w2": ("", 0.1)}, {"a.1": {b"a": 0.05, b"b": 0.05, b"c": 0.05}})
         for start, end in ((b"", b"b"), (b"b", b"c"), (b"c", None)):
-            world.add(Held("a.1", KeyInterval(start, end), "w1", "x"))
+            world.add(Held(IncarnationId("a.1"), KeyInterval(start, end), "w1", "x"))
         world.workers["w1"] = ("", world.workers["w1"][1] - 0.15)
         world.settle(Balancer(replace(QUICK, merge_busy=0.0)))
         assert bool(world.done) is moves
@@ -249,7 +249,7 @@ def test_cold_neighbours_merge_but_not_below_a_minimum() -> None:
     def cold() -> World:
         world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {}})
         for index, (start, end) in enumerate(((b"", b"b"), (b"b", b"c"), (b"c", b"d"), (b"d", None))):
-            world.add(Held("a.1", KeyInterval(start, end), f"w{index % 2 + 1}", "x"))
+            world.add(Held(IncarnationId("a.1"), KeyInterval(start, end), f"w{index % 2 + 1}", "x"))
         return world
 
     world = cold()
@@ -267,8 +267,8 @@ def test_cold_neighbours_merge_but_not_below_a_minimum() -> None:
 
 def test_intervals_go_to_workers_bound_to_their_code_if_any() -> None:
     world = World({"any": ("", 0.0)}, {"a.1": {}, "b.2": {}})
-    world.add(Held("a.1", ALL_KEYS, "any", "x"))
-    world.add(Held("b.2", ALL_KEYS, "any", "y"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "any", "x"))
+    world.add(Held(IncarnationId("b.2"), ALL_KEYS, "any", "y"))
     balancer = Balancer(QUICK)
     assert world.run(balancer, 5) == 0
     world.workers["bound"] = ("x", 0.5)
@@ -280,7 +280,7 @@ def test_no_more_is_under_way_than_may_be_and_nothing_twice() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {bytes([one]): 0.1 for one in range(1, 9)}})
     for one in range(8):
         end = bytes([one + 2]) if one < 7 else None
-        world.add(Held("a.1", KeyInterval(bytes([one + 1]) if one else b"", end), "w1", "x"))
+        world.add(Held(IncarnationId("a.1"), KeyInterval(bytes([one + 1]) if one else b"", end), "w1", "x"))
     balancer = Balancer(replace(QUICK, most_operations=2))
     begun = balancer.decide(world.view(), Timestamp(0))
     assert len({request.interval.journal for request in begun}) == 2
@@ -292,7 +292,7 @@ def test_no_more_is_under_way_than_may_be_and_nothing_twice() -> None:
 
 def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
     world = World({"w1": ("", 0.5), "w2": ("", 0.0)}, {"a.1": {b"a": 0.2}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     balancer = Balancer(LIMITS)
     assert balancer.decide(world.view(), Timestamp(0)) == [], "it begins with a rest"
     (request,) = balancer.decide(world.view(), Timestamp(seconds(31)))
@@ -307,7 +307,7 @@ def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
 )
 def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow: float, is_hot: bool) -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     seen = world.view()
     balancer = Balancer(QUICK)
     intervals = tuple(replace(one, records=records, slow=slow) for one in seen.intervals)
@@ -317,7 +317,7 @@ def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow
 
 def test_turned_off_it_decides_nothing_but_still_names_hot_keys() -> None:
     world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
-    world.add(Held("a.1", ALL_KEYS, "w1", "x"))
+    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     balancer = Balancer(replace(QUICK, on=False))
     assert world.run(balancer, 20) == 0
     assert [hot.key for hot in balancer.hot_keys] == [b"hot"]

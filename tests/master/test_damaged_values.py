@@ -71,7 +71,10 @@ def refused(master: Master, request: object) -> RequestError:
 @pytest.mark.guarantee("G1", section="7.1")
 @pytest.mark.parametrize("kind", ["topology", "log"])
 def test_a_new_master_drops_nothing_of_an_unreadable_topology(kind: str) -> None:
-    """What it names looked like litter: state, journals, logs and injectors would have gone."""
+    """Regression: what the topology names counted as garbage.
+
+    Its state, journals, logs and injectors would have been deleted.
+    """
     world, _ = running()
     journals = [one.journal for name in ("one", "two") for one in world.catalog().tables[incarnation_of(world, name)]]
     journals += [
@@ -127,7 +130,7 @@ def test_a_map_with_a_damaged_chunk_is_frozen_and_others_go_on() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_nothing_is_drawn_while_the_counter_cannot_be_read() -> None:
-    """It read as zero: sequencers would have been given a second time."""
+    """Regression: a damaged counter was read as zero. Sequencers would have been drawn twice."""
     world, _ = running()
     value = damage(world, keys.SEQUENCER)
     world.leave("w1")
@@ -145,7 +148,7 @@ def test_nothing_is_drawn_while_the_counter_cannot_be_read() -> None:
 
 @pytest.mark.guarantee("G1", section="5.2")
 def test_a_damaged_injector_or_cursor_refuses_its_own_alone() -> None:
-    """A lost cursor read as no batch at all: the next one would have been taken although it was in."""
+    """Regression: a damaged cursor was read as "no batch". The next batch would have been accepted a second time."""
     world, _ = running()
     injector, cursor = keys.injector_key("one/one.in", "p"), keys.batch_key("q")
     damage(world, injector)
@@ -164,7 +167,7 @@ def test_a_damaged_injector_or_cursor_refuses_its_own_alone() -> None:
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_garbage_collection_spares_what_a_damaged_chunk_names() -> None:
-    """Also for a master that knew the chunk when it was whole."""
+    """This also holds for a master that has read the chunk while it was whole."""
     world, master = running()
     one, two = incarnation_of(world, "one"), incarnation_of(world, "two")
     mine, others = ([interval.journal for interval in world.catalog().tables[table]] for table in (one, two))

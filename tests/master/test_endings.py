@@ -313,7 +313,10 @@ def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
 
 @pytest.mark.guarantee("G7", section="6.2")
 def test_a_master_deposed_as_it_reserves_silences_no_one() -> None:
-    """It reserved above its successor, and had the authority forget whom the successor had opened."""
+    """Regression: the deposed master reserved numbers above its successor's.
+
+    The authority then removed owners that the successor had started.
+    """
     world = World()
     first = Master(world, "first")
     first.call(SubmitTopology(topology(), "r1"))
@@ -517,7 +520,7 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
 
 @pytest.mark.guarantee("G13")
 async def test_channels_to_removed_servers_are_closed() -> None:
-    """A worker that comes back has another address wherever addresses are given out anew."""
+    """In some networks, a worker that starts again has another address."""
     observer = Observer()
     for number in range(1, 50):
         observer.channel(f"10.0.0.{number}:7450")

@@ -104,7 +104,10 @@ def test_a_retired_process_is_reported_and_its_name_stays_taken() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 def test_a_process_that_started_during_the_check_is_not_retired() -> None:
-    """Nobody knew it, or only its life before, when the authority was asked: it would be waited for for ever."""
+    """Regression: the authority did not know the process, or only its former life.
+
+    So the master would have waited for it for ever.
+    """
     world, master = master_with()
     seen = 0
     for _ in range(2):

@@ -68,11 +68,11 @@ def test_of_two_that_speak_of_an_interval_the_later_owner_counts() -> None:
     book.on_load("w2", reported(wire.IntervalLoad(journal="c.1.j2", sequencer=9, busy=0.4)), Timestamp(1))
     book.on_load("w1", reported(wire.IntervalLoad(journal="c.1.j2", sequencer=5, busy=0.9)), Timestamp(2))
     interval = catalog.IntervalRecord(journal="c.1.j2", sequencer=9)
-    load = book.of(interval)
+    load = book.load_of(interval)
     assert load is not None
     assert load.busy == 0.4
     interval.sequencer = 11
-    assert book.of(interval) is None, "its next owner has reported nothing yet"
+    assert book.load_of(interval) is None, "its next owner has reported nothing yet"
     assert book.cost(interval) == 0.4, "but it will hardly cost something else"
 
 

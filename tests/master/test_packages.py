@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from millwheel.master.packages import CHUNK_BYTES, Packages
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.failures import RequestError
 from millwheel.store.contract import StateRow, StoreUnavailableError
@@ -33,7 +34,7 @@ class Breaking(MemoryStore):
         if self.writes == 0:
             raise StoreUnavailableError("it stops here")
         self.writes -= 1
-        await super().write_states(computation, journal, sequencer, rows)
+        await super().write_states(IncarnationId(computation), journal, sequencer, rows)
 
 
 @pytest.mark.guarantee("G13", section="4.1")
@@ -44,9 +45,9 @@ async def test_what_no_topology_names_goes_and_may_be_uploaded_again() -> None:
         assert await packages.put(digest_of(content), content)
     assert await packages.collect({digest_of(OLD)}, idle=60) == [], "it was asked for a moment ago"
     assert await packages.collect({digest_of(NEW)}, idle=0) == [digest_of(OLD)]
-    assert {row.key[:64].decode() for row in await store.scan_states("packages", ALL_KEYS, None, 99)} == {
-        digest_of(NEW)
-    }
+    assert {
+        row.key[:64].decode() for row in await store.scan_states(IncarnationId("packages"), ALL_KEYS, None, 99)
+    } == {digest_of(NEW)}
     assert not await packages.has(digest_of(OLD))
     with pytest.raises(RequestError, match="there is no code package"):
         await read(packages, OLD)
@@ -70,9 +71,9 @@ async def test_a_successor_ends_a_deposed_masters_unfinished_upload(writes: int)
     else:
         assert await deposed.collect(set(), idle=0)
     store.writes = 1 << 30
-    late = [StateRow(row.key, 3, b"") for row in await store.scan_states("packages", ALL_KEYS, None, 99)] or [
-        StateRow(digest_of(OLD).encode(), 3, b"")
-    ]
+    late = [
+        StateRow(row.key, 3, b"") for row in await store.scan_states(IncarnationId("packages"), ALL_KEYS, None, 99)
+    ] or [StateRow(digest_of(OLD).encode(), 3, b"")]
     successor = Packages(store, 6)
     assert not await successor.has(digest_of(OLD)), "whether it is here is not said before it is certain"
     assert await successor.put(digest_of(OLD), OLD)

@@ -99,7 +99,7 @@ async def test_blocks_have_no_number_in_common() -> None:
 
 
 async def test_a_fence_of_a_former_version_is_an_exact_bound() -> None:
-    """It remembered the last drawn number, no matter where blocks end."""
+    """The former version stored the last drawn number, not the end of a block."""
     store = MemoryStore()
     await store.create_journal("cluster.drawn")
     await store.fence("cluster.drawn", 7)
@@ -121,7 +121,7 @@ def test_a_master_draws_no_number_of_before_a_restore() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_master_paused_during_a_restore_repeats_no_number() -> None:
-    """It goes on in the block that it reserved, and never repeats its own numbers either."""
+    """The paused master continues in the block that it reserved. It does not repeat its own numbers either."""
     world = World()
     paused = Master(world, "paused")
     paused.call(SubmitTopology(topology(), "r"))

@@ -22,7 +22,7 @@ from millwheel.master.packages import MAX_PACKAGE_BYTES, Packages
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import LEADERSHIP
-from millwheel.model.incarnation import injector_group
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -103,11 +103,11 @@ async def test_a_damaged_package_is_never_handed_out_whole() -> None:
     store = MemoryStore()
     packages = Packages(store, 5)
     await packages.put(DIGEST, CODE)
-    (manifest,) = await store.read_states("packages", [DIGEST.encode()])
+    (manifest,) = await store.read_states(IncarnationId("packages"), [DIGEST.encode()])
     assert manifest is not None
-    await store.drop_incarnation("packages")
+    await store.drop_incarnation(IncarnationId("packages"))
     rows = [manifest, StateRow(f"{DIGEST}/0001".encode(), manifest.commit, b"other")]
-    await store.write_states("packages", "packages", 5, rows)
+    await store.write_states(IncarnationId("packages"), "packages", 5, rows)
     with pytest.raises(RequestError, match="is damaged"):
         async for _ in packages.get(DIGEST):
             pass
@@ -352,7 +352,10 @@ async def test_a_process_is_retired_once_its_end_is_journaled(cluster: Cluster) 
 
 
 async def test_a_process_is_not_unfinished_while_the_authority_is_away(cluster: Cluster) -> None:
-    """Whether it has finished was not known. The one who was asked to finish it first had done so."""
+    """Without the authority, no one knows whether the process has finished.
+
+    Regression: users were asked to finish it first, although it had finished.
+    """
     async with authority(cluster.coordinator) as servicer:
         await cluster.submit()
         await cluster.client.open_injector("zeitgeist/queries", "p")
@@ -399,7 +402,8 @@ async def test_the_authority_expects_injectors_until_cancellation(
 async def test_an_update_that_drops_a_process_is_reported_by_itself(
     cluster: Cluster,
 ) -> None:
-    """The watermark went on waiting for a process that would not come back, and could not be finished in its name."""
+    """Regression: the watermark waited for a process that no longer existed, and no one could finish it under its
+    name."""
     async with authority(cluster.coordinator) as servicer:
         streams = [
             source("zeitgeist/queries", expected_injectors=["p", "q"]),

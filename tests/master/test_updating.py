@@ -466,7 +466,10 @@ def test_an_update_of_many_owners_takes_several_transactions(
 
 @pytest.mark.guarantee("G8", section="7.1")
 def test_a_removed_computations_rest_is_delivered_by_any_worker() -> None:
-    """No worker may be left that is made for its package, nor one made for none: what it takes is no code."""
+    """The rest needs no code.
+
+    So a worker that is made for another package may deliver it, if no other worker is left.
+    """
     world, master = started()
     detector = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
     world.join("bound", package="cd" * 32)

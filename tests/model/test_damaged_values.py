@@ -36,7 +36,10 @@ def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("key", sorted(PUTS.keys() - {"else/where", keys.SEQUENCER}))
 def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, listed: bool) -> None:
-    """It was as if the topology, log or interval had gone: it would have been let go of, or dropped."""
+    """Regression: a damaged value counted as a removed topology, log or interval.
+
+    So the process dropped what belonged to it.
+    """
     whole = Catalog()
     whole.load(snapshot(1))
     known = known_before(listed=listed, damaged=frozenset({key}))
@@ -53,7 +56,7 @@ def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, liste
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("key", [keys.topology_key("t/1"), keys.log_key("s")])
 def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
-    """Records would have been committed without the consumers that it names."""
+    """Without its declaration, records would be committed without a delivery to the consumers that it names."""
     known = Catalog()
     known.load(snapshot(2, frozenset({key})))
     for question in (

@@ -195,7 +195,10 @@ def test_a_move_writes_one_chunk_in_a_map_of_any_size(count: int, data: st.DataO
 
 
 def test_chunks_that_shrink_are_joined() -> None:
-    """Every other boundary goes, again and again: as many intervals would have been as many chunks, one to each."""
+    """Every second boundary is removed, again and again.
+
+    Without joining, each interval would end in a chunk of its own.
+    """
     intervals = list(whole(1_024).intervals)
     edit = MapEdit(NAME, IntervalTable(NAME, whole(1_024)).chunks)
     for _ in range(6):

@@ -62,7 +62,10 @@ def test_an_answer_settles_the_same_records_as_one_by_one(
 def test_the_last_answer_is_known_as_such_for_every_receiver(
     count: int, refused: set[int], rounds: list[set[int]]
 ) -> None:
-    """As receivers do: first refuse some, then ACK what is committed, naming all that is not."""
+    """The model answers as receivers do.
+
+    It refuses some records first. Then it ACKs committed ones and names all others.
+    """
     refused &= set(range(count))
     outstanding = OutstandingSendings[str]()
     outstanding.add(1, count, "one")

@@ -306,7 +306,7 @@ def test_a_change_beyond_the_limit_may_be_given_up() -> None:
 
 
 def test_a_dead_letter_has_the_key_of_a_joined_record() -> None:
-    """It had the number of the copy, by which no one finds the record."""
+    """Regression: the dead letter had the number of the copy as its key. No user can find the record by it."""
     topology, payments, rules = bank()
 
     def fail(payment: Payment, table: Mapping[str, Rule]) -> int:

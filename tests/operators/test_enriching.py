@@ -141,7 +141,7 @@ def test_wrong_options_are_refused() -> None:
 
 
 def test_a_dead_letter_has_the_key_of_the_record() -> None:
-    """It had the number of the call's slot, by which no one finds the record."""
+    """Regression: the dead letter had the number of the call's slot as its key. No user can find the record by it."""
     topology = mw.Topology("shop")
     source = topology.source("items", Item)
     doubled = source.map(lambda item: Item(item.shop + 40, item.number), Item)

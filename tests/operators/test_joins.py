@@ -99,6 +99,58 @@ def test_an_interval_join_is_a_loop_over_all_pairs(
     assert joined(topology, events, crash_at, lag) == sorted(expected)
 
 
+@pytest.mark.guarantee("G1", section="4.5")
+@pytest.mark.parametrize("outer", ["", "left", "right", "both"])
+@given(
+    shifts=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 1), st.booleans(), st.integers(0, 3)), max_size=14),
+    before=st.integers(-2, 4),
+    span=st.integers(0, 5),
+    crash_at=st.integers(0, 14),
+)
+def test_a_record_that_is_allowed_late_finds_its_partners(
+    outer: Literal["", "left", "right", "both"],
+    shifts: list[tuple[int, int, bool, int]],
+    before: int,
+    span: int,
+    crash_at: int,
+) -> None:
+    """Records are up to four microseconds late. The watermark rises on the way."""
+    topology = mw.Topology("shop")
+    after = mw.Duration(span - before)
+    times: Any = {"before": mw.Duration(before), "after": after, "allowed_lateness": mw.Duration(4)}
+    payments = topology.source("payments", Payment).key_by("order")
+    topology.source("orders", Order).key_by("id").join_within("joined", payments, pair, Pair, outer=outer, **times)
+    harness, watermark = TopologyHarness(topology, split_at=["1"]), 0
+    harness.advance(timestamp(0))
+    left, right = list[tuple[int, Order]](), list[tuple[int, Payment]]()
+    for number, (shift, key, is_left, rise) in enumerate(shifts):
+        at = watermark + shift
+        if number == crash_at:
+            harness.crash()
+        if is_left:
+            left.append((at, Order(key, number)))
+            harness.send("orders", left[-1][1], timestamp(at))
+        else:
+            right.append((at, Payment(key, number)))
+            harness.send("payments", right[-1][1], timestamp(at))
+        watermark += rise
+        harness.advance(timestamp(watermark))
+    harness.finish()
+    pairs = [
+        (order, payment)
+        for at, order in left
+        for time, payment in right
+        if order.id == payment.order and -before <= time - at <= span - before
+    ]
+    expected = [pair(*one) for one in pairs]
+    if outer in ("left", "both"):
+        expected += [pair(order, None) for _, order in left if order not in [one for one, _ in pairs]]
+    if outer in ("right", "both"):
+        expected += [pair(None, payment) for _, payment in right if payment not in [one for _, one in pairs]]
+    assert sorted(harness.values("joined")) == sorted(expected)
+    assert [harness.state("joined", key) for key in range(2)] == [None, None], "nothing is left behind"
+
+
 @pytest.mark.guarantee("G1")
 @given(events=events_of, keep=st.integers(1, 5), crash_at=st.integers(0, 12), lag=st.none() | st.integers(0, 4))
 def test_a_join_that_forgets_gives_the_pairs_in_its_time(

@@ -67,8 +67,11 @@ def window(**options: Any) -> Callable[[Any, Fault], Any]:
     return build
 
 
-def session(hits: Any, fault: Fault) -> None:
-    hits.window(windows.session(SIZE)).aggregate("out", fault.total(), options={"on_failure": POLICY})
+def session(**options: Any) -> Callable[[Any, Fault], Any]:
+    def build(hits: Any, fault: Fault) -> None:
+        hits.window(windows.session(SIZE)).aggregate("out", fault.total(), options={"on_failure": POLICY}, **options)
+
+    return build
 
 
 def complete(hits: Any, fault: Fault) -> None:
@@ -92,12 +95,13 @@ def cogroup(hits: Any, fault: Fault) -> None:
 KEPT: dict[str, Callable[[Any, Fault], Any]] = {
     "kept": window(allowed_lateness=mw.minutes(1)),
     "early and kept": window(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
+    "session kept": session(allowed_lateness=mw.minutes(1)),
 }
 FORGOTTEN: dict[str, Callable[[Any, Fault], Any]] = {
     "tumbling": window(),
     "early": window(early=windows.every(mw.hours(1))),
     "spread": window(spread=2),
-    "session": session,
+    "session": session(),
     "complete": complete,
     "timeout": timeout,
     "cogroup": cogroup,
@@ -152,7 +156,7 @@ def test_a_late_record_wakes_a_window_that_was_given_up(build: Callable[[Any, Fa
 
 @pytest.mark.guarantee("G1", section="4.5")
 def test_a_kept_window_with_early_results_is_deleted_at_last() -> None:
-    """Its early result came, and its last one was given up. A late record corrects it."""
+    """The early result is out, and the last one was given up. A late record corrects it."""
     topology, fault = mw.Topology("t"), Fault()
     window(early=windows.each_change(), allowed_lateness=mw.minutes(1))(
         topology.source("hits", Hit).key_by("page"), fault

@@ -59,7 +59,11 @@ KEEP: list[Options] = [{}, {"keep": HOUR}, {"keep": 3 * HOUR}]
 STEPS: dict[str, tuple[Build, list[Options]]] = {
     "join within": (
         lambda left, right, options: left.join_within("out", right, pair, **options),
-        [{"before": HOUR, "after": after, **outer} for after in (0, 2 * HOUR) for outer in OUTER],
+        [
+            {"before": HOUR, "after": after, "allowed_lateness": late, **outer}
+            for after, late in ((0, 0), (2 * HOUR, 0), (0, 2 * HOUR))
+            for outer in OUTER
+        ],
     ),
     "join": (
         lambda left, right, options: left.join("out", right, pair, **options),
@@ -90,6 +94,10 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
         lambda left, _, options: left.deduplicate("out", **options),
         [{}, {"within": HOUR}, {"within": 3 * HOUR}],
     ),
+    "until": (
+        lambda left, _, options: left.until("out", lambda item: item.number % 2 == 0, **options),
+        KEEP,
+    ),
     "throttle": (
         lambda left, _, options: left.throttle("out", options["count"], options["per"]),
         [{"count": most, "per": per} for most in (1, 3) for per in (HOUR, 3 * HOUR)],
@@ -112,8 +120,10 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
         ],
     ),
     "session": (
-        lambda left, _, options: left.window(windows.session(options["gap"])).aggregate("out", agg.count()),
-        [{"gap": HOUR}, {"gap": 3 * HOUR}],
+        lambda left, _, options: left.window(windows.session(options["gap"])).aggregate(
+            "out", agg.count(), allowed_lateness=options.get("lateness", 0)
+        ),
+        [{"gap": gap, **late} for gap in (HOUR, 3 * HOUR) for late in ({}, {"lateness": HOUR}, {"lateness": 3 * HOUR})],
     ),
     "count window": (count_window, [{"size": size, **within} for size in (2, 3) for within in ({}, {"within": HOUR})]),
     "in order": (
@@ -201,6 +211,7 @@ KEPT: list[tuple[str, Options, Options, str]] = [
     ("join latest", {"keep": HOUR}, {}, "right"),
     ("join tables", {"keep": HOUR}, {}, "left"),
     ("deduplicate", {"within": HOUR}, {}, "left"),
+    ("until", {"keep": HOUR}, {}, "left"),
 ]
 
 

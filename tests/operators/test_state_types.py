@@ -31,6 +31,7 @@ STEPS: dict[str, Build] = {
     "`update(keep=)`": lambda left, _: left.update("out", False, count, int, keep=HOUR),
     "`latest`": lambda left, _: left.latest("out"),
     "`deduplicate`": lambda left, _: left.deduplicate("out"),
+    "`until`": lambda left, _: left.until("out", bool),
     "`throttle`": lambda left, _: left.throttle("out", 1, HOUR),
     "`timeout`": lambda left, _: left.timeout("out", HOUR, function, int),
     "`complete`": lambda left, _: left.complete("out", function, int),

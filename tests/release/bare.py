@@ -30,8 +30,8 @@ print(millwheel.__file__)
 
 _CORE: Final = "from millwheel.worker.interval import core; print(core.__file__)"
 
-_SIZES: Final = {"cat videos": [1, 2], "dog videos": [1]}
-"""What the README's programs find: how many queries each window has, by its text."""
+_SIZES: Final = [("cat videos", 1), ("cat videos", 2), ("dog videos", 1)]
+"""What the README's programs find: each window's text, and how many queries it has."""
 
 
 class BareEnvironment:
@@ -69,10 +69,7 @@ class BareEnvironment:
     def _check_windows(self, place: Path) -> None:
         command = [str(self._folder / "bin" / "millwheel"), "stream", "tail", "windows", "--from", "oldest", "-n", "3"]
         rows = [json.loads(line) for line in self._call([*command, "-o", "json"], place=place).splitlines()]
-        found: dict[str, list[int]] = {}
-        for row in rows:
-            found.setdefault(row["value"]["text"], []).append(row["value"]["queries"])
-        assert {text: sorted(sizes) for text, sizes in found.items()} == _SIZES, rows
+        assert sorted((row["value"]["text"], row["value"]["queries"]) for row in rows) == _SIZES, rows
 
     def _run(self, *arguments: str, place: Path | None = None) -> str:
         return self._call([str(self._python), *arguments], place=place)

@@ -73,7 +73,7 @@ def test_a_wheel_has_the_checkouts_files_unchanged(wheel: Path) -> None:
 
 
 def test_the_metadata_of_a_wheel_is_valid(wheel: Path) -> None:
-    """As an index checks it. The version is that of pyproject.toml."""
+    """The check is that of a package index. The version is that of pyproject.toml."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Metadata.from_email(archive.read(name), validate=True)

@@ -11,7 +11,7 @@ from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from tests.patience import until
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Echo(delivery_pb2_grpc.DeliveryServiceServicer):
@@ -55,7 +55,7 @@ def encode(token: int) -> wire.DeliverRequest:
 
 def echoing(port: int = 0) -> AbstractAsyncContextManager[str]:
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, Echo())  # type: ignore[abstract]
-    return serving(add, port=port)
+    return LoopbackServer(add, port=port)
 
 
 async def test_items_are_sent_in_order_and_an_ended_stream_is_reopened() -> None:

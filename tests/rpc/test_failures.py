@@ -22,7 +22,7 @@ from millwheel.sdk.errors import Problem
 from millwheel.store.contract import StoreUnavailableError
 from tests.patience import patience
 from tests.relay import CuttingProxy
-from tests.serving import serving
+from tests.serving import LoopbackServer
 
 
 class Failing(control_pb2_grpc.TopologyServiceServicer):
@@ -42,7 +42,7 @@ class Failing(control_pb2_grpc.TopologyServiceServicer):
 
 
 def failing_with(error: Exception) -> AbstractAsyncContextManager[str]:
-    return serving(partial(control_pb2_grpc.add_TopologyServiceServicer_to_server, Failing(error)))  # type: ignore[abstract]
+    return LoopbackServer(partial(control_pb2_grpc.add_TopologyServiceServicer_to_server, Failing(error)))  # type: ignore[abstract]
 
 
 async def shown(error: Exception) -> RequestError:
@@ -115,7 +115,7 @@ async def test_a_silent_server_is_given_up_at_the_deadline() -> None:
 
 
 async def test_a_call_that_the_server_does_not_know_is_answered_so() -> None:
-    async with serving() as address, open_channel(address) as channel:
+    async with LoopbackServer() as address, open_channel(address) as channel:
         stub = control_pb2_grpc.TopologyServiceStub(channel)
         with pytest.raises(RequestError, match="does not offer this call"):
             async with calling(address):

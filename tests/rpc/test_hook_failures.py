@@ -83,7 +83,7 @@ def test_a_module_that_is_not_packaged_names_the_option() -> None:
 
 
 def test_a_dead_letter_without_a_key_has_its_own_remedy() -> None:
-    """It said to give such records up by dead letters, which was the setting in force."""
+    """Regression: the remedy was to use dead letters, although the topology already did."""
     problem = "its dead letter has no key at computation `repair`: KeyError: 'x': fix `repair`'s key function"
     for permanent in (False, True):
         failure = changed(dead_letter_problem=problem, permanent=permanent)

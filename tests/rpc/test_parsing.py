@@ -85,7 +85,7 @@ async def read(call: Any, answers: list[bytes]) -> None:
 
 @pytest.mark.parametrize("part", sorted(PARTS))
 async def test_bytes_that_are_no_message_are_refused_with_a_reason(part: str, caplog: pytest.LogCaptureFixture) -> None:
-    """They ended in UNKNOWN, with a traceback in the server's log."""
+    """Regression: the call ended with UNKNOWN, and the server logged a traceback."""
     echo, good = Echo(), control_pb2.GetTopologyRequest(name="t").SerializeToString()
     async with served(echo) as channel, asyncio.timeout(patience(10)):
         call: Any = channel.stream_stream(f"/echo/{part}")()

@@ -87,7 +87,7 @@ async def test_clients_without_credentials_are_refused(address: str, name: str) 
 
 
 async def test_a_client_without_its_own_certificate_is_refused(address: str) -> None:
-    """The authority alone is public: it lets nobody in."""
+    """The client has only the authority's certificate, which is public."""
     credentials = grpc.ssl_channel_credentials(files("one").ca.read_bytes())
     async with grpc.aio.secure_channel(address, credentials) as channel:
         with pytest.raises(grpc.aio.AioRpcError):

@@ -77,7 +77,7 @@ async def test_the_servers_reason_is_reported() -> None:
 
 
 async def test_a_writer_that_fails_ends_the_call_with_its_error() -> None:
-    """Else its reader would wait for answers, for ever, to what nobody sends."""
+    """Otherwise the reader would wait for ever for answers to a message that was never sent."""
 
     async def write(call: Any) -> None:
         await call.write(b"1")
@@ -145,7 +145,10 @@ async def test_a_cancellation_of_the_reader_stays_one() -> None:
 
 
 async def test_a_cancellation_that_the_call_hides_is_not_lost() -> None:
-    """A call that ends in the same moment shows its end alone: who was cancelled went on, and was waited for."""
+    """Regression: a call that ended in the same moment hid the cancellation.
+
+    The cancelled task continued, and its caller waited.
+    """
     reading = asyncio.Event()
     async with conversing() as (_, call):
 

@@ -54,7 +54,7 @@ def test_a_zip_damaged_inside_is_refused_or_whole_all_the_same(tmp_path: Path, m
 
 
 def test_a_package_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It filled the disk."""
+    """Regression: such a package filled the disk."""
     monkeypatch.setattr(loading, "MAX_PACKAGE_BYTES", 1_000_000)
     assert "unpacks to more than" in refused(
         packed({"odd_package.py": "#" * 2_000_000}, zipfile.ZIP_DEFLATED), tmp_path
@@ -76,7 +76,7 @@ def test_code_that_exits_on_import_fails_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_package_does_not_hide_modules_of_pythons_own(tmp_path: Path) -> None:
-    """A module that nobody had imported yet was the package's from then on."""
+    """Regression: a module of Python that no one had imported yet was replaced by the package's module."""
     data = packed({"odd_package.py": GOOD, "wave.py": "raise AssertionError('not this one')"})
     digest = hashlib.sha256(data).hexdigest()
     sys.modules.pop("wave", None)
@@ -88,7 +88,7 @@ def test_a_package_does_not_hide_modules_of_pythons_own(tmp_path: Path) -> None:
 
 
 def test_what_was_unpacked_before_counts_only_if_it_is_whole(tmp_path: Path) -> None:
-    """A file that was cut short on the disk was run as it stood."""
+    """Regression: a file that was incomplete on the disk was run."""
     data = packed({"odd_package.py": GOOD, "odd_part.py": "value = 7"})
     digest = hashlib.sha256(data).hexdigest()
     load_topology(digest, data, "odd_package:here", tmp_path)
@@ -103,7 +103,7 @@ def test_what_was_unpacked_before_counts_only_if_it_is_whole(tmp_path: Path) -> 
 
 @pytest.mark.guarantee("G13")
 def test_packages_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
-    """Python kept what it had found in each of their directories."""
+    """Regression: Python's import caches kept entries for each directory of a package."""
     for number in range(5):
         data = packed({"odd_package/__init__.py": GOOD, "odd_package/part.py": "", "n.txt": str(number)})
         digest = hashlib.sha256(data).hexdigest()

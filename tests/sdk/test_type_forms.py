@@ -160,7 +160,7 @@ def test_a_generic_states_schema_has_its_arguments_fields() -> None:
 
 
 def test_what_cannot_be_described_is_a_problem_before_submission(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that building a spec meets, ``validate`` and the harness have met."""
+    """`validate` and the harness find every problem that building a spec finds."""
 
     def broken(*_: object) -> None:
         raise AttributeError("__struct_config__")

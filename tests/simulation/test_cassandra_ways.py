@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StateRow, StoreUnavailableError
 from simulation.clocks import replaced
 from simulation.forking import apart
 from simulation.loop import SimulatedLoop
-from simulation.plan import plan_for
 from simulation.process import Process
+from simulation.seed_plan import plan_for
 from simulation.world import World
 
 Play = Callable[[World], Awaitable[Any]]
@@ -72,7 +73,7 @@ def test_an_unanswered_part_list_is_replaced_by_the_next(tmp_path: Path) -> None
 
 @pytest.mark.guarantee("G2", section="6.2")
 def test_the_next_owner_settles_an_append_left_unfinished(tmp_path: Path) -> None:
-    """Its fence decides; from then on every read says the same."""
+    """The next owner's fence decides about the append. After that all reads agree."""
 
     async def play(world: World) -> list[tuple[int, int]]:
         store: Any = world.store
@@ -106,12 +107,12 @@ def test_the_later_commits_row_stands_for_any_clocks(tmp_path: Path) -> None:
         clock, rows = world.processes["w0"].clock, [StateRow(b"k", commit, b"%d" % commit) for commit in (1, 2)]
         owner, heir = world.store.open(), world.store.open()
         clock.offset = 30.0
-        await owner.write_states("c", "j", 1, rows[:1])
+        await owner.write_states(IncarnationId("c"), "j", 1, rows[:1])
         clock.offset = 0.0
-        await heir.write_states("c", "j", 2, rows[1:])
+        await heir.write_states(IncarnationId("c"), "j", 2, rows[1:])
         clock.offset = 30.0
-        await owner.write_states("c", "j", 1, rows[:1])
-        (row,) = await heir.read_states("c", [b"k"])
+        await owner.write_states(IncarnationId("c"), "j", 1, rows[:1])
+        (row,) = await heir.read_states(IncarnationId("c"), [b"k"])
         return row
 
     assert played(tmp_path, "cassandra", {}, play) == StateRow(b"k", 2, b"2")

@@ -46,7 +46,10 @@ def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
 
 
 def test_a_checker_that_sees_nothing_reports_that(tmp_path: Path) -> None:
-    """The product moves on, and what a checker listened at is no more: that must not pass for a run that holds."""
+    """After a change of the product a checker may have nothing to observe.
+
+    Such a run must not count as one that holds.
+    """
 
     def deafen(world: World) -> None:
         world.broadcasts.clear()
@@ -68,7 +71,7 @@ def test_every_mutation_fits_the_product() -> None:
 
 
 def test_the_tests_that_catch_mutations_are_there() -> None:
-    """As the trials name them."""
+    """Mutations name tests. Each named test exists."""
     assert {name.partition("[")[0] for name in names_of_tests()} - {test.place for test in all_tests()} == set()
 
 

@@ -20,7 +20,7 @@ def _stand(reported: Path) -> int:
 
 @pytest.mark.timeout(20)
 def test_what_is_under_way_ends_with_the_look_at_it(tmp_path: Path) -> None:
-    """A run that went on would write into a directory that its caller removes."""
+    """Otherwise the run would write into a directory that its caller has removed."""
     reported = tmp_path / "reported"
 
     def ends_when_the_other_stands() -> int:
@@ -37,6 +37,6 @@ def test_what_is_under_way_ends_with_the_look_at_it(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)
 def test_one_that_dies_without_an_answer_is_named() -> None:
-    """It must not pass for one that held."""
+    """Such a run must not count as one that holds."""
     with pytest.raises(RuntimeError, match="the third run died"):
         list(apart([("the third run", lambda: os._exit(9))]))

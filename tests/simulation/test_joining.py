@@ -84,7 +84,7 @@ def test_an_owner_from_after_the_update_knows_it(run: Run) -> None:
 
 
 def test_an_owner_that_forgets_a_sender_is_reported(run: Run) -> None:
-    """It had known it."""
+    """The owner had known the sender before."""
     run.updated()
     run.advanced(39, 10, "base.3", "middle.43")
     run.advanced(39, 20, "base.3")
@@ -92,7 +92,7 @@ def test_an_owner_that_forgets_a_sender_is_reported(run: Run) -> None:
 
 
 def test_what_a_deposed_owner_passes_excuses_nothing(run: Run) -> None:
-    """Nobody sees its watermark."""
+    """No process uses the watermark of a deposed owner."""
     run.updated()
     run.advanced(39, 10, "base.3")
     run.advanced(60, 10, "base.3", "middle.43")

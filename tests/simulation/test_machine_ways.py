@@ -16,7 +16,7 @@ from tests.simulation.test_cassandra_ways import played
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("pause", [0.0, 0.005], ids=["in place", "by the thread"])
 def test_what_was_confirmed_survives_a_loss_of_power_in_a_sync(tmp_path: Path, pause: float) -> None:
-    """What was written in that group may survive, or not; it was not confirmed."""
+    """Records written in that group were not confirmed. They may survive or not."""
 
     async def play(world: World) -> list[tuple[int, int]]:
         machine: Any = world.store

@@ -11,8 +11,8 @@ import pytest
 from millwheel.store.contract import StoreUnavailableError
 from simulation.forking import apart
 from simulation.loop import SimulatedLoop
-from simulation.plan import plan_for
 from simulation.process import Process
+from simulation.seed_plan import plan_for
 from simulation.world import World
 
 _ASKED = 40

@@ -10,8 +10,8 @@ import pytest
 
 from simulation.blocks import LIBRARY
 from simulation.forking import run_apart
-from simulation.plan import plan_for
 from simulation.replaying import run_module
+from simulation.seed_plan import plan_for
 from simulation.world import World
 
 HELD_UP = [f"of what was asked of the {where} meanwhile" for where in ("store", "coordinator")]
@@ -45,7 +45,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
     ],
 )
 def test_a_seed_reaches(seed: int, reported: list[str]) -> None:
-    """What is to happen is in its history, and it holds."""
+    """The seed holds, and its history has the event that it was chosen for."""
     done = run_module("simulation", "--seeds", "1", "--seed", str(seed), "--history")
     assert done.returncode == 0, done.stdout[-20_000:]
     assert [one for one in reported if re.search(one, done.stdout) is None] == []
@@ -73,7 +73,7 @@ def _reached(seed: int) -> set[str]:
 
 
 def test_300_seeds_reach_what_is_there_for_them() -> None:
-    """Each option has a chance of its own, and asks something of the topology."""
+    """Each option has a probability of its own, and needs some property of the topology."""
     reached = Counter(what for seed in range(1, 301) for what in _reached(seed))
     wanted = {"weak window", "weak delay", "weak scatter", "tumbling", "sliding", "session", "two_phase"}
     wanted |= {"poison", "poison on a cycle", "bounds", "spilled and divided"}
@@ -91,7 +91,7 @@ def test_each_way_of_a_store_and_a_clock_is_in_one_of_five_seeds() -> None:
 
 
 def test_a_permanent_standstill_is_noticed_soon_after_the_faults(tmp_path: Path) -> None:
-    """A computation stops by its failure policy, and nobody has it go on."""
+    """A failure policy stops a computation, and no operator resumes it."""
 
     def untended(world: World) -> None:
         world.plan.tended = False

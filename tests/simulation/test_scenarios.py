@@ -31,7 +31,7 @@ def outcomes() -> dict[str, str]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", [one.name for one in SCENARIOS])
 def test_a_scenario_is_as_it_is_written(name: str, outcomes: dict[str, str]) -> None:
-    """`python -m simulation.scenarios --write` writes those anew that are to change."""
+    """`python -m simulation.scenarios --write` writes the files again after an intended change."""
     assert outcomes[name] == f"{name}: as written\n"
 
 

@@ -24,18 +24,16 @@ ROOT = str(Path(__file__).parents[2])
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session whose tasks are tried four times; registers the sink, and the one with accidents."""
-    environment = pytest.MonkeyPatch()
-    environment.setenv(VARIABLE, str(tmp_path_factory.mktemp("faults")))
-    environment.setenv("PYTHONPATH", ROOT)
-    environment.setenv("PYSPARK_PYTHON", sys.executable)
-    with warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as environment, warnings.catch_warnings():
+        environment.setenv(VARIABLE, str(tmp_path_factory.mktemp("faults")))
+        environment.setenv("PYTHONPATH", ROOT)
+        environment.setenv("PYSPARK_PYTHON", sys.executable)
         warnings.simplefilter("ignore")
         found = session()
         found.dataSource.register(MillwheelDataSource)
         found.dataSource.register(Faulty)
         yield found
         found.stop()
-    environment.undo()
 
 
 @pytest.fixture

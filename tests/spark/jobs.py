@@ -25,20 +25,22 @@ COLUMNS = "id string, city string, at long, load double, when timestamp"
 DAY = 86_400_000_000
 """Microseconds."""
 
+_SETTINGS = {
+    "spark.master": "local[2,4]",
+    "spark.driver.memory": "768m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
+    "spark.sql.streaming.commitProtocol": "v1",
+}
+
 
 def session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """A small session, local unless ``settings`` name a master."""
-    builder = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.driver.memory", "768m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
-        .config("spark.sql.streaming.commitProtocol", "v1")
-    )
-    for name, value in settings.items():
+    builder = SparkSession.builder
+    for name, value in {**_SETTINGS, **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
@@ -50,18 +52,16 @@ def write_trips(place: Path, numbers: Iterable[int], name: str) -> None:
     place.mkdir(exist_ok=True, parents=True)
     newest = max((file.stat().st_mtime_ns for file in place.glob("*.parquet")), default=0)
     at = [number * DAY // 24 for number in numbers]
-    table = pa.table(
-        {
-            "id": [f"trip-{number}" for number in numbers],
-            "city": [("oslo", "rome")[number % 2] for number in numbers],
-            "at": at,
-            "load": [number / 2 for number in numbers],
-            "when": pa.array(at, pa.timestamp("us", tz="UTC")),
-        }
-    )
+    columns = {
+        "id": [f"trip-{number}" for number in numbers],
+        "city": [("oslo", "rome")[number % 2] for number in numbers],
+        "at": at,
+        "load": [number / 2 for number in numbers],
+        "when": pa.array(at, pa.timestamp("us", tz="UTC")),
+    }
     # Two row groups: a file of some size becomes two partitions.
     file = place / f"{name}.parquet"
-    pq.write_table(table, file, row_group_size=max(1, len(at) // 2))
+    pq.write_table(pa.table(columns), file, row_group_size=max(1, len(at) // 2))
     # The kernel's clock for files has steps of several milliseconds, in which more than one may be written.
     changed = max(file.stat().st_mtime_ns, newest + 1_000_000_000)
     os.utime(file, ns=(changed, changed))
@@ -75,14 +75,10 @@ def options_for(address: str, **more: str) -> dict[str, str]:
 
 def start(spark: SparkSession, place: Path, options: dict[str, str], form: str) -> StreamingQuery:
     """A query over the files of ``place/in``, one for each micro-batch in the order of their names, to their end."""
-    trips = (
-        spark.readStream.schema(COLUMNS)
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(place / "in"))
-        .repartition(2)
-    )  # fmt: skip
+    trips = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(place / "in"))
     return (
-        trips.writeStream.format(form)
+        trips.repartition(2)
+        .writeStream.format(form)
         .options(**options)
         .option("checkpointLocation", str(place / "checkpoint"))
         .trigger(availableNow=True)

@@ -79,7 +79,7 @@ def test_a_load_in_batches_moves_on_one_cursor(spark: SparkSession, server: Trip
 
 
 def test_a_load_that_is_already_in_is_reported_so(server: TripServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Who forgets to give the next load another name is not to think that it went in."""
+    """A user who forgets to rename the next load must not believe that it was accepted."""
     options = resolve(parse_options(options_for(server.address, query="load")))
     assert BatchWriter(options).sequencer
     assert caplog.text == ""

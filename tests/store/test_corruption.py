@@ -8,6 +8,7 @@ import pytest
 
 from millwheel.coordination.contract import DamagedValueError, Put
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import Append, CorruptValueError, PartId, StateRow
@@ -15,7 +16,7 @@ from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
 
 PART = PartId("timers", 5, 1)
-STATE_KEY = layout.state_prefix("c") + b"key"
+STATE_KEY = layout.state_prefix(IncarnationId("c")) + b"key"
 
 
 @pytest.fixture
@@ -28,7 +29,9 @@ async def path(tmp_path: Path) -> Path:
             await store.write_part(journal, PART, b"part")
             for commit in (1, 2, 3):
                 await store.append(journal, Append(5, commit, 0, (PART,), b"entry %d" % commit))
-        await store.write_states("c", "j", 5, [StateRow(b"key", 3, b"state"), StateRow(b"other", 3, b"whole")])
+        await store.write_states(
+            IncarnationId("c"), "j", 5, [StateRow(b"key", 3, b"state"), StateRow(b"other", 3, b"whole")]
+        )
         await database.coordinator.transact([], [Put("topologies/t", b"value")])
     return tmp_path / "db"
 
@@ -78,7 +81,7 @@ async def test_a_damaged_head_is_named_and_stops_its_journal_alone(path: Path, k
             store.seal("j", 5),
             store.append("j", Append(5, 4, 0, (), b"")),
             store.create_journal("j"),
-            store.write_states("c", "j", 5, [StateRow(b"key", 3, b"")]),
+            store.write_states(IncarnationId("c"), "j", 5, [StateRow(b"key", 3, b"")]),
         ):
             with pytest.raises(CorruptValueError, match=f"{name} of journal j: checksum"):
                 await call
@@ -89,14 +92,14 @@ async def test_a_damaged_row_is_named_by_its_key(path: Path) -> None:
     flip(path, STATE_KEY, state=True)
     async with await EmbeddedDatabase.open(path) as database:
         with pytest.raises(CorruptValueError, match="state of key 'key' of incarnation c"):
-            await database.store.read_states("c", [b"key"])
+            await database.store.read_states(IncarnationId("c"), [b"key"])
         with pytest.raises(CorruptValueError, match="'key'"):
-            await database.store.scan_states("c", ALL_KEYS, None, 10)
-        assert await database.store.read_states("c", [b"other"]) == [StateRow(b"other", 3, b"whole")]
+            await database.store.scan_states(IncarnationId("c"), ALL_KEYS, None, 10)
+        assert await database.store.read_states(IncarnationId("c"), [b"other"]) == [StateRow(b"other", 3, b"whole")]
 
 
 async def test_a_damaged_coordinator_value_is_named_and_not_served(path: Path) -> None:
-    """It kept the whole database from being opened."""
+    """Regression: one damaged value prevented opening the whole database."""
     flip(path, b"cktopologies/t")
     async with await EmbeddedDatabase.open(path) as database:
         coordinator = database.coordinator
@@ -113,7 +116,7 @@ async def test_a_damaged_coordinator_value_is_named_and_not_served(path: Path) -
 
 
 async def test_a_damaged_registration_ends_with_its_lease(path: Path) -> None:
-    """It does not tell its lease any more; of these kinds every key has one."""
+    """The damaged record no longer names its lease. Every key of these kinds has one."""
     async with await EmbeddedDatabase.open(path) as database:
         lease = await database.coordinator.grant_lease(60)
         puts = [Put("workers/w", b"me", lease), Put("leadership/master", b"me", lease)]
@@ -125,7 +128,7 @@ async def test_a_damaged_registration_ends_with_its_lease(path: Path) -> None:
 
 
 async def test_a_damaged_coordinator_revision_is_named_opening_nothing(path: Path) -> None:
-    """Without it nobody could tell what is newer."""
+    """Without the revision, no one can say which value is newer."""
     flip(path, b"cr")
     with pytest.raises(CorruptValueError, match="revision of the coordinator: checksum"):
         await EmbeddedDatabase.open(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import StoreUnavailableError
 from tests import disks
 from tests.patience import patience
@@ -67,7 +68,7 @@ async def test_every_acknowledged_append_survives_sigkill(tmp_path: Path) -> Non
             assert head.commit in (last, last + 1)
             entries = await database.store.read_entries("j", 1, head.commit)
             assert entries == [b"%d" % commit for commit in range(1, head.commit + 1)]
-            (row,) = await database.store.read_states("c", [b"k"])
+            (row,) = await database.store.read_states(IncarnationId("c"), [b"k"])
             assert row is not None
             assert row.commit in (last, last + 1)
             entry = await database.coordinator.get("commit")

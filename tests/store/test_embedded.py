@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store import layout
 from millwheel.store.contract import (
     Append,
@@ -116,33 +117,33 @@ async def test_a_refusal_writes_nothing(opened: Opened) -> None:
 async def test_an_append_does_not_wait_for_an_earlier_flush(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(50_000)]
-    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    flush = asyncio.ensure_future(opened.store.write_states(IncarnationId("c"), "j", 5, rows))
     await asyncio.sleep(0)
     for commit in range(2, 12):
         await opened.store.append("j", entry(commit))
         assert not flush.done()
     await flush
-    assert (await opened.store.read_states("c", [b"49999"]))[0] == rows[-1]
+    assert (await opened.store.read_states(IncarnationId("c"), [b"49999"]))[0] == rows[-1]
 
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_fence_ends_a_flush_that_is_under_way(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%06d" % number, 1, b"old owner") for number in range(50_000)]
-    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    flush = asyncio.ensure_future(opened.store.write_states(IncarnationId("c"), "j", 5, rows))
     await asyncio.sleep(0)
     await opened.store.fence("j", 6)
     written = [rows[-1]] if flush.done() else [None]
     await flush
-    assert await opened.store.read_states("c", [b"049999"]) == written == [None]
+    assert await opened.store.read_states(IncarnationId("c"), [b"049999"]) == written == [None]
 
 
 @pytest.mark.guarantee("G2")
 async def test_a_row_ahead_of_its_entry_is_refused(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     with pytest.raises(StoreError, match="commit 2"):
-        await opened.store.write_states("c", "j", 5, [StateRow(b"k", 1, b"x"), StateRow(b"k", 2, b"x")])
-    assert await opened.store.read_states("c", [b"k"]) == [None]
+        await opened.store.write_states(IncarnationId("c"), "j", 5, [StateRow(b"k", 1, b"x"), StateRow(b"k", 2, b"x")])
+    assert await opened.store.read_states(IncarnationId("c"), [b"k"]) == [None]
 
 
 async def test_emptied_rows_leave_nothing_once_entries_are_truncated(opened: Opened) -> None:
@@ -150,17 +151,19 @@ async def test_emptied_rows_leave_nothing_once_entries_are_truncated(opened: Ope
     for commit in (1, 2, 3):
         await store.append("j", entry(commit))
     rows = [StateRow(b"%04d" % number, 2, b"") for number in range(1200)]
-    await store.write_states("c", "j", 5, [*rows, StateRow(b"kept", 3, b"state"), StateRow(b"later", 3, b"")])
-    await store.write_states("c", "j", 5, [StateRow(b"0007", 3, b"set again")])
+    await store.write_states(
+        IncarnationId("c"), "j", 5, [*rows, StateRow(b"kept", 3, b"state"), StateRow(b"later", 3, b"")]
+    )
+    await store.write_states(IncarnationId("c"), "j", 5, [StateRow(b"0007", 3, b"set again")])
     state_range, marks = (b"c\0", b"c\1"), (layout.CLEARED, layout.past(layout.CLEARED))
     assert len(rocks.scan(*state_range, state=True)) == 1202
     await store.append("j", entry(4, truncation_point=2))
-    await store.drop_incarnation("behind the purge")
+    await store.drop_incarnation(IncarnationId("behind the purge"))
     stored = [key for key, _ in rocks.scan(*state_range, state=True)]
     assert stored == [b"c\x000007", b"c\0kept", b"c\0later"]
     assert len(rocks.keys(*marks)) == 1
     await store.drop_journal("j")
-    await store.drop_incarnation("behind the purge")
+    await store.drop_incarnation(IncarnationId("behind the purge"))
     assert [key for key, _ in rocks.scan(*state_range, state=True)] == [b"c\x000007", b"c\0kept"]
     assert rocks.keys(*marks) == []
 
@@ -171,7 +174,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
             await database.store.create_journal(journal)
             await database.store.fence(journal, 5)
             await database.store.append(journal, entry(1))
-            await database.store.write_states(journal, journal, 5, [StateRow(b"x", 1, b"")])
+            await database.store.write_states(IncarnationId(journal), journal, 5, [StateRow(b"x", 1, b"")])
     directory = DatabaseDirectory(tmp_path)
     rocks = Rocks(directory)
     batch = RowBatch(rocks)
@@ -187,7 +190,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
 
     store = EmbeddedStore(rocks, thread, close)
     await store.append("j", entry(2, truncation_point=1))
-    await store.drop_incarnation("behind the purge")
+    await store.drop_incarnation(IncarnationId("behind the purge"))
     assert rocks.scan(b"", b"\xff", state=True) == []
     assert rocks.keys(layout.CLEARED, layout.past(layout.CLEARED)) == []
     await store.close()
@@ -236,13 +239,13 @@ async def test_a_failed_append_is_settled_by_repeating_it(opened: Opened, applie
 async def test_outstanding_calls_fail_when_the_store_is_closed(opened: Opened) -> None:
     await opened.store.append("j", entry(1))
     rows = [StateRow(b"%d" % number, 1, bytes(100)) for number in range(100_000)]
-    flush = asyncio.ensure_future(opened.store.write_states("c", "j", 5, rows))
+    flush = asyncio.ensure_future(opened.store.write_states(IncarnationId("c"), "j", 5, rows))
     await asyncio.sleep(0.005)
     await opened.store.close()
     with pytest.raises(StoreUnavailableError, match="closed"):
         await flush
     with pytest.raises(StoreUnavailableError):
-        await opened.store.read_states("c", [b"1"])
+        await opened.store.read_states(IncarnationId("c"), [b"1"])
     await opened.store.close()
 
 
@@ -313,7 +316,7 @@ def call(store: EmbeddedStore, kind: str, at: Append) -> Awaitable[object]:
         "fence": lambda: store.fence("j", at.sequencer),
         "old fence": lambda: store.fence("j", 1),
         "part": lambda: store.write_part("j", PartId("p", 5, at.commit), b""),
-        "rows": lambda: store.write_states("c", "j", at.sequencer, [StateRow(b"k", at.commit, b"")]),
+        "rows": lambda: store.write_states(IncarnationId("c"), "j", at.sequencer, [StateRow(b"k", at.commit, b"")]),
         "delete entries": lambda: store.delete_entries("j", 1),
     }
     return calls[kind]()

@@ -53,7 +53,7 @@ def test_the_other_side_has_a_key(join: Callable[[Any, Any], Any]) -> None:
 
 @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
 def test_the_other_side_is_not_ordered(join: Callable[[Any, Any], Any]) -> None:
-    """Its order was ignored."""
+    """Regression: the order of the other side was ignored without an error."""
     _, stream = numbers()
     keyed = stream.key_by(mw.everything)
     with pytest.raises(mw.UsageError, match=r"step 'out' ignores ordered_by_time\(\) of another stream: leave it out"):

@@ -189,10 +189,16 @@ def test_a_key_of_a_new_type_is_a_number() -> None:
     assert next((field.name, field.type) for field in msgspec.structs.fields(minutes.record_type)) == ("end", int)
 
 
-def test_sessions_have_no_allowed_lateness() -> None:
-    windowed = mw.Topology("t").source("bids", Bid).key_by("auction").window(windows.session(TEN))
-    with pytest.raises(mw.UsageError, match="session windows have no allowed_lateness"):
-        windowed.aggregate("n", agg.count(), allowed_lateness=TEN)
+def test_sessions_are_kept_for_late_records() -> None:
+    topology = mw.Topology("t")
+    session = topology.source("bids", Bid).key_by("auction").window(windows.session(TEN))
+    session.aggregate("n", n=agg.count(), allowed_lateness=TEN)
+    harness = TopologyHarness(topology)
+    for advance in (15, 25):
+        harness.send("bids", BIDS[0], mw.Timestamp(BEGIN))
+        harness.advance(mw.Timestamp(BEGIN + mw.seconds(advance)))
+    harness.send("bids", BIDS[0], mw.Timestamp(BEGIN))
+    assert [(one.n, one.revision) for one in harness.values("n")] == [(1, 0), (2, 1)]
 
 
 def test_fields_may_have_any_names_and_places() -> None:

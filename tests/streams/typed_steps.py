@@ -39,6 +39,8 @@ orders.ordered_by_time().window(windows.tumbling(HOUR))  # error: attr-defined
 source.peek(print).filter(lambda order: order.cents > 3)  # error: attr-defined
 some: mw.Stream[Order] = orders.throttle("some", 3, HOUR, excess="others")
 some.map(lambda order: order.why)  # error: attr-defined
+orders.until("last", lambda order: order.item == "")
+orders.until("end", lambda order: order.cents > 3)  # error: attr-defined
 
 
 def pair(order: Order, payment: Payment) -> str:

@@ -34,15 +34,9 @@ def _environment(address: str = "") -> dict[str, str]:
 
 async def run_cli(address: str, *arguments: str, timeout: float = patience(30), typed: str = "") -> Finished:
     """Run a ``millwheel`` command to its end, with ``typed`` on stdin; no command ever shows a traceback."""
+    command, pipe = [sys.executable, "-c", MAIN, *arguments], asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        MAIN,
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=_environment(address),
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address)
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(typed.encode()), timeout)
@@ -87,13 +81,9 @@ class RunningCommand:
     async def spawn(self) -> None:
         """Begin a life, and return before it is ready."""
         with self.log.open("ab") as log:
+            out, none = asyncio.subprocess.PIPE if self._piped else log, asyncio.subprocess.DEVNULL
             self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE if self._piped else log,
-                stderr=log,
-                env=self._environment,
-                cwd=ROOT,
+                *self._command, stdin=none, stdout=out, stderr=log, env=self._environment, cwd=ROOT
             )
 
     async def start(self) -> None:
@@ -123,10 +113,6 @@ class RunningCommand:
         """The end of what it logged."""
         return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
 
-    def logged(self, part: str) -> bool:
-        """Whether its log has ``part``."""
-        return part in self.log.read_text(errors="replace")
-
 
 class Server(RunningCommand):
     """``millwheel server start-dev`` on one port and one database."""
@@ -139,16 +125,14 @@ class Server(RunningCommand):
         port: int = 0,
         intervals: int = 1,
         wrapper: Sequence[str] = (),
-        level: str = "info",
         options: Sequence[str] = (),
     ) -> None:
         """``wrapper``: a command that runs the server's, such as strace's. ``options``: further ones of start-dev."""
         self.db = db
         self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
-        place = ["--port", str(self.port), "--db", str(db)]
-        settings = ["--intervals", str(intervals), "--log-level", level, *options]
-        command = [*wrapper, sys.executable, "-c", MAIN, "server", "start-dev", *place, *settings]
+        settings = ["--port", str(self.port), "--db", str(db), "--intervals", str(intervals), "--log-level", "info"]
+        command = [*wrapper, sys.executable, "-c", MAIN, "server", "start-dev", *settings, *options]
         super().__init__(log, command, _environment(), piped=True)
 
     async def ready(self, timeout: float = patience(60)) -> None:

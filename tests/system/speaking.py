@@ -35,14 +35,13 @@ async def submit_source(server: Server, name: str, source: str, attribute: str =
 
 async def speak(server: Server, *spoken: str, stream: str = "spoken", process: str = "p", first: int = 0) -> None:
     """Inject words, and wait for their ACKs; the process stays open for more."""
+    topology = program.words if stream == "spoken" else None
     async with (
         asyncio.timeout(patience(30)),
-        Injector(
-            stream, address=server.address, process=process, topology=program.words if stream == "spoken" else None
-        ) as injector,
+        Injector(stream, address=server.address, process=process, topology=topology) as injector,
     ):
         for number, text in enumerate(spoken, first):
-            keys = {"count": [text]} if stream != "spoken" else None
+            keys = None if topology else {"count": [text]}
             await injector.send_many([Word(text)], [number + 1], positions=[number], keys=keys)
 
 

@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 async def cramped(small_disk: Path, tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(small_disk / "db", tmp_path / "server.log", level="warning")
+    server = Server(small_disk / "db", tmp_path / "server.log", options=("--log-level", "warning"))
     try:
         await server.start()
         yield server

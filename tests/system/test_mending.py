@@ -87,7 +87,7 @@ async def test_an_interval_restarts_without_loss_after_an_error(server: DevServe
 
 @pytest.mark.guarantee("G8")
 async def test_productions_go_on_when_their_consumer_has_been_away(server: DevServer) -> None:
-    """The log's interval breaks: its senders, in this process, hear of it and send again to its successor."""
+    """The log's interval fails. Its senders in this process learn of it, and send again to its next owner."""
     seen: list[Seen] = []
     log = next(name for name, hosted in server.worker.hosts.hosted.items() if hosted.built.log_of == "words/seen")
     before = server.worker.hosts.hosted[log].sequencer

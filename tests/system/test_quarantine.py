@@ -171,9 +171,9 @@ def words_of(stored: Stored) -> str:
 async def test_a_damaged_row_holds_its_key_alone_until_it_is_restored(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It took its whole interval down, and was named in the log alone."""
+    """Regression: a damaged row stopped its whole interval, and only the log named it."""
     with Stored(path) as stored:
-        row = layout.state_prefix(words_of(stored)) + b"a"
+        row = layout.state_prefix(IncarnationId(words_of(stored))) + b"a"
         whole = stored.flip(row, state=True)
     async with running(DevSettings(path, port=0)) as server:
         assert await speak(server, "words", 2, "b"), "the other key goes on"
@@ -248,7 +248,7 @@ async def test_a_damaged_journal_stops_its_interval_until_restored(
 
 @pytest.mark.guarantee("G11", section="7.1")
 async def test_a_damaged_interval_map_keeps_its_computation_as_it_is(path: Path) -> None:
-    """It kept the whole database from being opened."""
+    """Regression: one damaged value prevented opening the whole database."""
     with Stored(path) as stored:
         incarnation = IncarnationId(words_of(stored))
         place = b"ck" + keys.chunk_key(incarnation, 0).encode()
@@ -286,7 +286,7 @@ async def test_a_damaged_topology_is_named_and_nothing_is_dropped(path: Path) ->
 
 async def test_a_damaged_package_is_named_and_replaced_by_an_upload(path: Path, database: Path) -> None:
     with Stored(path) as stored:
-        stored.flip(stored.last(layout.state_prefix("packages"), state=True), state=True)
+        stored.flip(stored.last(layout.state_prefix(IncarnationId("packages")), state=True), state=True)
     shutil.rmtree(path / "packages", ignore_errors=True)
     async with running(DevSettings(path, port=0)) as server:
         for name in ("words", "twin"):

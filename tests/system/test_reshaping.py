@@ -13,10 +13,9 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
-from tests.patience import patience
-from tests.system.counting import Load, Total, WindowCount
+from tests.faults.load import CUTS
 from tests.system.server import Server, run_cli
-from tests.system.test_restarts import FeederProcess, Read, counting_server, follow, verify
+from tests.system.test_restarts import loaded_server
 
 SEED = 23
 ROUNDS = 15
@@ -25,7 +24,7 @@ ROUNDS = 15
 async def split_where_the_load_is_halved(server: Server) -> None:
     """As soon as the owner has reported its keys; then both halves have some of them."""
     for _ in range(40):
-        shown = await run_cli(server.address, "interval", "split", "counting/counter", "--key", "key-1", "-o", "json")
+        shown = await run_cli(server.address, "interval", "split", "faults/numberer", "--key", "k-01", "-o", "json")
         if shown.code == 0:
             break
         assert shown.code == 6, shown.err
@@ -35,13 +34,13 @@ async def split_where_the_load_is_halved(server: Server) -> None:
     lower, upper = json.loads(shown.out)
     assert lower["parents"] == upper["parents"] != []
     boundary = upper["keys"].split("'")[1]
-    assert boundary.startswith("key-"), upper["keys"]
+    assert boundary in CUTS["numberer"], upper["keys"]
 
 
 async def children_have_let_go(client: ControlClient, computation: str) -> None:
     """Wait, but not for ever, until no interval of the computation needs a parent's journal."""
     for _ in range(40):
-        shown = await client.list_intervals("counting", computation)
+        shown = await client.list_intervals("faults", computation)
         if not any(one.interval.parents for one in shown):
             break
         await asyncio.sleep(0.1)
@@ -49,11 +48,11 @@ async def children_have_let_go(client: ControlClient, computation: str) -> None:
 
 async def change_something(client: ControlClient, chance: random.Random, done: Counter[str]) -> None:
     """A split at a random key or a merge, as often as not before the last one's children have let go."""
-    computation = chance.choice(["counter", "adder"])
+    computation = chance.choice(["numberer", "adder"])
     if chance.random() < 0.5:
         await children_have_let_go(client, computation)
-    at = (f"key-{chance.randrange(40)}" if computation == "counter" else f"group-{chance.randrange(1, 7)}").encode()
-    shown = await client.list_intervals("counting", computation)
+    at = chance.choice(CUTS[computation]).encode()
+    shown = await client.list_intervals("faults", computation)
     verb = "split" if len(shown) <= 3 and chance.random() < 0.6 else "merge"
     try:
         if verb == "split":
@@ -68,42 +67,26 @@ async def change_something(client: ControlClient, chance: random.Random, done: C
 
 
 def name(computation: str, key: bytes) -> wire.IntervalName:
-    return wire.IntervalName(topology="counting", computation=computation, key=key)
+    return wire.IntervalName(topology="faults", computation=computation, key=key)
 
 
 @pytest.mark.guarantee("G11", section="7.1")
 @pytest.mark.timeout(240)
 async def test_a_development_server_splits_and_merges_through_kills(tmp_path: Path) -> None:
     chance, done = random.Random(SEED), Counter[str]()
-    windows, totals = Read(), Read()
-    async with counting_server(tmp_path, intervals=1) as server:
-        feeder = FeederProcess(server.address, SEED, tmp_path, 800)
-        readers = [
-            asyncio.create_task(follow("windows", WindowCount, server.address, windows, random.Random(SEED + 1))),
-            asyncio.create_task(follow("totals", Total, server.address, totals, random.Random(SEED + 2))),
-        ]
-        try:
-            await feeder.start()
-            await split_where_the_load_is_halved(server)
-            for number in range(ROUNDS):
-                await asyncio.sleep(chance.uniform(0.05, 0.8))
-                async with ControlClient(server.address, patience=20) as client:
-                    await change_something(client, chance, done)
-                if number % 5 == 4:
-                    await server.kill()
-                    await server.spawn()
-                    await server.ready(40)
-            nowhere = await run_cli(server.address, "interval", "move", "counting/counter", "--key", "key-1")
-            assert (nowhere.code, nowhere.out) == (6, "")
-            assert "start another worker first" in nowhere.err
-            (tmp_path / "stop").touch()
-            await asyncio.wait_for(asyncio.gather(*readers), patience(60))
-        finally:
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
-            await feeder.kill()
-    verify(Load(SEED), int((tmp_path / "count").read_text()), windows, totals)
+    async with loaded_server(tmp_path, SEED, intervals=1) as (server, _, _):
+        await split_where_the_load_is_halved(server)
+        for number in range(ROUNDS):
+            await asyncio.sleep(chance.uniform(0.05, 0.8))
+            async with ControlClient(server.address, patience=20) as client:
+                await change_something(client, chance, done)
+            if number % 5 == 4:
+                await server.kill()
+                await server.spawn()
+                await server.ready(40)
+        nowhere = await run_cli(server.address, "interval", "move", "faults/numberer", "--key", "k-01")
+        assert (nowhere.code, nowhere.out) == (6, "")
+        assert "start another worker first" in nowhere.err
     assert done.keys() <= {"split", "merge", "HAS_PARENTS", "KEY_OUTSIDE", "NO_NEIGHBOUR"}, done
     assert done["split"] >= 2, done
     assert done["merge"] >= 1, done

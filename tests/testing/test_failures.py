@@ -170,7 +170,7 @@ def test_a_batch_of_which_one_value_is_wrong_is_not_sent_at_all() -> None:
 
 
 def test_finish_raises_what_still_fails() -> None:
-    """It returned as if all were well, where the failure had been raised by the call before."""
+    """Regression: finish returned without an error, because the call before had already raised the failure."""
     wrong = True
 
     class Transient(mw.Computation[str, int]):
@@ -281,7 +281,10 @@ class Endless(mw.Computation[str, int]):
 @pytest.mark.parametrize("options", [{}, {"on_failure": mw.dead_letter(after=1)}])
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_hook_that_awaits_what_never_comes_fails_by_name(stubborn: bool, options: dict[str, Any]) -> None:
-    """The call stood still for ever. No policy hides it: on a cluster nothing ends such a hook."""
+    """Regression: the call never returned.
+
+    A failure policy must not hide it, because a cluster would not end such a hook.
+    """
     endless = Endless(stubborn)
     harness = harness_of(endless, hook_timeout_seconds=0.05, **options)
     with pytest.raises(HookTimeoutError, match=r"Endless.process_record has not ended after 0.05 s") as raised:
@@ -315,7 +318,7 @@ class Swallowing(mw.Computation[str, int]):
 
 @pytest.mark.guarantee("G1", section="4.1")
 def test_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace() -> None:
-    """It had the cell of its key still: one record was counted twice."""
+    """Regression: the hook still had the cell of its key, so one record was counted twice."""
     swallowing = Swallowing()
     topology = mw.Topology("w")
     topology.source("words", str)

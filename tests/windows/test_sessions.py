@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.model.time import Timestamp
+from millwheel.testing import TopologyHarness
 from tests.windows.hits import HITS, Hit, extent, harness_of
 
 
@@ -39,40 +41,120 @@ def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> 
     assert sorted((r.key, r.start, r.end, r.value) for r in harness.values("sessions")) == sorted(expected)
 
 
-@pytest.mark.guarantee("G14", section="4.5")
-@settings(max_examples=60)
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-20, 40)), max_size=30),
-    st.integers(1, 9),
+class Session(NamedTuple):
+    """Of the naive model."""
+
+    page: str
+    start: int
+    end: int
+    records: int
+    revision: int
+
+    def after(self, others: list[Session]) -> Session:
+        """What becomes of it and of others that it meets."""
+        every = [self, *others]
+        bounds = min(one.start for one in every), max(one.end for one in every)
+        return Session(self.page, *bounds, sum(one.records for one in every), max(one.revision for one in every))
+
+    @property
+    def revised(self) -> Session:
+        return self._replace(revision=self.revision + 1)
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-20, 40), st.booleans()), max_size=30
 )
-def test_a_late_record_extends_an_open_session_or_is_too_late(
-    steps: list[tuple[str, int, int | None]], gap: int
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@settings(max_examples=200)
+@given(STEPS, st.integers(1, 9), st.sampled_from([0, 0, 3, 12]))
+def test_a_late_record_extends_a_session_or_is_too_late(
+    steps: list[tuple[str, int, int | None, bool]], gap: int, lateness: int
 ) -> None:
-    session = windows.session(mw.Duration(gap))
-    harness = harness_of(windows.SessionAggregate(session, agg.count(), too_late="too-late"))
+    step = windows.SessionAggregate(
+        windows.session(mw.Duration(gap)), agg.count(), allowed_lateness=mw.Duration(lateness), too_late="too-late"
+    )
+    harness = harness_of(step)
     watermark, too_late = -100, 0
-    open_now: list[tuple[str, int, int, int]] = []
-    ended: list[tuple[str, int, int, int]] = []
-    for page, stamp, to in steps:
+    kept: list[Session] = []
+    results: list[Session] = []
+
+    def change(one: Session) -> None:
+        """Keep a session, and produce its result if it has ended."""
+        if one.end <= watermark:
+            one = one.revised
+            results.append(one)
+        if watermark < one.end + lateness:
+            kept.append(one)
+
+    def rise(to: int) -> None:
+        """The sessions that end until then have results, and some are not kept any more."""
+        nonlocal watermark
+        changed, before, watermark = [*kept], watermark, to
+        kept.clear()
+        for one in changed:
+            if one.end > before:
+                change(one)
+            elif watermark < one.end + lateness:
+                kept.append(one)
+
+    for page, stamp, to, crashes in steps:
         harness.send("hits", Hit(page), Timestamp(stamp))
-        joined = [one for one in open_now if one[0] == page and one[1] < stamp + gap and stamp < one[2]]
-        if joined or watermark < stamp + gap:
-            start, end = min([stamp, *(one[1] for one in joined)]), max([stamp + gap, *(one[2] for one in joined)])
-            open_now = [one for one in open_now if one not in joined]
-            open_now.append((page, start, end, 1 + sum(one[3] for one in joined)))
+        opened = Session(page, stamp, stamp + gap, 1, -1)
+        joined = [one for one in kept if one.page == page and one.start < opened.end and stamp < one.end]
+        if joined or watermark < opened.end + lateness:
+            kept[:] = [one for one in kept if one not in joined]
+            change(opened.after(joined))
         else:
             too_late += 1
+        if crashes:
+            harness.crash()
         if to is not None and to > watermark:
-            watermark = to
+            rise(to)
             harness.advance(Timestamp(to))
-            ended += [one for one in open_now if one[2] <= to]
-            open_now = [one for one in open_now if one[2] > to]
+    rise(1_000)
     harness.finish()
-    found = [(r.key, r.start, r.end, r.value) for r in harness.values("sessions")]
-    assert sorted(found) == sorted(ended + open_now)
+    found = [Session(r.key, r.start, r.end, r.value, r.revision) for r in harness.values("sessions")]
+    assert sorted(found) == sorted(results)
     assert len(harness.values("too-late")) == too_late
-    assert sum(value for *_, value in found) + too_late == len(steps), "every record is in one session, or too late"
+    last = [one for one in found if not any(_replaces(other, one) for other in found)]
+    assert sum(one.records for one in last) + too_late == len(steps), "every record is in one session, or too late"
     assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
+    assert [harness.timers("windowed", page) for page in "ab"] == [{}, {}]
+
+
+def _replaces(one: Session, other: Session) -> bool:
+    """Whether a result replaces another one, as readers decide."""
+    within = one.page == other.page and one.start <= other.start and other.end <= one.end
+    return within and one.revision > other.revision
+
+
+def kept_for(lateness: int) -> TopologyHarness:
+    session = windows.session(mw.Duration(10))
+    return harness_of(windows.SessionAggregate(session, agg.count(), allowed_lateness=mw.Duration(lateness)))
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+def test_a_late_record_joins_two_sessions_with_results() -> None:
+    harness = kept_for(100)
+    harness.send_all("hits", [(Hit("a"), Timestamp(stamp)) for stamp in (0, 15)])
+    harness.advance(Timestamp(30))
+    for stamp in (0, 8):
+        harness.send("hits", Hit("a"), Timestamp(stamp))
+    results = [(r.start, r.end, r.value, r.revision) for r in harness.values("sessions")]
+    assert results == [(0, 10, 1, 0), (15, 25, 1, 0), (0, 10, 2, 1), (0, 25, 4, 2)]
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+def test_a_session_that_goes_on_is_kept_until_its_new_end() -> None:
+    harness = kept_for(3)
+    for stamp, watermark in ((0, 12), (8, 17), (16, 40)):
+        harness.send("hits", Hit("a"), Timestamp(stamp))
+        harness.advance(Timestamp(watermark))
+    results = [(r.start, r.end, r.value, r.revision) for r in harness.values("sessions")]
+    assert results == [(0, 10, 1, 0), (0, 26, 3, 1)]
+    assert harness.state("windowed", "a") is None
 
 
 @settings(max_examples=30)

@@ -187,7 +187,10 @@ def test_dead_letters_of_both_phases_have_the_key_of_the_record() -> None:
 
 
 def test_two_phases_are_done_at_the_end_of_the_window() -> None:
-    """They needed one more microsecond than one phase, so the results of a window came with the next report."""
+    """Regression: two phases needed one more microsecond than one phase.
+
+    So results of a window came with the next report.
+    """
     topology = mw.Topology("hits")
     windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
     windowed.aggregate("one", agg.sum("size"))

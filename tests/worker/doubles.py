@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.dedup import PositionIds, Sender
+from millwheel.worker.dedup import Dedup, PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
 from millwheel.worker.shell.host import CoreHost
 
@@ -26,6 +27,7 @@ class ScriptedCore:
     def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: (), first: Sequence[Any] = ()) -> None:
         self.react = react
         self.first = first
+        self.state = SimpleNamespace(dedup=Dedup(self.keys, "c.1.j1"))
         self.events: list[Any] = []
         self.alarm: int | None = None
 
@@ -91,15 +93,7 @@ class Answers:
 
 def delivery(token: int, count: int = 1, channel: Any = None, journal: str = "c.1.j1") -> Delivery:
     """A batch of ``count`` records."""
-    return Delivery(
-        IncarnationId("c.1"),
-        journal,
-        "s",
-        Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77),
-        PositionIds("u.1.j1", token << 20, [(token << 20) + index for index in range(count)]),
-        [b"k%d" % index for index in range(count)],
-        [b"value"] * count,
-        [1_000 + index for index in range(count)],
-        token,
-        channel,
-    )
+    ids = PositionIds("u.1.j1", token << 20, list(range(token << 20, (token << 20) + count)))
+    keys, times = [b"k%d" % index for index in range(count)], list(range(1_000, 1_000 + count))
+    sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1", 77)
+    return Delivery(IncarnationId("c.1"), journal, "s", sender, ids, keys, [b"value"] * count, times, token, channel)

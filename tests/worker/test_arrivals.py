@@ -72,7 +72,10 @@ class Receiver:
 
 @pytest.mark.guarantee("G15", section="6.1.1")
 def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
-    """One of those that waited was taken, the next looked up: what came after the last of them was refused."""
+    """Regression: one waiting record was accepted, and the next one looked up.
+
+    Records behind the last waiting one were refused.
+    """
     receiver = Receiver()
     receiver.arrives(made("a", 1, 0), Admission.WAITS)
     for number in (2, 3, 4):
@@ -184,7 +187,7 @@ def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_what_follows_a_refused_delivery_does_not_lose_its_place() -> None:
-    """A sender sends ahead: what was on its way behind the refused one comes out of order."""
+    """A sender sends ahead, so deliveries behind the refused one arrive out of order."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     receiver.arrives(made("large", 1, 0, records=4), Admission.WAITS)
@@ -196,7 +199,10 @@ def test_what_follows_a_refused_delivery_does_not_lose_its_place() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_an_ended_senders_room_expires_though_others_wait() -> None:
-    """A small one fitted beside the room that was kept, again and again: it was never seen that nobody came for it."""
+    """Regression: a small delivery fitted beside the reserved room, again and again.
+
+    So the reservation of the ended sender never expired.
+    """
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("first", 1, 0, records=3), Admission.WAITS)
     receiver.arrives(made("gone", 1, 0, records=4), Admission.WAITS)

@@ -128,7 +128,7 @@ async def test_a_refused_sequencer_ends_the_sender() -> None:
 async def test_persistent_refusals_are_reported_once_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A log over its cap names the cursor that keeps it full: nobody got to read that."""
+    """A log over its cap names the cursor that keeps it full. Regression: the reason was not reported."""
     monkeypatch.setattr("millwheel.worker.shell.refused_batches._BACKOFF", Backoff(0.02, 0.04))
     core, channel, _ = sender()
     for round_number in range(6):

@@ -23,7 +23,7 @@ from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.peers import PeerConnection
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
-from tests.serving import serving
+from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, World, delivery
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
@@ -55,7 +55,7 @@ class Here:
 def delivering(hosts: dict[str, CoreHost], port: int = 0) -> AbstractAsyncContextManager[str]:
     """A worker's delivery service."""
     service = DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared)
-    return serving(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
+    return LoopbackServer(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
 
 
 async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
@@ -234,7 +234,7 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
 
     service = DeliveryService({"c.1.j1": Here(receiver)}, unprepared, knows)
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
-    async with serving(add) as address:
+    async with LoopbackServer(add) as address:
         sender = hosted(journal="u.1.j1")
         peer, channel = PeerConnection(address, open_channel), LocalChannel(sender)
         for token in (1, 2, 3):

@@ -11,7 +11,10 @@ from tests.worker.test_worker import hosted, worker
 
 
 async def test_an_empty_stream_finds_no_interval_of_a_computation(tmp_path: Path) -> None:
-    """It found the first that runs here, which broke over the question: anybody could end an interval."""
+    """Regression: the look-up found the first interval here, which failed at the question.
+
+    Any client could end an interval so.
+    """
     made = worker(tmp_path)
     hosted(made, "c.1.j2", 3)
     assert made.hosts.find_log("", IncarnationId("")) is None

@@ -37,7 +37,7 @@ class Here:
 async def test_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the task without a word: the worker never received an assignment again."""
+    """Regression: the error ended the task without a report. The worker never received an assignment again."""
     monkeypatch.setattr("millwheel.worker.shell.follower._BACKOFF", Backoff(0.01, 0.01))
 
     class Odd(MemoryCoordinator):
@@ -82,7 +82,10 @@ async def test_masters_elections_do_not_concern_a_worker() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_late_follower_gets_the_sequencers_behind_its_values() -> None:
-    """Only values were: an owner that had been succeeded was told from its successor by nothing then."""
+    """Regression: the late follower got the values only.
+
+    It could not tell records of a former owner from its successor's.
+    """
     left, right = ALL_KEYS.split(b"m")
     updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()

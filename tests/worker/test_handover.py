@@ -26,7 +26,7 @@ from millwheel.worker.shell.handover import HandoverService
 from millwheel.worker.shell.host import CoreHost, RunQueue
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from tests.patience import patience, until
-from tests.serving import serving
+from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, World
 
 JOURNAL = "c.1.j1"
@@ -53,7 +53,7 @@ async def handing_over(
 
     service = HandoverService(find, store, ahead, load)
     add = partial(handover_pb2_grpc.add_HandoverServiceServicer_to_server, service)
-    async with serving(add) as address, open_channel(address) as channel:
+    async with LoopbackServer(add) as address, open_channel(address) as channel:
         yield handover_pb2_grpc.HandoverServiceStub(channel)
 
 
@@ -133,7 +133,7 @@ async def test_what_is_read_ahead_is_not_read_again() -> None:
 async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They were kept for ever, and once there were enough of them nothing was read ahead any more."""
+    """Regression: such parts were kept for ever. Once there were enough of them, nothing was read ahead any more."""
     monkeypatch.setattr(handover, "_KEPT_SECONDS", 0.05)
     store, parts = await with_base()
     monkeypatch.setattr(handover, "_KEPT_BYTES", 2)

@@ -94,7 +94,7 @@ class HeldStore(FaultyStore):
 
     async def write_states(self, computation: str, journal: str, sequencer: int, states: Sequence[StateRow]) -> None:
         await self._hold()
-        await super().write_states(computation, journal, sequencer, states)
+        await super().write_states(IncarnationId(computation), journal, sequencer, states)
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         await self._hold()
@@ -198,7 +198,8 @@ async def test_opening_reads_what_the_head_names_or_reports_why_not() -> None:
 @pytest.mark.guarantee("G3", section="6.2")
 @pytest.mark.parametrize("fences", [["lost"], ["unsure"], ["lost", "unsure", "lost"]])
 async def test_a_fence_of_unknown_outcome_is_repeated_and_may_be_ours(fences: list[str]) -> None:
-    """The repetition was refused with our own sequencer, and the interval given up: nobody else had it, for good."""
+    """Regression: the repetition was refused because of our own sequencer, and the interval given up, although no
+    one else had it."""
     rig = Rig()
     await rig.open()
     await rig.store.append(JOURNAL, Append(1, 1, 0, (), b"one", True))
@@ -230,7 +231,7 @@ async def test_an_uncertain_fence_passed_by_a_successors_is_lost() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_missing_id_segments_are_reported_to_the_core_only() -> None:
-    """They may have been collected while the read was on its way; the interval was given up for good."""
+    """The segments may have been collected during the read. Regression: the interval was given up for good."""
     rig = Rig()
     await rig.open()
     gone = PartId("segment/ids/c.1.j1/1", 1, 4)
@@ -372,7 +373,7 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
 
 
 async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
-    """It ended the interval, and with it every other key."""
+    """Regression: the damaged row ended the interval with all its keys."""
 
     class Damaged(FaultyStore):
         async def read_states(self, computation: str, keys: Sequence[bytes]) -> Any:

@@ -102,7 +102,7 @@ async def test_a_key_of_a_stopped_computation_waits_for_an_update() -> None:
 
 
 async def test_a_key_whose_row_is_damaged_is_shown_with_its_failure() -> None:
-    """It was answered by an error alone: nothing of the key was shown."""
+    """Regression: the answer was an error alone, and showed nothing of the key."""
     solo = Solo(Picky(), on_failure=mw.retry(initial=seconds(2)))
     solo.state.cells.evicted = True
     solo.deliver(("k", "good", 1))
@@ -127,7 +127,7 @@ async def test_the_owner_reports_what_holds_its_watermark_now() -> None:
 
 
 async def test_a_key_is_shown_as_its_last_commit_leaves_it() -> None:
-    """It showed what was sealed, under the number of the commit before."""
+    """Regression: the answer showed sealed effects under the number of the commit before."""
     solo = Solo(Picky())
     solo.deliver(("k", "good", 1))
     asked = asyncio.create_task(inspected(solo))

@@ -165,7 +165,8 @@ topology.add(Counting, name="c", inputs={"words": mw.key(Key())})
 
 @pytest.mark.guarantee("G8", section="4.2")
 async def test_code_without_an_extractor_spares_other_topologies(tmp_path: Path) -> None:
-    """It raised where the routes of all topologies are made: this worker followed the catalog no more."""
+    """Regression: the error came where routes of all topologies are made, so this worker no longer followed the
+    catalog."""
     spec, data = packaged(tmp_path / "odd", "odd", after=_NO_EXTRACTOR)
 
     async def fetch(digest: str) -> bytes:

@@ -157,7 +157,7 @@ async def test_a_coordinator_that_is_away_is_waited_for() -> None:
 
 
 async def test_assignments_of_an_unconfirmed_registration_are_given_up() -> None:
-    """Nobody renews its lease: its intervals would be served until somebody else fences them."""
+    """No one renews the lease. The intervals would be served until another owner fences them."""
 
     class Silent(MemoryCoordinator):
         silent = False
@@ -187,7 +187,10 @@ async def test_assignments_of_an_unconfirmed_registration_are_given_up() -> None
 async def test_an_error_while_intervals_close_ends_no_registration(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The task that renews died of it, unheard: the worker went on for ever without being given an interval."""
+    """Regression: the error ended the task that renews the lease, without a report.
+
+    The worker ran on, and got no intervals.
+    """
     coordinator = MemoryCoordinator()
     async with registered(coordinator) as rig:
         entry = await coordinator.get(KEY)
@@ -202,8 +205,10 @@ async def test_an_error_while_intervals_close_ends_no_registration(
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_worker_restarted_within_its_lease_registers_again() -> None:
-    """It found the record of its former life, and the intervals assigned to that: their sequencers had been used, no
-    journal could be opened with them, and no others were drawn."""
+    """Regression: the worker found the record of its former life with its intervals.
+
+    Their sequencers were used, so it could open no journal, and no others were drawn.
+    """
     coordinator = MemoryCoordinator()
     killed = Rig(coordinator)
     await killed.registration.start()
@@ -254,7 +259,10 @@ async def test_a_late_transaction_does_not_cost_the_next_registration(
 
 @pytest.mark.paper(section="7.1")
 async def test_a_worker_whose_id_is_taken_is_refused_by_the_setting() -> None:
-    """It took the name, and the intervals; both opened what was assigned to it, under the same sequencers."""
+    """Regression: the second worker took the name and the intervals.
+
+    Both opened the same assignments under the same sequencers.
+    """
     coordinator = MemoryCoordinator()
     first = Rig(coordinator, ttl=patience(0.1))
     await first.registration.start()
@@ -275,8 +283,10 @@ async def test_a_worker_whose_id_is_taken_is_refused_by_the_setting() -> None:
 
 @pytest.mark.paper(section="7.1")
 async def test_of_two_that_start_with_one_id_at_once_one_is_refused() -> None:
-    """Both saw the name free. The second took away what the first had put meanwhile: it owned nothing, and said so to
-    nobody."""
+    """Regression: both workers found the name free.
+
+    The second one deleted the record of the first, which then owned nothing and reported nothing.
+    """
     coordinator = MemoryCoordinator()
     rigs = [Rig(coordinator, ttl=patience(0.2)), Rig(coordinator, "10.0.0.2:7433", ttl=patience(0.2))]
     found = await asyncio.gather(*(rig.registration.start() for rig in rigs), return_exceptions=True)

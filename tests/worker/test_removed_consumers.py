@@ -36,7 +36,10 @@ async def test_a_consumer_that_the_catalog_does_not_show_yet_is_kept() -> None:
 
 @pytest.mark.guarantee("G1", section="4.1")
 async def test_a_topology_that_cannot_be_read_may_have_the_consumer() -> None:
-    """It was passed over, and what was due to its computations given up as if they had been removed."""
+    """Regression: such a topology was skipped.
+
+    Productions for its computations were given up, as if these had been removed.
+    """
     coordinator = MemoryCoordinator()
     await coordinator.transact((), [Put(topology_key("t"), b"\xff")])
     with pytest.raises(DamagedValueError, match="topologies/t"):

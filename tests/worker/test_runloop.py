@@ -64,7 +64,7 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
 
 @pytest.mark.guarantee("G8")
 async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """It left the queue scheduled and not running: nothing was handled in the whole process any more."""
+    """Regression: the queue stayed scheduled without running. The process handled no event any more."""
     queue = RunQueue(asyncio.get_running_loop())
     seen: list[int] = []
 

@@ -51,7 +51,7 @@ class Store(MemoryStore):
     async def read_states(self, computation: str, keys: Any) -> Any:
         if b"damaged" in keys:
             raise CorruptValueError("row of key b'damaged'", "its checksum does not match")
-        return await super().read_states(computation, keys)
+        return await super().read_states(IncarnationId(computation), keys)
 
 
 async def owner(
@@ -148,14 +148,16 @@ async def test_an_evicted_key_is_read_from_its_row() -> None:
     solo, store, service = await owner()
     solo.state.cells.evicted = True
     row = StateRow(b"k", 3, msgspec.msgpack.encode(41))
-    await store.write_states("solo.1", JOURNAL, SEQUENCER, [row])
+    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, [row])
     assert await states(service, "k", "absent") == [41, None]
 
 
 async def test_a_damaged_row_spoils_its_own_key_alone() -> None:
     solo, store, service = await owner()
     solo.state.cells.evicted = True
-    await store.write_states("solo.1", JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))])
+    await store.write_states(
+        IncarnationId("solo.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
+    )
     damaged, intact = await states(service, "damaged", "k")
     assert "checksum" in damaged
     assert intact == 41
@@ -168,7 +170,7 @@ async def test_large_states_come_in_several_answers() -> None:
     large = msgspec.msgpack.encode("x" * (MAX_STATE_BYTES - 8))
     keys = [f"k{number:02}" for number in range(40)]
     rows = [StateRow(key.encode(), 3, large) for key in keys]
-    await store.write_states("solo.1", JOURNAL, SEQUENCER, rows)
+    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, rows)
     left, answers = list(keys), 0
     while left:
         found = await states(service, *left)
@@ -183,7 +185,9 @@ async def test_the_first_key_is_answered_beside_large_states() -> None:
     solo.state.cells.evicted = True
     for key in (b"large", b"larger"):
         solo.state.cells.insert(key, msgspec.msgpack.encode("x" * (3 << 20)))
-    await store.write_states("solo.1", JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))])
+    await store.write_states(
+        IncarnationId("solo.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
+    )
     assert (await states(service, "k", "large", "larger"))[0] == 41
 
 
@@ -243,7 +247,7 @@ async def test_a_state_of_an_earlier_version_is_migrated_for_lookups() -> None:
     solo, store, service = await owner(Renamed())
     solo.state.cells.evicted = True
     rows = [StateRow(b"old", 3, msgspec.msgpack.encode(41)), StateRow(b"unlucky", 3, msgspec.msgpack.encode(13))]
-    await store.write_states("solo.1", JOURNAL, SEQUENCER, rows)
+    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, rows)
     old, unlucky = await states(service, "old", "unlucky")
     assert old == {"count": 41}
     assert "an unlucky number" in unlucky

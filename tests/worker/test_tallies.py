@@ -36,7 +36,10 @@ def some(solo: Solo, count: int) -> Solo:
 
 
 def test_a_counter_only_rises_when_intervals_leave_and_arrive() -> None:
-    """A move looked like a restart to whoever computes rates, and like all records of the past at once elsewhere."""
+    """Regression: a move looked like a restart to monitoring that computes rates.
+
+    At the new worker, all earlier records seemed to come at once.
+    """
     here, there = Tallies(), Tallies()
     solo = some(Solo(Counting()), 5)
     here.enter("solo.1.j1", PLACE, solo.core)

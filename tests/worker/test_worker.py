@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
+from millwheel.worker.dedup import Dedup, OpaqueIds
 from millwheel.worker.messages import (
     AsyncHook,
     CatalogChanged,
@@ -98,6 +98,22 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     return core
 
 
+def knows(core: ScriptedCore, sequences: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+    """The core has received of these senders, and forgets those that it is told of."""
+    dedup = core.state.dedup = Dedup(ALL_KEYS, "c.1.j1")
+    for sequence in sequences:
+        dedup.admit(sequence)
+    for group in groups:
+        dedup.advance(group, 1, 0)
+
+    def forget(event: Any) -> Sequence[Any]:
+        if isinstance(event, SequenceChecked) and not event.alive:
+            dedup.retire(event.sequence)
+        return ()
+
+    core.react = forget
+
+
 @pytest.mark.guarantee("G8")
 async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path) -> None:
     """A worker that wakes from a pause meets both at once, its lease's end and its deposition: the error ended the task
@@ -151,8 +167,10 @@ async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
 
 @pytest.mark.guarantee("G4", section="6.2")
 async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: Path) -> None:
-    """An announcement for the former sequencer can be refused when the next owner serves already, in the same process:
-    it was deposed, and nobody else had the interval."""
+    """The report under the former sequencer can be refused when the next owner already serves in the same process.
+
+    Regression: the present owner was deposed, and no one had the interval.
+    """
     authority = Quiet()
     one = worker(tmp_path, authority)
     hosted(one, "c.1.j1", 6)
@@ -167,7 +185,7 @@ async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: 
 async def test_an_interval_that_cannot_be_built_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that came behind it in the catalog was never opened, and nobody's low watermarks were followed."""
+    """Regression: assignments behind it in the catalog were never opened, and no low watermarks were followed."""
     one = worker(tmp_path)
 
     def build(interval: OwnedInterval) -> Built:
@@ -210,12 +228,12 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was retired while an interval was being opened stayed in its memory and its base for good."""
+    """Regression: what was retired while an interval was opening stayed in its memory and its base for good."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = ScriptedCore()
-    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j1", "u.1.j2"]))  # type: ignore[attr-defined]
+    knows(core, sequences=("u.1.j1", "u.1.j2"))
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     await coordinator.transact((), [Put(chunk_key(IncarnationId("u.1"), 0), lives.SerializeToString())])
     monkeypatch.setattr(one.hosts.builder, "build", lambda interval: Built(core, ()))  # type: ignore[arg-type]
@@ -232,7 +250,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
-    core.state = SimpleNamespace(dedup=SimpleNamespace(journals=lambda: ["u.1.j2"]))  # type: ignore[attr-defined]
+    knows(core, sequences=("u.1.j2",), groups=("u.1",))
     key = chunk_key(IncarnationId("u.1"), 0)
     lives = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
     await coordinator.transact((), [Put(key, lives.SerializeToString())])
@@ -245,7 +263,59 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
     one.catalog.load(await coordinator.list(""))
     one.notices.notify()
     await until(lambda: core.of(SequenceChecked))
-    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False)]
+    assert core.of(SequenceChecked) == [SequenceChecked("u.1.j2", False), SequenceChecked("u.1", False)]
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look was taken once. A record that a failing hook blocked then kept all ids of its sender for good."""
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    knows(core, groups=("u.1",))
+    dedup = core.state.dedup
+    verdict = dedup.check(OpaqueIds([b"x" * 16]), [b"k"], [1], Sender("u.1.j1", 3, ALL_KEYS, "u.1"))
+    one.notices.forget_dead_later(*one.hosts.hosted.values())
+    await until(lambda: len(core.of(SequenceChecked)) > 1)
+    assert dedup.computations() == ["u.1"]
+    dedup.committed(dedup.take([(verdict, None)]))
+    await until(lambda: not dedup.computations())
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an injected feedback stream, and of a stream that an update took from the inputs, never came."""
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    of = one.hosts.hosted["c.1.j1"]
+    of.built = Built(core, ("t/in",), feedback=("t/back",))  # type: ignore[arg-type]
+    streams = [
+        topology_pb2.StreamSpec(name=f"t/{name}", injected=True, id_slack_us=9) for name in ("in", "back", "left")
+    ]
+    record = catalog.TopologyRecord(spec=topology_pb2.TopologySpec(name="t", streams=streams))
+    record.state = catalog.TOPOLOGY_STATE_RUNNING
+    owners = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
+    changes = [Change(topology_key("t"), record.SerializeToString(), 1)]
+    one.catalog.apply([*changes, Change(chunk_key(IncarnationId("u.1"), 0), owners.SerializeToString(), 1)])
+    for groups in ((), ("u.1", "gone.1", "injector/t/left", "injector/t/gone")):
+        knows(core, groups=groups)
+        one.notices.notify()
+        await until(lambda: core.of(CatalogChanged))
+        (changed,) = core.of(CatalogChanged)
+        core.events.clear()
+        left = {"u.1", "injector/t/left"} if groups else set()
+        assert changed.groups == {"injector/t/in"}
+        assert changed.beside == {"injector/t/back"} | left
+        assert changed.slack == dict.fromkeys(changed.groups | changed.beside - {"u.1"}, 9)
+        assert of.groups == changed.groups | changed.beside
+    knows(core, groups=("injector/t/left",))
+    of.groups = frozenset()
+    one.notices.forget_dead_later(of)  # as after the opening, which recovers ids
+    await until(lambda: core.of(CatalogChanged))
+    await one.notices.watch.close()
     await one.ownership.drop_all()
 
 
@@ -275,7 +345,7 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
 async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be at rest, and be followed here already for another interval: no broadcast of it is left to come."""
+    """The sender may be idle, and already followed here for another interval. So no broadcast of it will come."""
     one = worker(tmp_path)
     core, senders = hosted(one, "c.1.j1", 4), {"a.1"}
     monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(senders))
@@ -364,8 +434,11 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
 async def test_what_ended_with_a_registration_is_not_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The catalog shows it as this worker's until the lease's end has been heard of. A second opening whose fence times
-    out would take the first one's for its own, and meet appends that are still on their way."""
+    """The catalog shows the interval as this worker's until the end of the lease is known.
+
+    A second opening whose fence times out would take the first fence for its own, and meet appends that are still in
+    flight.
+    """
     one = worker(tmp_path)
     hosted(one, "c.1.j1", 4)
     given = [owned("c.1.j1", 4)]
@@ -386,7 +459,10 @@ async def test_what_ended_with_a_registration_is_not_opened_again(
 async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both did, under one sequencer. Whose journal it was neither knew for certain, and records went to the other."""
+    """Regression: both opened it, under one sequencer.
+
+    Neither knew whose journal it was, and records went to the other one.
+    """
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     key = worker_key("w1")
@@ -413,7 +489,7 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
 
 @pytest.mark.guarantee("G8", section="7.1")
 async def test_what_waits_for_code_begins_when_that_is_there(tmp_path: Path) -> None:
-    """It began when it was tried again: half a minute later, where the code had been long in coming."""
+    """Regression: it began only at the next attempt, half a minute later, if the code came slowly."""
     (tmp_path / "late.py").write_text("import millwheel as mw\n\ntopology = mw.Topology('late')\n")
     made, comes = build_package(f"{tmp_path / 'late.py'}:topology"), asyncio.Event()
 

@@ -207,16 +207,19 @@ class DuplicateCheck:
             return self.tables.positions.get(source.sequence) is not source and bool(source.origin)
         return isinstance(source, OpaqueSource) and self.tables.opaque.get(source.group) is not source
 
-    def retire(self, sequence: str) -> None:
-        """The sequence is retired: all its records were ACKed. Later deliveries of it get UNKNOWN_SEQUENCE.
+    def retire(self, name: str) -> None:
+        """The sequence is retired, or the computation of this incarnation is removed: all its records were ACKed.
 
-        No effect while records of the sequence are pending.
+        The caller looks its later deliveries up, and refuses them. No effect while records of it are pending.
         """
-        source = self.tables.positions.get(sequence)
-        if source is not None and not source.pending.ids:
-            del self.tables.positions[sequence]
-            self._marks.pop(sequence, None)
-            self._news.retired.append(sequence)
+        tables, news = self.tables, self._news
+        source = tables.positions.get(name) or tables.opaque.get(name)
+        if (source is not None and source.pending.ids) or not tables.retire(name):
+            return
+        self._marks.pop(name, None)
+        news.sequencers = [row for row in news.sequencers if row[0] != name]
+        news.horizons = [row for row in news.horizons if row[0] != name]
+        news.retired.append(name)
 
     def seal(self) -> list[SegmentSealed]:
         """Seal full segments. The caller writes their parts, then calls ``segment_stored``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from millwheel.model.incarnation import INJECTOR_PREFIX
+from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
@@ -60,12 +60,20 @@ class Dedup(DuplicateCheck):
     def admit(self, sequence: str) -> None:
         """The sequence is alive, so its records are accepted from now on. A linearizable read that began after the
         delivery arrived must have shown that."""
-        self.tables.admit(sequence, "")
-        self._news.admitted.append((sequence, ""))
+        known = self.tables.positions.get(sequence)
+        if known is None or not known.complete:
+            self.tables.admit(sequence, "")
+            self._news.admitted.append((sequence, ""))
 
     def journals(self) -> list[str]:
         """The senders' journals for which positions or marks are kept."""
         return [sequence for sequence, source in self.tables.positions.items() if not source.origin]
+
+    def computations(self) -> list[str]:
+        """The sending computations' incarnations of which ids or sequencers are kept."""
+        tables = self.tables
+        return [group for group in {**tables.opaque, **dict.fromkeys(tables.sequencers.computations)}
+                if not is_injector(group)]  # fmt: skip
 
     def retire_injector(self, origin: str) -> None:
         """An operator retired the injector process for good: its deliveries are refused from now on.

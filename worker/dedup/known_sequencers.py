@@ -10,6 +10,7 @@ number above all sequencers of the former lives. Deliveries below it are refused
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from typing import Final
 
 from millwheel.store.contract import TERMINAL_SEQUENCER
@@ -114,6 +115,18 @@ class SequencerMap:
                 return False
         self.current.clear()
         return True
+
+    def forget(self, group: str) -> bool:
+        """Drop what is known of a removed computation's intervals. Returns whether anything was."""
+        if self._keys.pop(group, None) is None:
+            return False
+        self.current.clear()
+        return True
+
+    @property
+    def computations(self) -> Collection[str]:
+        """The sending computations' incarnations of which a sequencer is known."""
+        return self._keys.keys()
 
     def floor(self, group: str) -> int:
         """The floor of an injector group's present life. 0: none is known."""

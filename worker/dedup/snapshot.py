@@ -1,4 +1,4 @@
-"""Base parts with everything that a ``Dedup`` has committed, and the start of a child from them (§8)."""
+"""Base parts with everything that a ``Dedup`` has committed, and the start of a child from them."""
 
 from __future__ import annotations
 

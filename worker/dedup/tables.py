@@ -77,6 +77,14 @@ class Tables:
         for name in self.sequences_of(group):
             del self.positions[name]
 
+    def retire(self, name: str) -> bool:
+        """Drop a sequence, or the ids and sequencers of a removed computation. Returns whether anything was known.
+
+        No journal has the name of an incarnation.
+        """
+        sequence, ids = self.positions.pop(name, None), self.opaque.pop(name, None)
+        return self.sequencers.forget(name) or sequence is not None or ids is not None
+
     def sequences_of(self, group: str) -> list[str]:
         """The sequences that processes of the injector group send."""
         return [name for name, source in self.positions.items() if source.origin.startswith(life_span(group))]
@@ -96,7 +104,7 @@ class Tables:
         for sequence, mark, unacked in delta.marks:
             self.sequence(sequence).state_mark(mark, unacked)
         for sequence in delta.retired:
-            self.positions.pop(sequence, None)
+            self.retire(sequence)
         for group, watermark, horizon in delta.horizons:
             source = self.opaque_source(group)
             source.watermark = max(source.watermark, watermark)

@@ -84,7 +84,7 @@ class IntervalClocks:
 
     def watermark_of(self, key: bytes) -> int:
         """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""
-        return max(self.watermark, self.key_bounds.of(key)) if self.bounded else self.watermark
+        return max(self.watermark, self.key_bounds.bound_of(key)) if self.bounded else self.watermark
 
     def restore(self, watermark: int, wall: int, bounds: Iterable[BoundRow]) -> None:
         """Continue from the values of the earlier owner: a takeover.
@@ -98,7 +98,7 @@ class IntervalClocks:
 
     def _set_key_bounds(self, bounds: KeyWatermarkBounds) -> None:
         self.key_bounds, self.bounded = bounds, bool(bounds.rows())
-        self._scope.bound_of = bounds.of if self.bounded else None
+        self._scope.bound_of = bounds.bound_of if self.bounded else None
 
 
 class OutputWatermark:

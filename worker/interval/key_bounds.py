@@ -34,7 +34,7 @@ class KeyWatermarkBounds:
         self.lowest = min((bound for _, _, bound in self._rows), default=MIN_TIMESTAMP)
         """While the interval's watermark is below it, the watermark has passed no bound."""
 
-    def of(self, key: bytes) -> int:
+    def bound_of(self, key: bytes) -> int:
         """The bound of ``key``. MIN_TIMESTAMP: it has none."""
         found: int = MIN_TIMESTAMP
         for start, end, bound in self._rows:

@@ -245,7 +245,7 @@ class _Reader:
         if self._keys is not None:
             for name in spilled.parts:
                 rows = decode_part(parts[name], list[TimerRow], f"{where} {name.name}")
-                self._load_timers(spilled.standing(rows))
+                self._load_timers(spilled.current_rows(rows))
 
     def _set_timer(self, row: TimerRow) -> None:
         key, processing, tag, at, hold, cause, origin = row

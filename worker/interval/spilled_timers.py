@@ -77,7 +77,9 @@ class SpilledPart:
         """Tombstones for timers that may be in this part."""
 
     @classmethod
-    def of(cls, number: int, sequencer: int, commit: int, rows: Sequence[TimerRow], hold: int | None) -> SpilledPart:
+    def from_rows(
+        cls, number: int, sequencer: int, commit: int, rows: Sequence[TimerRow], hold: int | None
+    ) -> SpilledPart:
         """Create the part for ``rows``, which are of one time domain and in increasing time."""
         part = PartId(f"{_ROWS}{number}", sequencer, commit)
         prints = array("q", sorted(_print(row[0], row[2]) for row in rows))
@@ -164,7 +166,7 @@ class SpilledTimers:
                 part.voids.add(name)
         return hit
 
-    def standing(self, rows: Iterable[TimerRow]) -> list[TimerRow]:
+    def current_rows(self, rows: Iterable[TimerRow]) -> list[TimerRow]:
         """Those rows of a part that no tombstone deletes."""
         voids = self._voids
         if not voids:

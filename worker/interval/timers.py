@@ -54,13 +54,13 @@ class IntervalTimers:
         if (first := self.spilled.first[domain]) is not None:
             limit = min(first, limit)
         if key is not None and clocks.bounded and domain is TimeDomain.EVENT_TIME:
-            limit = max(limit, clocks.key_bounds.of(key))
+            limit = max(limit, clocks.key_bounds.bound_of(key))
         return limit
 
     def note_due(self, key: bytes, at: int) -> None:
         """Register that ``key`` has an event-time timer at ``at`` if it may be due by the key's watermark bound."""
         clocks = self._clocks
-        if clocks.bounded and at <= clocks.key_bounds.of(key):
+        if clocks.bounded and at <= clocks.key_bounds.bound_of(key):
             self.ahead[key] = None
 
     @property

@@ -102,7 +102,7 @@ class Builder:
             interval_from_proto(interval.keys),
             interval.sequencer,
             self.groups(inputs),
-            self.slack(inputs),
+            self.slack((*inputs, *feedback)),
             feedback,
             self._settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
@@ -131,9 +131,10 @@ class Builder:
         )
         return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
 
-    def slack(self, inputs: Iterable[str]) -> dict[str, int]:
-        """For each injected stream: how long the ids of late records are kept, in microseconds (6.1.1)."""
-        specs = {stream: self._catalog.stream(stream) for stream in inputs}
+    def slack(self, streams: Iterable[str]) -> dict[str, int]:
+        """For each group of these streams' injectors: how long the ids of late records are kept, in microseconds
+        (6.1.1)."""
+        specs = {stream: self._catalog.stream(stream) for stream in streams}
         return {injector_group(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
 
 

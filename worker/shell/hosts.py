@@ -40,7 +40,7 @@ class Hosted:
     built: Built
     channel: LocalChannel
     groups: frozenset[str] = frozenset()
-    """Those whose broadcast watermarks it receives."""
+    """Those whose broadcast watermarks it receives: of its inputs, and of others whose ids it has."""
     admitted: dict[str, int] = field(default_factory=dict)
     """By sender: the sequencer for which the host has received a catalog that is new enough. Each notice clears it."""
 
@@ -48,6 +48,10 @@ class Hosted:
     def sequencer(self) -> int:
         """The sequencer that it was opened under."""
         return self.owned.interval.sequencer
+
+    def opaque_groups(self) -> frozenset[str]:
+        """The groups of which it may have opaque ids."""
+        return frozenset(self.built.core.state.dedup.opaque_groups)
 
 
 @dataclass(frozen=True, slots=True)

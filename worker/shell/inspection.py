@@ -120,7 +120,8 @@ class InspectionService(InspectionServiceServicer):
                 continue
             rows = decode_part(blob, list[TimerRow], where)
             read[missing[0]] = [row for row in rows if row[0] == key]
-        return state.timers.spilled.standing(row for part in state.timers.spilled.parts_of(key) for row in read[part])
+        spilled = state.timers.spilled
+        return spilled.current_rows(row for part in spilled.parts_of(key) for row in read[part])
 
     async def _encoded_state(self, core: IntervalCore, key: bytes) -> tuple[bytes, str]:
         """The key's state, and why it cannot be read. One of them is empty."""

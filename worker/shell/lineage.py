@@ -1,4 +1,4 @@
-"""Whether a journal is alive: needed for a delivery from an unknown sequence (section 6.2).
+"""Whether a journal or a computation is alive: needed for a delivery from an unknown sender (section 6.2).
 
 A catalog that is behind may show journals that no longer exist, and miss new ones. So the answer comes from the
 coordinator. The catalog only suggests where to look first.
@@ -14,7 +14,7 @@ from millwheel.model.catalog_keys import chunk_key, chunks_prefix
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 
-__all__ = ["dead_journals", "journal_lives"]
+__all__ = ["dead_computations", "dead_journals", "journal_lives"]
 
 
 async def journal_lives(coordinator: Coordinator, catalog: Catalog, journal: str) -> bool:
@@ -51,6 +51,18 @@ async def dead_journals(coordinator: Coordinator, catalog: Catalog, journals: It
         journal
         for journal in journals
         if _shown(catalog, journal)[1] is None and not await journal_lives(coordinator, catalog, journal)
+    ]
+
+
+async def dead_computations(coordinator: Coordinator, catalog: Catalog, incarnations: Iterable[str]) -> list[str]:
+    """Those of ``incarnations`` that have no interval map any more. All of them once had one.
+
+    Incarnations that the catalog shows are not looked up.
+    """
+    return [
+        one
+        for one in incarnations
+        if one not in catalog.tables and not (await coordinator.list(chunks_prefix(IncarnationId(one)))).entries
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
@@ -16,7 +17,7 @@ from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_inje
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
 from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.hosts import Hosted, Hosts
-from millwheel.worker.shell.lineage import dead_journals
+from millwheel.worker.shell.lineage import dead_computations, dead_journals
 from millwheel.worker.shell.tasks import BackgroundTasks
 from millwheel.worker.shell.watermarks import Authority, GroupWatch
 
@@ -69,28 +70,43 @@ class HostNotices:
         floors = self._catalog.injector_floors()
         by_inputs: dict[tuple[tuple[str, ...], tuple[str, ...]], CatalogChanged] = {}
         for inputs, feedback in {(one.built.inputs, one.built.feedback): None for one in hosted}:
-            groups, slack = builder.groups(inputs), builder.slack(inputs)
-            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in inputs))
-            lives = {group: floors[group] for group in map(injector_group, (*inputs, *feedback)) if group in floors}
-            by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives)
-        followed = frozenset().union(*(changed.groups for changed in by_inputs.values()))
+            streams = (*inputs, *feedback)
+            groups, slack = builder.groups(inputs), builder.slack(streams)
+            mine = frozenset().union(*(ended.get(stream, frozenset()) for stream in streams))
+            lives = {group: floors[group] for group in map(injector_group, streams) if group in floors}
+            beside = frozenset(slack) - groups
+            by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives, beside)
+        changes = [(one, self._with_kept(one, by_inputs[one.built.inputs, one.built.feedback])) for one in hosted]
+        followed = frozenset().union(*(changed.groups | changed.beside for _, changed in changes))
         # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
         self.watch.follow(followed, self._catalog.injector_lives())
         posted, self._posted = self._posted, {}
-        for one in hosted:
-            changed = by_inputs[one.built.inputs, one.built.feedback]
+        for one, changed in changes:
             # A late delivery may restore the state of a retired sender, so its end is repeated.
             if retired or changed.ended_injectors or queries or changed != posted.get(one.host):
                 one.host.post(changed)
-            if not changed.groups <= one.groups:
+            groups = changed.groups | changed.beside
+            if not groups <= one.groups:
                 # The watch may have broadcast values of new groups already: to other intervals here.
-                one.host.post(self.watch.known(changed.groups))
-            one.groups = changed.groups
+                one.host.post(self.watch.known(groups))
+            one.groups = groups
             one.admitted.clear()
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
         self._revision = self._catalog.revision
+
+    def _with_kept(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
+        """With the living groups whose ids the interval has, though it does not read their streams any more.
+
+        An update may have taken the stream from its inputs. The group's watermark still says which ids are forgotten.
+        """
+        kept = one.opaque_groups() - changed.groups - changed.beside
+        slack = self._hosts.builder.slack(group.removeprefix(INJECTOR_PREFIX) for group in kept if is_injector(group))
+        living = frozenset(slack) | (kept & self._catalog.tables.keys())
+        if not living:
+            return changed
+        return replace(changed, slack={**(changed.slack or {}), **slack}, beside=changed.beside | living)
 
     def knows(self, host: CoreHost, sender: Sender) -> bool:
         """Whether ``host`` has received a catalog at least as new as the sender's opening.
@@ -120,15 +136,23 @@ class HostNotices:
             self._background.run(self._forget_dead(hosted))
 
     async def _forget_dead(self, hosted: Hosted) -> None:
-        """Drop an interval's duplicate-check state for senders' journals that no longer exist.
+        """Drop an interval's duplicate-check state for senders' journals and computations that no longer exist.
 
         Intervals are notified when parents are retired. But a notification is lost if the previous owner received it
         without a commit, or if it arrives during opening. The removal of computations is not notified at all.
         """
+        dedup, known = hosted.built.core.state.dedup, (self._coordinator, self._catalog)
         try:
-            dead = await dead_journals(self._coordinator, self._catalog, hosted.built.core.state.dedup.journals())
+            dead = await dead_journals(*known, dedup.journals())
+            dead += await dead_computations(*known, dedup.computations())
         except CoordinatorError as error:
             log.info("journal %s: it is unknown which senders have ended: %s", hosted.host.journal, error)
+            self.forget_dead_later(hosted)
             return
-        for sequence in dead:
-            hosted.host.post(SequenceChecked(sequence, False))
+        for sender in dead:
+            hosted.host.post(SequenceChecked(sender, False))
+        if dead:
+            # What has pending records stays, and is tried again.
+            self.forget_dead_later(hosted)
+        if not hosted.opaque_groups() <= hosted.groups:
+            self.notify()  # the interval has recovered ids of further groups

@@ -109,7 +109,7 @@ class AuthorityLink:
         group = report.incarnation
         reports = self._reports.get(group)
         if reports is None:
-            reports = self._reports[group] = self._client.of(group).reports
+            reports = self._reports[group] = self._client.client_for(group).reports
         reports.report(
             WatermarkReport(
                 group,

@@ -19,7 +19,7 @@ class GroupNames:
     """Topology and computation name by incarnation id."""
 
     @classmethod
-    def of(cls, records: Iterable[catalog.TopologyRecord]) -> GroupNames:
+    def from_records(cls, records: Iterable[catalog.TopologyRecord]) -> GroupNames:
         """Build the names from the result of ``list_topologies``."""
         return cls(
             {

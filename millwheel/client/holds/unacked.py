@@ -24,7 +24,7 @@ def unacked_explainer(address: str) -> Callable[[IncarnationId], Awaitable[str]]
 
     async def explain(incarnation: IncarnationId) -> str:
         async with ControlClient(address, deadline=_SECONDS, patience=_SECONDS) as client:
-            names = GroupNames.of(await client.list_topologies())
+            names = GroupNames.from_records(await client.list_topologies())
             async with await open_authority(client, _SECONDS) as authority:
                 _, cause = await explain_chain(incarnation, client, authority, names)
         if cause.kind in ("none", "injector"):

@@ -103,7 +103,7 @@ class Membership:
             pending_of=lambda _: {process: pending_work(self._core)},
             refresh=1.0,
         )
-        self.reports = self.authority.of(self._group).reports
+        self.reports = self.authority.client_for(self._group).reports
         looking = asyncio.create_task(self._look_for_authority(self._shards), name=f"authority of {stream}")
         try:
             reached = await self._join(self.authority)

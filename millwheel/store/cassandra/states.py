@@ -18,6 +18,7 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from millwheel.model.envelope import wrap
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store.cassandra.journals import FOR_EVER, MAX_VALUE_BYTES
 from millwheel.store.cassandra.session import CassandraSession, Row
@@ -76,7 +77,7 @@ class States:
         """Prepare the statements. Blocks."""
         return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
 
-    async def write(self, incarnation: str, rows: Sequence[StateRow]) -> None:
+    async def write(self, incarnation: IncarnationId, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`. Each batch goes to one partition, so it is one mutation there."""
         for row in rows:
             if len(row.key) + len(row.blob) > MAX_VALUE_BYTES:
@@ -94,7 +95,7 @@ class States:
             for writer in writers:
                 writer.cancel()
 
-    async def read(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         by_bucket: dict[int, list[bytes]] = {}
         for key in dict.fromkeys(keys):
@@ -109,7 +110,9 @@ class States:
         found = {key: decode_row(incarnation, key, value) for rows in answers for key, value in rows}
         return [row if row is not None and row.blob else None for row in (found.get(key) for key in keys)]
 
-    async def scan(self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int) -> list[StateRow]:
+    async def scan(
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
+    ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`.
 
         Each round reads the next few rows of every bucket. A bucket that returned as many rows as requested may have
@@ -124,12 +127,12 @@ class States:
             found.extend(row for row in (decode_row(incarnation, key, value) for key, value in rows) if row.blob)
         return found[:limit]
 
-    async def drop(self, incarnation: str) -> None:
+    async def drop(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`. Writes one partition tombstone for each bucket."""
         await asyncio.gather(*(self._execute("drop", (incarnation, bucket)) for bucket in range(self._buckets)))
 
     async def _next_rows(
-        self, incarnation: str, start: bytes, end: bytes | None, each: int
+        self, incarnation: IncarnationId, start: bytes, end: bytes | None, each: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return the next rows in key order, and the key to continue from (None: there are no more rows)."""
         name, last = ("scan", ()) if end is None else ("scan_below", (end,))
@@ -163,7 +166,7 @@ class States:
                 del sizes[bucket]
         yield from waiting.items()
 
-    async def _write_batch(self, incarnation: str, bucket: int, rows: Sequence[StateRow]) -> None:
+    async def _write_batch(self, incarnation: IncarnationId, bucket: int, rows: Sequence[StateRow]) -> None:
         write, empty = self._statements["write"], self._statements["empty"]
 
         def build() -> BatchStatement:

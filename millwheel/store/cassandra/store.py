@@ -9,6 +9,7 @@ from typing import Self
 
 from cassandra.connection import Connection
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.connection import LoopThread, close_connection, connection_class
@@ -136,16 +137,18 @@ class CassandraStore:
             rules.check_unnamed(journal, head, parts)
             await self._parts.delete(journal, parts)
 
-    async def write_states(self, incarnation: str, journal: str, sequencer: int, rows: Sequence[StateRow]) -> None:
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
         """See :meth:`StateStore.write_states`. A deposed owner's rows are committed, or older than the stored."""
         await self._states.write(incarnation, rows)
 
-    async def read_states(self, incarnation: str, keys: Sequence[bytes]) -> list[StateRow | None]:
+    async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         return await self._states.read(incarnation, keys)
 
     async def scan_states(
-        self, incarnation: str, interval: KeyInterval, after: bytes | None, limit: int
+        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
     ) -> list[StateRow]:
         """See :meth:`StateStore.scan_states`."""
         return await self._states.scan(incarnation, interval, after, limit)
@@ -155,7 +158,7 @@ class CassandraStore:
         await self._journals.drop(journal)
         await self._parts.drop(journal)
 
-    async def drop_incarnation(self, incarnation: str) -> None:
+    async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`."""
         await self._states.drop(incarnation)
 

@@ -16,6 +16,11 @@ from simulation.blocks.records import Item
 __all__ = ["JoinAsOf", "JoinLatest"]
 
 _OUTER = ("", "left", "right", "both")
+_SPANS = (300_000, 1_000_000)
+
+
+def _duration(microseconds: int | None) -> mw.Duration | None:
+    return None if microseconds is None else mw.Duration(microseconds)
 
 
 def _sides(rows: list[Row]) -> tuple[list[Row], list[Row]]:
@@ -31,15 +36,22 @@ def _pair(left: Row | None, right: Row | None, at: int) -> Row:
 
 @operator("join")
 class _Join(Operator):
+    """Of the arguments, None is: for ever."""
+
     repeats = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice((None, *_SPANS))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         left, right = flow.sides()
-        left.join(flow.name, right, paired, **flow.options)
+        left.join(flow.name, right, paired, keep=_duration(arguments[0]), **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        (keep,) = arguments
         left, right = _sides(rows)
-        return [_pair(one, other, max(one.at, other.at)) for one in left for other in right]
+        pairs = [(one, other) for one in left for other in right if keep is None or abs(one.at - other.at) <= keep]
+        return [_pair(one, other, max(one.at, other.at)) for one, other in pairs]
 
 
 @operator("join within")
@@ -90,6 +102,8 @@ class JoinLatest(Operator):
     """Some order of the key's records gives the results: a right record that another one has replaced is gone."""
 
     certain = False
+    forgets = False
+    """Whether right records are forgotten after a time."""
 
     def draw(self, chance: Random) -> list[Any]:
         return [chance.random() < 0.5]
@@ -113,8 +127,60 @@ class JoinLatest(Operator):
         if not arguments[0] and any(other is None for _, other in pairs):
             yield f"left records came without a right one: {pairs}"
         runs = [other for other, _ in groupby(other for _, other in pairs)]
+        if self.forgets:
+            runs = [one for one, _ in groupby(one for one in runs if one is not None)]
         if len(runs) != len(set(runs)) or None in runs[1:]:
             yield f"right records came back: {runs}"
+
+
+@operator("join latest for a time")
+class _JoinLatestForATime(JoinLatest):
+    """A right record that is forgotten may leave left records alone."""
+
+    forgets = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [*super().draw(chance), chance.choice(_SPANS)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        outer, keep = arguments
+        left, right = flow.sides()
+        left.join_latest(flow.name, right, paired, outer=outer, keep=mw.Duration(keep), **flow.options)
+
+
+@operator("join tables")
+class _JoinTables(Operator):
+    """Newer and newer records of each side meet, up to the newest ones."""
+
+    certain = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice(_OUTER)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        left, right = flow.sides()
+        left.join_tables(flow.name, right, paired, outer=arguments[0], **flow.options)
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        (outer,) = arguments
+        left, right = _sides(rows)
+        both: list[tuple[Row | None, Row | None]] = [(one, other) for one in left for other in right]
+        both += [(one, None) for one in left if outer in ("left", "both")]
+        both += [(None, one) for one in right if outer in ("right", "both")]
+        possible = {_pair(*one, max(row.at for row in one if row))[:4]: one for one in both}
+        if unknown := [one for one in found if one[:4] not in possible]:
+            yield f"pairs of tables from nowhere: {unknown}"
+            return
+        pairs = [possible[one[:4]] for one in found]
+        for side, every in enumerate((left, right)):
+            ranks = [() if one is None else one.rank for one in (pair[side] for pair in pairs)]
+            if ranks != sorted(ranks):
+                yield f"older records of side {side} came after newer ones: {found}"
+            newest = max((row.rank for row in every), default=())
+            if both and (not ranks or ranks[-1] != newest):
+                yield f"the last result of the tables has {ranks[-1:]} of side {side}, whose newest is {newest}"
+        if len(set(pairs)) != len(pairs):
+            yield f"tables have results without a change: {found}"
 
 
 @operator("cogroup")

@@ -94,6 +94,62 @@ class _OrderedUpdate(_Updates):
             yield f"the results are {results}, and not {expected}"
 
 
+class _Expiring(Operator):
+    """Each result has all records of the key since it was forgotten."""
+
+    ordered = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice(_SPANS)]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        def collect(items: list[Item], item: Item) -> tuple[list[Item], list[Item]]:
+            items.append(Item(item.ids, item.a, "", item.tainted))
+            return items, [made(items, str(len(items)))]
+
+        keep = mw.Duration(arguments[0])
+        _keyed(flow, self.ordered).update(flow.name, [], collect, Item, state=list[Item], keep=keep, **flow.options)
+
+
+@operator("expiring update")
+class _ExpiringUpdate(_Expiring):
+    """Some order of the key's records gives the results. None is forgotten while others of its time may come."""
+
+    certain = False
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        (keep,) = arguments
+        places = {row.ids: row for row in rows}
+        before: list[Row] = []
+        for one in found:
+            known = tuple(number for row in before for number in row.ids)
+            if one.ids[: len(known)] != known or one.ids[len(known) :] not in places:
+                if before and one.at < max(row.at for row in before) + keep:
+                    yield f"update forgot {known} at {one}"
+                known, before = (), []
+            new = places.pop(one.ids[len(known) :], None)
+            if new is None or (one.at, one.b) != (new.at, str(len(before) + 1)):
+                yield f"update has {one} after {known}"
+                return
+            before.append(new)
+        if places:
+            yield f"update lacks {sorted(places)}"
+
+
+@operator("ordered expiring update")
+class _OrderedExpiringUpdate(_Expiring):
+    ordered = True
+    repeats = True
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        kept: list[Row] = []
+        for row in _in_order(rows):
+            if kept and row.at >= kept[-1].at + arguments[0]:
+                kept = []
+            kept.append(row)
+            yield Row(row.at, tuple(one for other in kept for one in other.ids), row.a, str(len(kept)), True)
+
+
 @operator("aggregate")
 class _Running(Operator):
     """Each result has one record more than the one before."""
@@ -223,6 +279,47 @@ class _OrderedThrottle(_Throttles):
             if not _crowded([*(one.at for one in passed), row.at], *arguments):
                 passed.append(row)
         return passed
+
+
+class _Untils(Operator):
+    """The records up to one whose first id is divisible."""
+
+    ordered = False
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice((2, 3, 5))]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        (divisor,) = arguments
+        _keyed(flow, self.ordered).until(flow.name, lambda item: item.ids[0] % divisor == 0, **flow.options)
+
+
+@operator("until")
+class _Until(_Untils):
+    """In some order, all records come up to one that ends the key."""
+
+    certain = False
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        (divisor,) = arguments
+        if foreign := Counter(one[:4] for one in found) - Counter(row[:4] for row in rows):
+            yield f"until passed {[*foreign.elements()]}, which did not come so often"
+        ends = [row for row in rows if row.ids[0] % divisor == 0]
+        if not ends and len(found) != len(rows):
+            yield f"until passed {found}, and no record of {rows} ends the key"
+        if ends and [one.ids[0] % divisor == 0 for one in found] != [*[False] * (len(found) - 1), True]:
+            yield f"until passed {found}, whose last one alone should end the key"
+
+
+@operator("ordered until")
+class _OrderedUntil(_Untils):
+    ordered = True
+
+    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
+        for row in _in_order(rows):
+            yield row
+            if row.ids[0] % arguments[0] == 0:
+                return
 
 
 class _CountWindows(Operator):

@@ -97,15 +97,15 @@ class _EarlyWindows(_Sliding):
 @operator("sessions")
 class _Sessions(Operator):
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((300_000, 1_000_000))]
+        return [chance.choice((300_000, 1_000_000)), chance.choice((0, 700_000))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        session = windows.session(mw.Duration(arguments[0]))
-        windowed: Any = flow.all.key_by("a").window(session)
-        windowed.aggregate(flow.name, Item, options=flow.options, **AGGREGATES)
+        gap, lateness = map(mw.Duration, arguments)
+        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
+        windowed.aggregate(flow.name, Item, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        (gap,) = arguments
+        gap, _ = arguments
         session: list[Row] = []
         for row in sorted(rows, key=lambda row: row.at):
             if session and row.at >= session[-1].at + gap:

@@ -11,6 +11,7 @@ import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings
 from millwheel.store.cassandra.connection import LoopThread, connection_class
@@ -20,7 +21,7 @@ from tests.store.cassandra.conftest import OpenStore
 
 
 async def test_a_node_that_disconnects_early_has_given_no_connection() -> None:
-    """A closed one was handed out as if it were ready, and the first request found out."""
+    """Regression: a closed connection was returned as ready. Only the first request found the error."""
 
     async def close_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -35,7 +36,7 @@ async def test_a_node_that_disconnects_early_has_given_no_connection() -> None:
 async def test_a_connection_the_driver_leaves_open_is_closed(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
-    """A pool that was being made while the session ended was nobody's, and its sockets stayed open."""
+    """Regression: a connection pool that was created while the session ended had no owner. Its sockets stayed open."""
     left: list[Connection] = []
 
     def connect_once_more(cluster: Cluster) -> Any:
@@ -61,12 +62,12 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     store = await open_store(replace(settings, timeout_seconds=0.5))
     try:
         rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]
-        await store.write_states("many-pages", "j", 1, rows)
-        assert len(await store.scan_states("many-pages", ALL_KEYS, None, 2_000)) == 2_000
+        await store.write_states(IncarnationId("many-pages"), "j", 1, rows)
+        assert len(await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)) == 2_000
         monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
         async with asyncio.timeout(patience(10.0)):
             with pytest.raises(StoreUnavailableError, match="did not answer in time"):
-                await store.scan_states("many-pages", ALL_KEYS, None, 2_000)
+                await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)
     finally:
         await store.close()
 
@@ -75,7 +76,10 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
 async def test_requests_leave_nothing_that_only_the_collector_finds(
     settings: CassandraSettings, open_store: OpenStore
 ) -> None:
-    """A request and who waited for it knew each other: entries stayed in memory, and collecting them took 100 ms."""
+    """Regression: a request and its waiter referred to each other.
+
+    Entries stayed in memory, and collecting them took 100 ms.
+    """
     store = await open_store(settings)
     try:
         await store.create_journal("leaves-nothing")

@@ -44,7 +44,7 @@ print("ended")
 
 @pytest.mark.parametrize("how", ["run", "close"])
 def test_a_store_left_open_ends_its_driver_with_its_loop(settings: CassandraSettings, name: str, how: str) -> None:
-    """``run`` ends a loop in order, ``close`` at once. The driver went on to reconnect, in the loop that was gone."""
+    """``run`` ends a loop in order, ``close`` at once. Regression: the driver tried to reconnect in the closed loop."""
     (point,) = settings.contact_points
     arguments = [how, point, settings.keyspace, settings.username, settings.password]
     done = subprocess.run(

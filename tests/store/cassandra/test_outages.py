@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from cassandra.connection import ConnectionException
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import (
     Append,
@@ -146,7 +147,7 @@ async def test_each_append_takes_effect_once_through_cassandras_kills(
 async def test_a_zombies_delayed_write_is_refused_when_it_arrives(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """The zombie's append waits in a node that stands still, together with its successor's fence."""
+    """A suspended node holds the zombie's append together with its successor's fence."""
     (node,) = cassandra().nodes
     zombie = await open_store(replace(settings, timeout_seconds=0.3))
     await store.create_journal(name)
@@ -182,8 +183,8 @@ async def test_every_call_reports_an_outage_and_works_again_after_it(
             lambda: store.read_head(name),
             lambda: store.append(name, Append(1, 1, 0, (), b"")),
             lambda: store.read_entries(name, 1, 1),
-            lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]),
-            lambda: store.read_states(name, [b"k"]),
+            lambda: store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"v")]),
+            lambda: store.read_states(IncarnationId(name), [b"k"]),
             lambda: store.list_parts(name),
         ):
             with pytest.raises(StoreUnavailableError, match=r"tried again"):
@@ -191,15 +192,20 @@ async def test_every_call_reports_an_outage_and_works_again_after_it(
     finally:
         await asyncio.to_thread(node.start)
     async with asyncio.timeout(patience(20)):
-        await until_available(lambda: store.write_states(name, name, 1, [StateRow(b"k", 1, b"v")]))
-        assert await until_available(lambda: store.read_states(name, [b"k"])) == [StateRow(b"k", 1, b"v")]
+        await until_available(lambda: store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"v")]))
+        assert await until_available(lambda: store.read_states(IncarnationId(name), [b"k"])) == [
+            StateRow(b"k", 1, b"v")
+        ]
         assert (await until_available(lambda: store.read_head(name))).commit == 0
 
 
 async def test_a_refused_login_is_tried_again_until_it_is_let_in(
     settings: CassandraSettings, driver: Any, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """The driver gave a node up for good that had refused one, as all do while the passwords' replica is away."""
+    """Regression: the driver gave a node up after one refusal.
+
+    All nodes refuse while the replica with the passwords is away.
+    """
     driver.execute(f"CREATE ROLE {name} WITH PASSWORD = 'p' AND LOGIN = true")
     driver.execute(f"GRANT SELECT ON KEYSPACE {settings.keyspace} TO {name}")
     refused = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
@@ -218,7 +224,10 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
 async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
     settings: CassandraSettings, driver: Any, name: str, open_store: OpenStore
 ) -> None:
-    """As a node does that has just joined and has not heard of the tables: intervals were given up for it, for good."""
+    """A node that has just joined refuses because it has no tables yet.
+
+    Regression: intervals were given up for that.
+    """
     store = await open_store(replace(settings, keyspace=name, timeout_seconds=0.5))
     driver.execute(f"DROP TABLE {name}.parts")
     with pytest.raises(StoreUnavailableError, match=r"does not know the tables.*tried again"):
@@ -228,14 +237,14 @@ async def test_what_cassandra_refuses_of_an_open_store_is_tried_again(
 async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """One request at a time: the first is in a node that stands still, the second waits until it is late."""
+    """Only one request runs at a time. The first is in a suspended node, and the second waits until its deadline."""
     (node,) = cassandra().nodes
     slow = await open_store(replace(settings, timeout_seconds=0.5, concurrent_writes=1))
     node.pause()
     try:
         results = await asyncio.gather(
-            slow.write_states(name, name, 1, [StateRow(b"first", 1, b"sent")]),
-            slow.write_states(name, name, 1, [StateRow(b"second", 1, b"waits")]),
+            slow.write_states(IncarnationId(name), name, 1, [StateRow(b"first", 1, b"sent")]),
+            slow.write_states(IncarnationId(name), name, 1, [StateRow(b"second", 1, b"waits")]),
             return_exceptions=True,
         )
     finally:
@@ -243,26 +252,29 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     assert "not sent" in str(results[1])
     async with asyncio.timeout(patience(20)):
-        while (await store.read_states(name, [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
+        while (await store.read_states(IncarnationId(name), [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
             await asyncio.sleep(0.05)
-    await store.write_states(name, name, 1, [StateRow(b"third", 1, b"sent behind them")])
-    assert await store.read_states(name, [b"second"]) == [None]
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(b"third", 1, b"sent behind them")])
+    assert await store.read_states(IncarnationId(name), [b"second"]) == [None]
 
 
 @pytest.mark.guarantee("G13")
 async def test_a_flush_that_takes_longer_than_a_deadline_gets_through(
     settings: CassandraSettings, store: CassandraStore, name: str, open_store: OpenStore
 ) -> None:
-    """What had to wait at the gate for longer was not sent; the repetition began anew, and came as far: for ever."""
+    """Regression: what waited past the deadline was not sent.
+
+    The repetition started from the beginning and came no further.
+    """
     rows = [StateRow(b"key %d" % number, 1, b"value") for number in range(10_000)]
     single = await open_store(replace(settings, concurrent_writes=1))
     began = time.monotonic()
-    await single.write_states(f"{name}_timed", name, 1, rows)
+    await single.write_states(IncarnationId(f"{name}_timed"), name, 1, rows)
     third = (time.monotonic() - began) / 3
     slow = await open_store(replace(settings, timeout_seconds=third, concurrent_writes=1))
     async with asyncio.timeout(patience(30)):
-        await until_available(lambda: slow.write_states(name, name, 1, rows))
-    assert await store.read_states(name, [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
+        await until_available(lambda: slow.write_states(IncarnationId(name), name, 1, rows))
+    assert await store.read_states(IncarnationId(name), [rows[0].key, rows[-1].key]) == [rows[0], rows[-1]]
 
 
 async def test_closing_fails_what_is_outstanding(settings: CassandraSettings, name: str, open_store: OpenStore) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cassandra import InvalidRequest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
 from millwheel.store.cassandra.failures import is_unknown
 from millwheel.store.cassandra.schema import MIGRATIONS, prepare_keyspace, until_known
@@ -44,7 +45,7 @@ class _Overtaken:
 def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
     settings: CassandraSettings, driver: Any, name: str, after: int
 ) -> None:
-    """It took the version table of the other for a table of something else, and would not start."""
+    """Regression: the store took the other one's version table for a table of another program, and refused to start."""
     fresh = replace(settings, keyspace=name)
     buckets: list[int] = []
 
@@ -148,7 +149,7 @@ async def test_a_migration_that_was_cut_short_is_finished(
     driver.execute(f"UPDATE {name}.schema_version SET version = 0 WHERE owner = 'openmillwheel'")
     driver.execute(f"DROP TABLE {name}.states")
     store = await open_store(fresh)
-    assert await store.read_states("c", [b"k"]) == [None]
+    assert await store.read_states(IncarnationId("c"), [b"k"]) == [None]
 
 
 async def test_the_number_of_buckets_stays_that_of_the_keyspace(

@@ -11,6 +11,7 @@ from cassandra import ConsistencyLevel
 from cassandra.query import PreparedStatement
 
 from deploy.local.child import free_ports
+from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
 from millwheel.store.contract import Append, PartId, StateRow, StoreUnavailableError
 from tests.store.cassandra.conftest import OpenStore
@@ -67,9 +68,9 @@ async def test_writes_are_acknowledged_by_the_set_number_of_replicas(
         await store.fence(name, 1)
         await store.append(name, Append(1, 1, 0, (), b"entry"))
         await store.write_part(name, PartId("p", 1, 1), b"part")
-        await store.write_states(name, name, 1, [StateRow(b"k", 1, b"state")])
+        await store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"state")])
         assert await store.read_entries(name, 1, 1) == [b"entry"]
-        assert await store.read_states(name, [b"k"]) == [StateRow(b"k", 1, b"state")]
+        assert await store.read_states(IncarnationId(name), [b"k"]) == [StateRow(b"k", 1, b"state")]
         held: list[Any] = [store._journals, store._parts, store._states]  # noqa: SLF001  # levels show only in what is prepared
         levels = {text.consistency_level for one in held for text in one._statements.values() if _writes(text)}  # noqa: SLF001  # levels show only in what is prepared
         assert levels == {getattr(ConsistencyLevel, level.upper())}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.journals import MAX_VALUE_BYTES
@@ -30,7 +31,7 @@ async def test_damaged_values_are_named_never_served(
     part = PartId("timers", 1, 1)
     await store.write_part(name, part, b"blob")
     await store.append(name, Append(1, 2, 1, (part,), b"entry 2"))
-    await store.write_states(name, name, 1, [StateRow(b"k", 2, b"state")])
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 2, b"state")])
     keyspace = settings.keyspace
     driver.execute(f"UPDATE {keyspace}.journals SET value = 0x01020304050607 WHERE journal = %s AND entry = 2", (name,))
     driver.execute(
@@ -47,9 +48,9 @@ async def test_damaged_values_are_named_never_served(
     with pytest.raises(CorruptValueError, match=f"part 'timers' of journal {name}"):
         await store.read_parts(name, [part])
     with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
-        await store.read_states(name, [b"k"])
+        await store.read_states(IncarnationId(name), [b"k"])
     with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
-        await store.scan_states(name, ALL_KEYS, None, 10)
+        await store.scan_states(IncarnationId(name), ALL_KEYS, None, 10)
     driver.execute(f"UPDATE {keyspace}.journals SET parts = 0x00 WHERE journal = %s", (name,))
     with pytest.raises(CorruptValueError, match=f"part list of journal {name}"):
         await store.fence(name, 2)
@@ -79,7 +80,7 @@ async def test_what_cassandra_would_not_take_is_refused_by_name(store: Cassandra
     with pytest.raises(StoreError, match=f"entry 1 of journal {name}"):
         await store.append(name, Append(1, 1, 0, (), bytes(MAX_VALUE_BYTES)))
     with pytest.raises(StoreError, match="state of key b'large'"):
-        await store.write_states(name, name, 1, [StateRow(b"large", 0, bytes(MAX_VALUE_BYTES))])
+        await store.write_states(IncarnationId(name), name, 1, [StateRow(b"large", 0, bytes(MAX_VALUE_BYTES))])
     await store.append(name, Append(1, 1, 0, (), bytes(MAX_VALUE_BYTES - 100)))
     assert len((await store.read_entries(name, 1, 1))[0]) == MAX_VALUE_BYTES - 100
 
@@ -116,11 +117,11 @@ async def test_a_scan_merges_all_buckets_of_any_sizes(store: CassandraStore, nam
         key = b"%05d" % (number * 7919 % 2_000)
         by_bucket.setdefault(bucket_of(key, buckets), []).append(key)
     keys = sorted(by_bucket[0] + by_bucket[1][::50])
-    await store.write_states(name, name, 1, [StateRow(key, 1, b"v" + key) for key in keys])
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(key, 1, b"v" + key) for key in keys])
     for limit in (1, 7, 100, 10_000):
         after: bytes | None = None
         found: list[bytes] = []
-        while page := await store.scan_states(name, KeyInterval(keys[3], keys[-3]), after, limit):
+        while page := await store.scan_states(IncarnationId(name), KeyInterval(keys[3], keys[-3]), after, limit):
             found += [row.key for row in page]
             after = found[-1]
             if len(page) < limit:
@@ -134,8 +135,8 @@ async def test_a_scan_merges_all_buckets_of_any_sizes(store: CassandraStore, nam
 async def test_an_emptied_row_stands_for_days_and_then_goes(
     settings: CassandraSettings, store: CassandraStore, driver: Any, name: str
 ) -> None:
-    await store.write_states(name, name, 1, [StateRow(b"k", 5, b"state"), StateRow(b"l", 5, b"state")])
-    await store.write_states(name, name, 1, [StateRow(b"k", 6, b"")])
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 5, b"state"), StateRow(b"l", 5, b"state")])
+    await store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 6, b"")])
     rows = driver.execute(
         f"SELECT key, TTL(value), WRITETIME(value) FROM {settings.keyspace}.states WHERE incarnation = %s "
         "AND bucket IN (0, 1, 2, 3)",

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import Append, JournalHead, SequencerRefusedError, StateRow, StoreUnavailableError
@@ -31,7 +32,9 @@ async def test_an_owner_goes_on_while_one_node_then_another_is_killed(name: str)
         while not done.is_set():
             await append_for_certain(store, name, Append(5, commits + 1, 0, (), b"entry %d" % (commits + 1)))
             commits += 1
-            await _until_certain_write(store, name, StateRow(b"key %d" % (commits % 100), commits, b"%d" % commits))
+            await _until_certain_write(
+                store, IncarnationId(name), StateRow(b"key %d" % (commits % 100), commits, b"%d" % commits)
+            )
 
     owner = asyncio.create_task(own())
     for node in cluster.nodes[:2]:
@@ -46,7 +49,7 @@ async def test_an_owner_goes_on_while_one_node_then_another_is_killed(name: str)
     await owner
     assert await store.read_head(name) == JournalHead(5, commits, 0, ())
     assert await store.read_entries(name, 1, commits) == [b"entry %d" % commit for commit in range(1, commits + 1)]
-    found = {row.key: row.commit for row in await store.scan_states(name, ALL_KEYS, None, 1000)}
+    found = {row.key: row.commit for row in await store.scan_states(IncarnationId(name), ALL_KEYS, None, 1000)}
     assert found == {b"key %d" % (commit % 100): commit for commit in range(1, commits + 1)}
     successor = await _open()
     assert (await successor.fence(name, 6)).commit == commits
@@ -82,7 +85,7 @@ async def _open() -> CassandraStore:
             await asyncio.sleep(0.2)
 
 
-async def _until_certain_write(store: CassandraStore, incarnation: str, row: StateRow) -> None:
+async def _until_certain_write(store: CassandraStore, incarnation: IncarnationId, row: StateRow) -> None:
     while True:
         try:
             return await store.write_states(incarnation, incarnation, 5, [row])

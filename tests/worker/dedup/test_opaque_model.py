@@ -78,7 +78,7 @@ class Owner:
     def outbox(self) -> list[Record]:
         return [record for _, unacked in self.running.values() for record in unacked]
 
-    def copies(self, records: list[Record], receivers: Receivers[Receiver]) -> list[Copy]:
+    def copies(self, records: list[Record], receivers: Receivers) -> list[Copy]:
         """One delivery for each receiver concerned."""
         found = []
         for receiver in receivers.all:

@@ -12,7 +12,7 @@ from hypothesis.stateful import rule
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import PositionIds, Sender
 from simulation.held_ids import pending_ids, seen_ids
-from tests.worker.dedup.world import Copy, Receiver, ReceiverRules, Receivers, Record, chosen, keys, some, subset
+from tests.worker.dedup.world import Copy, ReceiverRules, Receivers, Record, chosen, keys, some, subset
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Owner:
         self.own.next = self.next = position + 1
 
     def copy(
-        self, sequence: Sequence, receiver_at: bytes, receivers: Receivers[Receiver], positions: list[int], holes: bool
+        self, sequence: Sequence, receiver_at: bytes, receivers: Receivers, positions: list[int], holes: bool
     ) -> Copy:
         """A delivery of those of ``positions`` that the receiver of that key owns, with a true mark."""
         receiver = receivers.owner(receiver_at)

@@ -173,8 +173,10 @@ def test_a_retired_query_is_forgotten_when_its_records_are_in() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_an_injectors_own_positions_end_with_its_sequencer() -> None:
-    """Each start of a process that gives its records no ids of their own left a sequence behind, in every receiver and
-    for ever. Its predecessors are refused by their sequencers; a partition's positions are whoever's sends it."""
+    """Regression: a process without ids of its own left a sequence in every receiver at each start.
+
+    Its predecessors are refused by their sequencers. Positions of a partition belong to whichever process sends them.
+    """
     dedup, successor = Dedup(ALL_KEYS, "r1"), restored(Dedup(ALL_KEYS, "r1"))
     for number in range(1, 20):
         sender = Sender("injector/in/p", number, None, "injector/in")

@@ -1,33 +1,28 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
-The naive model is one counter of effects by record. A record's identity is known to the test alone: for any ids and
-marks, no identity may take effect twice, none may be ACKed without effect. What may happen to receivers at any time are
-rules that the three models share. Injectors' tests have their workers from here, too.
+A record's identity is known to the test alone: for any ids and marks, no identity may take effect twice, none may be
+ACKed without effect. What may happen to receivers at any time are rules that the three models share. Injectors' tests
+have their workers from here, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from functools import partial
+from itertools import count
+from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.worker.dedup import (
-    CheckOutcome,
-    Dedup,
-    DeliveryIds,
-    DeliveryVerdict,
-    IdDelta,
-    Sender,
-)
+from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryIds, DeliveryVerdict, IdDelta, Sender
 
 KEYS = [bytes([97 + n]) for n in range(8)]
-SEGMENT_IDS = 4
+SMALL: dict[str, Any] = {"segment_ids": 4, "cached_segments": 1}
 
 
 @dataclass(frozen=True)
@@ -55,11 +50,11 @@ class World:
     """What receivers share: the naive model, the store's segments, and the catalog's word on sequences."""
 
     alive: Callable[[str], bool] = lambda sequence: True
-    effects: dict[Any, int] = field(default_factory=dict)
+    effects: Counter[Any] = field(default_factory=Counter)
     segments: dict[str, Any] = field(default_factory=dict)
     prefix: str = "r"
     """Of the names of journals."""
-    journals: int = 0
+    numbers: Iterator[int] = field(default_factory=partial(count, 1))
     deaf: bool = False
     """ACKs are lost on their way."""
     reached: Counter[str] = field(default_factory=Counter)
@@ -67,13 +62,12 @@ class World:
     committed: list[Record] = field(default_factory=list)
 
     def take_effect(self, record: Record) -> None:
-        self.effects[record.identity] = self.effects.get(record.identity, 0) + 1
+        self.effects[record.identity] += 1
         assert self.effects[record.identity] == 1, f"{record} took effect twice"
         self.committed.append(record)
 
     def journal(self) -> str:
-        self.journals += 1
-        return f"{self.prefix}{self.journals}"
+        return f"{self.prefix}{next(self.numbers)}"
 
 
 class Receiver:
@@ -83,7 +77,7 @@ class Receiver:
         self.world = world
         self.interval = interval
         self.journal = journal or world.journal()
-        self.dedup = dedup or Dedup(interval, self.journal, segment_ids=SEGMENT_IDS, cached_segments=1)
+        self.dedup = dedup or Dedup(interval, self.journal, **SMALL)
         self.copies: dict[DeliveryVerdict, Copy] = {}
         self.work: list[tuple[DeliveryVerdict, int]] = []
         self.unsure: list[DeliveryVerdict] = []
@@ -99,15 +93,16 @@ class Receiver:
     def deliver(self, copy: Copy) -> DeliveryVerdict:
         keys = [record.key for record in copy.records]
         assert all(key in self.interval for key in keys)
-        times = [record.timestamp for record in copy.records]
-        verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+        check = partial(self.dedup.check, copy.ids, keys, [record.timestamp for record in copy.records], copy.sender)
+        verdict = check()
         if verdict.outcome is CheckOutcome.UNKNOWN_SEQUENCE:
             self.world.reached[verdict.outcome.name] += 1
-            if not self.world.alive(copy.ids.sequence):  # type: ignore[union-attr]
-                self.dedup.retire(copy.ids.sequence)  # type: ignore[union-attr]
+            sequence: str = copy.ids.sequence  # type: ignore[union-attr]
+            if not self.world.alive(sequence):
+                self.dedup.retire(sequence)
                 return verdict
-            self.dedup.admit(copy.ids.sequence)  # type: ignore[union-attr]
-            verdict = self.dedup.check(copy.ids, keys, times, copy.sender)
+            self.dedup.admit(sequence)
+            verdict = check()
         self.world.reached[verdict.outcome.name] += 1
         if verdict.outcome is not CheckOutcome.JUDGED:
             assert not verdict.all_fresh
@@ -118,31 +113,25 @@ class Receiver:
         assert listed == list(range(len(copy.records))), "each record is in one list"
         self._fresh(verdict, verdict.fresh_indexes)
         self.ack(copy, verdict.duplicates)
-        self.world.reached["duplicate"] += len(verdict.duplicates)
-        self.world.reached["waiting"] += len(verdict.waiting)
-        if verdict.unsure:
-            self.unsure.append(verdict)
+        self.world.reached.update(duplicate=len(verdict.duplicates), waiting=len(verdict.waiting))
+        self.unsure.append(verdict)
         return verdict
 
     def _fresh(self, verdict: DeliveryVerdict, indexes: Sequence[int]) -> None:
-        copy = self.copies[verdict]
         for index in indexes:
-            record = copy.records[index]
+            record = self.copies[verdict].records[index]
             assert record.identity not in self.world.effects, f"{record} was called fresh after its effect"
-        self.work += [(verdict, index) for index in indexes]
+            self.work.append((verdict, index))
 
     def ack(self, copy: Copy, indexes: Sequence[int]) -> None:
-        for index in indexes:
-            record = copy.records[index]
+        for record in (copy.records[index] for index in indexes):
             assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
             if not self.world.deaf:
                 copy.acked(record)
 
     def resolve(self) -> None:
         """Read what the unsure records need: from the store, where the collected are gone."""
-        for verdict in self.unsure:
-            if not verdict.unsure:
-                continue
+        for verdict in filter(lambda one: one.unsure, self.unsure):
             known = {name: self.world.segments[name].ids for name in verdict.segments if name in self.world.segments}
             resolution = self.dedup.resolve(verdict, known)
             self._fresh(verdict, resolution.fresh)
@@ -157,20 +146,17 @@ class Receiver:
             self.world.reached["sealed"] += 1
             self.dedup.segment_stored(sealed.name)
 
-    def take(self, count: int) -> None:
+    def take(self, most: int) -> None:
         """Put work into an entry, and send it off to the store."""
         if self.flight is not None:
             return
-        items, self.work = self.work[:count], self.work[count:]
         chosen: dict[DeliveryVerdict, list[int]] = {}
-        for verdict, index in items:
+        for verdict, index in self.work[:most]:
             chosen.setdefault(verdict, []).append(index)
-        delta = self.dedup.take(
-            [
-                (verdict, None if verdict.all_fresh and len(indexes) == verdict.size else indexes)
-                for verdict, indexes in chosen.items()
-            ]
-        )
+        self.work = self.work[most:]
+        rows = chosen.items()
+        whole = {verdict for verdict, indexes in rows if verdict.all_fresh and len(indexes) == verdict.size}
+        delta = self.dedup.take([(verdict, None if verdict in whole else indexes) for verdict, indexes in rows])
         self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), chosen)
 
     def commit(self) -> None:
@@ -204,27 +190,21 @@ class Receiver:
         if self.flight is not None and applied:
             self._apply()
         blobs, filters = self.durable
-        self.dedup = Dedup.restore(
-            self.interval, self.journal, blobs, filters, segment_ids=SEGMENT_IDS, cached_segments=1
-        )
+        self.dedup = Dedup.restore(self.interval, self.journal, blobs, filters, **SMALL)
         for entry in self.deltas:
             self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
         self.world.reached["replayed with ids"] += bool(self.deltas)
 
 
-SomeReceiver = TypeVar("SomeReceiver", bound=Receiver)
-
-
-class Receivers(Generic[SomeReceiver]):
+class Receivers:
     """The intervals of one consumer, which cover every key once."""
 
-    def __init__(self, world: World, kind: type[SomeReceiver]) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.kind = kind
-        self.all = [kind(world, ALL_KEYS)]
+        self.all = [Receiver(world, ALL_KEYS)]
 
-    def owner(self, key: bytes) -> SomeReceiver:
+    def owner(self, key: bytes) -> Receiver:
         return next(receiver for receiver in self.all if key in receiver.interval)
 
     def deliver(self, copy: Copy) -> None:
@@ -237,27 +217,25 @@ class Receivers(Generic[SomeReceiver]):
         parent = self.owner(key)
         if key == parent.interval.start:
             return
-        parent.crash(applied)
-        self.all.remove(parent)
-        self.all += [self._child(interval, [parent]) for interval in parent.interval.split(key)]
-        self.all.sort(key=lambda receiver: receiver.interval.start)
+        self._replace([parent], parent.interval.split(key), applied)
 
     def merge(self, at: int, applied: bool) -> None:
         if len(self.all) < 2:
             return
         left, right = self.all[at % (len(self.all) - 1) :][:2]
-        left.crash(applied)
-        right.crash(applied)
-        child = self._child(KeyInterval(left.interval.start, right.interval.end), [left, right])
-        self.all = [r for r in self.all if r not in (left, right)] + [child]
+        self._replace([left, right], [KeyInterval(left.interval.start, right.interval.end)], applied)
+
+    def _replace(self, parents: list[Receiver], intervals: Sequence[KeyInterval], applied: bool) -> None:
+        for parent in parents:
+            parent.crash(applied)
+            self.all.remove(parent)
+        self.all += [self._child(interval, parents) for interval in intervals]
         self.all.sort(key=lambda receiver: receiver.interval.start)
 
-    def _child(self, interval: KeyInterval, parents: list[SomeReceiver]) -> SomeReceiver:
+    def _child(self, interval: KeyInterval, parents: list[Receiver]) -> Receiver:
         journal = self.world.journal()
-        dedup = Dedup.inherit(
-            interval, journal, [parent.dedup for parent in parents], segment_ids=SEGMENT_IDS, cached_segments=1
-        )
-        return self.kind(self.world, interval, dedup, journal)
+        dedup = Dedup.inherit(interval, journal, [parent.dedup for parent in parents], **SMALL)
+        return Receiver(self.world, interval, dedup, journal)
 
     def run(self) -> None:
         """Commit everything at hand."""
@@ -285,7 +263,7 @@ class ReceiverRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.receivers = Receivers(self.world, Receiver)
+        self.receivers = Receivers(self.world)
         self.network: list[Copy] = []
 
     def send(self, copy: Copy, arrives: bool) -> None:

@@ -47,26 +47,20 @@ class Solo(SingleCoreDriver[Any, Any]):
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
-        segment_ids: int | None = None,
         **options: Any,
     ) -> None:
-        """``accepted``: what the authority answers that it has broadcast for these keys.
-
-        ``segment_ids``: of so few ids a segment is made.
-        """
+        """``accepted``: what the authority answers that it has broadcast for these keys."""
         super().__init__(now=1_000_000)
         topology = mw.Topology("solo")
         topology.source("in", tuple[str, str])
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
-        topology.add(
-            computation, name="solo", inputs={"in": mw.key(lambda value: value[0])}, outputs=outputs, **options
-        )
+        inputs = {"in": mw.key(lambda value: value[0])}
+        topology.add(computation, name="solo", inputs=inputs, outputs=outputs, **options)
         program = compile_computation(topology, "solo")
-
-        def route(stream: str) -> Any:
-            return lambda value: ((f"sink:{stream}", b""),)
-
-        bindings = {stream: OutputBinding(stream, encode, route(stream)) for stream, encode in program.outputs.items()}
+        bindings = {
+            stream: OutputBinding(stream, encode, lambda value, sink=f"sink:{stream}": ((sink, b""),))  # type: ignore[misc]
+            for stream, encode in program.outputs.items()
+        }
         config = IntervalConfig(
             IncarnationId("solo.1"), "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
@@ -85,8 +79,6 @@ class Solo(SingleCoreDriver[Any, Any]):
         head = JournalHead(7, start + len(self.entries), start, tuple(self.parts))
         self.handle(m.Opened(head, dict(self.parts), self.entries, parents))
         self.handle(m.Accepted(accepted))
-        if segment_ids is not None:
-            self.state.dedup.segment_ids = segment_ids
 
     def begin(self, effect: Any) -> None:
         """The test performs it; see ``take``."""
@@ -117,8 +109,12 @@ class Solo(SingleCoreDriver[Any, Any]):
 
     def commit(self) -> None:
         """The append in flight is acknowledged, and before it the parts of its entry."""
-        for write in [write for write in self.take(m.WriteParts) if self._keep(write)]:
-            self.handle(m.PartsWritten(write.number))
+        for write in self.take(m.WriteParts):
+            if _of_entry(write):
+                self.parts.update(write.parts)
+                self.handle(m.PartsWritten(write.number))
+            else:
+                self.waiting.append(write)
         (append,) = self.take(m.AppendEntry)
         self.entries.append(append.append.entry)
         self.handle(m.Appended(append.append.commit))
@@ -131,14 +127,6 @@ class Solo(SingleCoreDriver[Any, Any]):
             count += 1
             assert count < 1_000, "it commits for ever"
         return count
-
-    def _keep(self, write: m.WriteParts) -> bool:
-        """Keep the parts of an entry; other parts wait on."""
-        if not _of_entry(write):
-            self.waiting.append(write)
-            return False
-        self.parts.update(write.parts)
-        return True
 
     def base(self) -> m.WriteParts:
         """The base that the core would write now."""

@@ -60,7 +60,10 @@ class Stubborn(mw.Computation[tuple[str, str], None]):
 
 @pytest.mark.guarantee("G13", section="4.1")
 def test_the_harness_resends_an_injected_batchs_refused_part() -> None:
-    """It sent all of it: where delivery is not exactly once, a record that was taken in ran every ten milliseconds."""
+    """Regression: the harness sent the whole batch again.
+
+    Without exactly-once, an accepted record then ran every ten milliseconds.
+    """
     topology = mw.Topology("stubborn")
     topology.source("in", tuple[str, str])
     topology.add(Stubborn, name="stubborn", inputs={"in": mw.key(lambda value: value[0])}, exactly_once=False)
@@ -119,7 +122,7 @@ class Repeats(mw.Computation[tuple[str, str], None]):
 @pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("work", ["produce 900", "set 900"])
 def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
-    """A key stands in the entry beside each production and timer of it, also beside those that have fired."""
+    """The entry has a key beside each of its productions and timers, also beside timers that have fired."""
     solo = Solo(Repeats())
     keys = [f"{number:04096d}" for number in range(5)]
     solo.deliver(*((key, work, 1) for key in keys))
@@ -133,7 +136,7 @@ def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
 
 @pytest.mark.guarantee("G13")
 def test_names_count_in_what_a_commit_may_come_to() -> None:
-    """A production stands in the entry with its stream and all of its consumers: small ones are mostly names."""
+    """The entry has the stream and all consumers of each production. Small productions are mostly names."""
     solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
     targets = tuple((IncarnationId(f"{name * 63}.12345"), b"") for name in "abc")
     outputs: Any = solo.state.scope.outputs
@@ -152,7 +155,7 @@ class Refusing(mw.Computation[tuple[str, str], None]):
 
 @pytest.mark.guarantee("G13", section="4.1")
 def test_dead_letters_due_together_are_spread_over_commits() -> None:
-    """They were not counted: what failed for many keys at once was an entry that no store took."""
+    """Regression: dead letters were not counted. A failure of many keys at once made an entry that no store accepts."""
     solo = Solo(Refusing(), on_failure=mw.dead_letter(after=2))
     solo.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
     solo.commit_all()
@@ -282,7 +285,10 @@ def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
 
 
 def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:
-    """With what is said about it, it was over the limit of a record: refused for ever, and held the watermark."""
+    """Regression: with its error text, the dead letter exceeded the limit of a record.
+
+    It was refused for ever, and held the watermark.
+    """
 
     class Bad(mw.Computation[tuple[str, str], None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:

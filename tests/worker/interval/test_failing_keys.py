@@ -229,7 +229,7 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_report_follows_the_attempts_of_its_key() -> None:
-    """The words were made when the watermark changed, and said for ever after that one attempt had failed."""
+    """Regression: the text was made when the watermark changed. It then reported one failed attempt for ever."""
     solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(5)
     solo.deliver(("k", "x", 7))

@@ -66,7 +66,10 @@ def test_a_due_stored_timer_holds_the_watermark_until_it_fires() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_the_event_that_makes_stored_timers_due_requests_them() -> None:
-    """They were looked for before the watermark moved: when the end came in one step, no other event followed."""
+    """Regression: the interval looked for such timers before the watermark moved.
+
+    If the end came in one step, no other event followed.
+    """
     solo, stored = with_far_timers()
     solo.watermark(MAX_TIMESTAMP)
     settle(solo, stored)
@@ -75,7 +78,10 @@ def test_the_event_that_makes_stored_timers_due_requests_them() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_stored_timers_are_requested_when_nearer_ones_were_reset() -> None:
-    """Where memory is full of timers, what is due there goes first: what only had been due there was waited for."""
+    """If memory is full of timers, those of memory fire first.
+
+    Regression: the interval waited for a timer that was set to another time.
+    """
     solo, stored = with_far_timers(part=2)
     solo.watermark(MAX_TIMESTAMP)
     settle(solo, stored)
@@ -84,7 +90,7 @@ def test_stored_timers_are_requested_when_nearer_ones_were_reset() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6, 6.1.3")
 def test_loaded_timers_fire_though_the_queue_is_never_appended() -> None:
-    """They waited for what was in line to be over, and then for an append, or any event that came."""
+    """Regression: loaded timers waited until the queue was empty, and then for an append or another event."""
     solo, stored = with_far_timers(strong=False, exactly_once=False)
     solo.deliver(("k", "through", 2_000))
     (passing,) = solo.take(SendDelivery)

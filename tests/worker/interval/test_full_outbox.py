@@ -89,7 +89,7 @@ def test_processing_timers_too_wait_for_a_full_outbox() -> None:
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_timer_holding_the_watermark_fires_with_a_full_outbox() -> None:
-    """Its consumer may be full, and take nothing but what the timer produces."""
+    """The consumer may be full, and then accepts only what the timer produces."""
     solo = windows(1)
     solo.deliver(*((f"j{number}", "say", 500) for number in range(6)))
     solo.commit_all()
@@ -147,7 +147,7 @@ class Failing(Windows):
 
 @pytest.mark.guarantee("G13", section="4.6")
 def test_a_failing_timer_lets_no_other_fire_into_a_full_outbox() -> None:
-    """Its time holds the watermark, and no other timer can end that."""
+    """The failing timer's time holds the watermark, and no other timer can release it."""
     solo = Solo(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
     solo.commit_all()

@@ -437,7 +437,10 @@ def test_records_run_while_pages_are_deleted() -> None:
 
 
 def test_deleting_pages_hides_no_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They run between two attempts at a record. Its attempts are counted on, so the failure policy decides."""
+    """Deletions of pages run between two attempts at a record.
+
+    The attempts are still counted, so the failure policy decides.
+    """
     monkeypatch.setattr(interval_pages, "_COLLECTED", 20)
     rows = cleared(4, on_failure=mw.dead_letter(after=3, initial=seconds(1), maximum=seconds(1)))
     rows.solo.deliver(("k", "bad", 3))

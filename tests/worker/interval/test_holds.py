@@ -37,8 +37,10 @@ class Scripted(mw.Computation[tuple[str, str], str | None]):
     ids=["move", "cancel"],
 )
 def test_a_moved_or_cancelled_timer_holds_until_it_is_journaled(change: Do) -> None:
-    """Its hold was let go when the batch was sealed. A crash before the append brought the timer back, behind a
-    watermark that consumers had seen."""
+    """Regression: the hold ended when the batch was sealed.
+
+    A crash before the append restored the timer behind a watermark that consumers had seen.
+    """
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t"), "change": change}
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
     solo.deliver(("k", "set", 10))
@@ -79,7 +81,7 @@ def test_what_a_late_setter_causes_is_late() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 def test_a_states_hold_lets_its_key_produce_from_there_on() -> None:
-    """The hold held the watermark, and the error still said that nothing may be produced so early."""
+    """Regression: the hold kept the watermark, but the error still said that the hook may not produce so early."""
 
     def release(ctx: mw.Context[Any]) -> None:
         ctx.produce("out", "held", timestamp=Timestamp(50))
@@ -108,7 +110,7 @@ def test_a_states_hold_lets_its_key_produce_from_there_on() -> None:
 
 @pytest.mark.guarantee("G7")
 def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
-    """A hold in the past stopped the output watermark where it stood until it was cleared."""
+    """Regression: a hold in the past kept the output watermark until the hold was cleared."""
     solo = Solo(Scripted({"hold": lambda ctx: ctx.set_hold(Timestamp(5))}, lambda ctx: None))
     solo.watermark(90)
     solo.deliver(("k", "hold", 100))
@@ -139,7 +141,10 @@ def test_timers_at_the_end_of_time_fire_when_the_sources_finish() -> None:
 
 @pytest.mark.guarantee("G6", section="4.6")
 def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
-    """It held one step before the end, and its commit released the end itself: the interval stopped."""
+    """Regression: the timer held one microsecond before the end, and its commit released the end.
+
+    The interval stopped.
+    """
 
     class AtTheEnd(mw.Computation[tuple[str, str], None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
@@ -166,8 +171,10 @@ def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_a_processing_timer_fired_after_the_end_keeps_its_time() -> None:
-    """It produced at the end of time: where nothing holds the watermark, so that consumers ended before it came, and
-    where no user code can set a timer any more."""
+    """Regression: the timer produced at the end of time.
+
+    No hold is possible there: consumers ended before the record came, and user code can set no timer.
+    """
     hooks: dict[str, Do] = {
         "set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", domain=mw.TimeDomain.PROCESSING_TIME)
     }
@@ -195,7 +202,10 @@ def test_a_processing_timer_fired_after_the_end_keeps_its_time() -> None:
     ],
 )
 def test_what_cannot_be_read_again_is_refused_before_the_journal(do: Do) -> None:
-    """A float as a timestamp went into the journal, where no takeover could read it: the interval was lost for good."""
+    """Regression: a float was journaled as a timestamp.
+
+    No takeover could read it, so the interval was lost for good.
+    """
     caught: list[Exception] = []
 
     def hook(ctx: mw.Context[Any]) -> None:
@@ -213,7 +223,7 @@ def test_what_cannot_be_read_again_is_refused_before_the_journal(do: Do) -> None
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_a_timer_that_fails_is_named_as_what_holds() -> None:
-    """The report said that it was user code's hold, and not whose."""
+    """Regression: the report named a hold of user code, but not its key."""
 
     def fail(ctx: mw.Context[Any]) -> None:
         raise ValueError("not yet")

@@ -42,7 +42,10 @@ class Raises(mw.Computation[tuple[str, str], int]):
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
 @pytest.mark.parametrize("what", ["bad", "timer"])
 def test_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[BaseException], what: str) -> None:
-    """These are no Exceptions, and went through everything: the process ended, or stood still."""
+    """These errors are no subclasses of Exception.
+
+    Regression: they passed all handlers, and the process ended or hung.
+    """
     solo = Solo(Raises(error), on_failure=mw.dead_letter(after=2, initial=seconds(1)))
     solo.deliver(("k", what, 1), ("j", "fine", 2))
     solo.watermark(10)
@@ -143,7 +146,7 @@ class Returns(mw.Computation[tuple[str, str], int]):
 )
 @pytest.mark.parametrize("what", ["record", "timer"])
 def test_a_hook_that_returns_a_value_fails_and_nothing_is_acked(make: Callable[[], Any], said: str, what: str) -> None:
-    """It was ACKed without any effect, at the first attempt or at one that runs alone."""
+    """Regression: the record was ACKed without any effect, at the first attempt or when it ran alone."""
     made = []
     solo = Solo(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
     with warnings.catch_warnings(record=True) as reported:
@@ -165,7 +168,7 @@ def test_a_hook_that_returns_a_value_fails_and_nothing_is_acked(make: Callable[[
 
 
 def test_a_stopped_interval_sets_no_alarm_for_its_waiting_keys() -> None:
-    """Their next attempts were due and never made: the alarm rang at once, and again, without end."""
+    """Regression: the next attempts were due but never made. The alarm fired at once, again and again."""
 
     class Picky(mw.Computation[tuple[str, str], Any]):
         def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:

@@ -85,7 +85,8 @@ def tidy(solo: Solo) -> None:
 
 def sealing(**options: Any) -> Solo:
     """An interval whose id segments hold four ids; one of them is stored."""
-    solo = Solo(Seen(), segment_ids=4, **options)
+    solo = Solo(Seen(), **options)
+    solo.state.dedup.segment_ids = 4
     deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
     tidy(solo)
     assert len(solo.state.journal.segments) == 1
@@ -94,7 +95,7 @@ def sealing(**options: Any) -> Solo:
 
 @pytest.mark.guarantee("G1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
-    """The read found nothing any more, and the interval was given up for good."""
+    """Regression: the read found no segment, and the interval was given up for good."""
     solo = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
     copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
     (read,) = solo.take(ReadSegments)
@@ -127,7 +128,7 @@ def test_a_needed_segment_that_is_missing_is_a_named_error() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
-    """Its sender would let go of what no journal has."""
+    """Otherwise the sender would drop a record that is in no journal."""
     solo = Solo(Seen())
     ids = PositionIds("in/p", 0, [1])
     deliver(solo, ids, ["a"], 10)
@@ -141,7 +142,7 @@ def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
-    """A key may fail for days, and its sender repeats the record all that time: each copy was remembered."""
+    """A key may fail for days, while its sender repeats the record. Regression: each copy was remembered."""
     solo = Solo(Seen(), on_failure=mw.retry(initial=seconds(20)))
     ids = PositionIds("in/p", 0, [1])
     deliver(solo, ids, ["bad"], 10)
@@ -155,7 +156,7 @@ def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
-    """It was, for none of its records; senders took that for a sign that there is room again, and did not back off."""
+    """Regression: the delivery was ACKed for none of its records. Senders took that for room, and did not back off."""
     solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
     deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
     solo.commit_all()
@@ -201,7 +202,10 @@ def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_watermarks_received_during_recovery_collect_ids() -> None:
-    """They were applied to the dedup that recovery then replaced: ids stayed until the sender's next advance."""
+    """Regression: the watermarks were applied to a Dedup that recovery then replaced.
+
+    Ids stayed until the sender's next advance.
+    """
     solo = Solo(Seen())
     deliver(solo, OpaqueIds([id_of(1)]), "x", 1)
     tidy(solo)
@@ -231,7 +235,8 @@ def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_later_declared_slack_counts_from_then_on() -> None:
-    """What a stream's declaration said when the interval was opened held for good: nothing, if it had none yet."""
+    """Regression: the declaration of the stream at the opening of the interval counted for ever, even if there was
+    none yet."""
     solo = Solo(Seen())
     solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 500}))
     deliver(solo, OpaqueIds([id_of(1)]), "x", 10)

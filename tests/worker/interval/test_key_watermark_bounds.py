@@ -113,7 +113,7 @@ def test_a_merged_key_sees_the_watermark_its_parent_would_show(
 
 def test_bounds_are_cut_with_their_keys_and_end_when_passed() -> None:
     bounds = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
-    assert [bounds.of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
+    assert [bounds.bound_of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
     assert bounds.lowest == 30
     assert bounds.above(30).rows() == [(b"a", b"m", 50)]
     assert not bounds.above(50).rows()
@@ -132,7 +132,7 @@ rows_of_floors = st.lists(
 @given(rows_of_floors, st.binary(max_size=2))
 def test_a_keys_bound_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
     inside = [bound for start, end, bound in given_rows if start <= key and (end is None or key < end)]
-    assert KeyWatermarkBounds(given_rows).of(key) == max(inside, default=MIN_TIMESTAMP)
+    assert KeyWatermarkBounds(given_rows).bound_of(key) == max(inside, default=MIN_TIMESTAMP)
 
 
 @pytest.mark.guarantee("G13")

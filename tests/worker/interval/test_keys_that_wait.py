@@ -86,7 +86,7 @@ def test_a_deposed_owners_hooks_never_see_its_successors_rows() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_a_failing_hook_with_large_output_stops_no_other_key() -> None:
-    """What it had produced went on filling the batch, which was empty: nothing ran any more."""
+    """Regression: the output of the failed hook still filled the batch, which was empty. So no hook ran any more."""
     solo = Solo(Log())
     solo.deliver(("k", "loud", 1))
     solo.deliver(("j", "fine", 2))
@@ -222,7 +222,10 @@ def test_alarms_that_wait_for_something_else_do_not_ring_again() -> None:
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_many_deliveries_of_a_blocked_key_take_no_event_each() -> None:
-    """With a full outbox, each event looked at one delivery: behind those of a blocked key all stood still."""
+    """Regression: with a full outbox, each event looked at one delivery.
+
+    Deliveries of other keys waited behind those of the blocked key.
+    """
     solo = Solo(
         Log(), settings=IntervalSettings(batch_records=1, outbox_records=1), on_failure=mw.retry(initial=seconds(20))
     )

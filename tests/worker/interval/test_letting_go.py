@@ -93,7 +93,9 @@ class Disk:
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
     """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
     settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
-    solo = Solo(Echo(), settings=settings, segment_ids=3 if segments else None)
+    solo = Solo(Echo(), settings=settings)
+    if segments:
+        solo.state.dedup.segment_ids = 3
     for first in range(0, RECORDS, 2):
         opaque(solo, range(first, first + 2))
         disk.serve(solo)
@@ -258,7 +260,7 @@ def test_children_share_what_the_parent_sent_by_producing_key() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_only_a_refusal_of_what_is_not_acked_ends_an_owner() -> None:
-    """A late copy of what was sent for a parent meets a receiver that knows the parent's sequence as retired."""
+    """A late copy of a record for a parent reaches a receiver that has retired the parent's sequence."""
     parent, _ = sealed()
     solo = child(parent)
     (sent,) = solo.take(SendDelivery)

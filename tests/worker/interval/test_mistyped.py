@@ -88,7 +88,7 @@ class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
 
 @pytest.mark.guarantee("G2", section="4.4")
 def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
-    """The keys and records beside it, and those of its own key, are committed."""
+    """Other keys and records are committed, and so are other records of its own key."""
     solo = Solo(Strings(), on_failure=mw.dead_letter(after=1))
     solo.deliver(("k", "1", 1), ("k", "bad", 2), ("j", "2", 3), ("k", "3", 4))
     solo.commit_all()
@@ -121,7 +121,7 @@ class AssignsAny(Assigning, mw.Computation[tuple[str, str], Any]): ...
 
 @pytest.mark.guarantee("G2", section="4.4")
 def test_none_is_assigned_only_where_the_type_allows_it() -> None:
-    """It deleted the state of any type: what `ctx.state = ctx.state.update(...)` assigns is None."""
+    """Regression: such an assignment deleted a state of any type. `ctx.state = ctx.state.update(...)` assigns None."""
     solo = Solo(AssignsInt())
     solo.deliver(("k", "5", 1), ("k", "none", 2))
     solo.commit_all()

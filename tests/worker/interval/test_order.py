@@ -34,7 +34,10 @@ def log_of(solo: Solo, key: str) -> Any:
 
 @pytest.mark.guarantee("G6", section="4.6")
 def test_due_timers_of_blocked_keys_are_not_overtaken() -> None:
-    """As many were taken at a time as the batch had room for. If those were of keys that wait, the next one stayed."""
+    """Regression: at most as many timers were taken as the batch had room for.
+
+    If they were of blocked keys, the next one stayed.
+    """
     solo = Solo(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
     solo.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
     solo.commit_all()

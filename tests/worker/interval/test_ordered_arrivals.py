@@ -73,7 +73,8 @@ def known(solo: Solo, *sequences: str) -> None:
 
 @pytest.mark.guarantee("G15", section="6.1.1")
 def test_what_is_not_looked_up_waits_behind_what_is() -> None:
-    """A child sends what it has inherited under its parent's sequence first, and then its own, which is known."""
+    """A child first sends inherited records under its parent's sequence, then records under its own sequence, which
+    the receiver knows."""
     solo = Solo(Keeps())
     solo.handle(made(1, ("other", "own", 1)))
     known(solo)
@@ -177,7 +178,7 @@ def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more
 
 @pytest.mark.guarantee("G13", section="4.5")
 def test_holding_senders_enter_a_full_interval_one_by_one() -> None:
-    """All of them came in with all that they had, as soon as each had one old record at its end."""
+    """Regression: all senders were admitted with all records, as soon as each had one old record at its end."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     for origin in "abc":
         solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))

@@ -274,7 +274,7 @@ def test_a_moved_receiver_that_refused_copies_gets_older_first() -> None:
 
 @pytest.mark.guarantee("G15", section="7.1")
 def test_copies_refused_keep_their_place_among_other_streams() -> None:
-    """What had never been one batch was put together, across another stream's."""
+    """Regression: records of different batches were combined across a batch of another stream."""
     where = {b"a": "j1", b"b": "j2"}
     outbox = Outbox(lambda consumer, key: where[key])
     made = [(3, "a", "s"), (4, "a", "s"), (5, "b", "s"), (6, "a", "t"), (7, "a", "s"), (8, "b", "s")]

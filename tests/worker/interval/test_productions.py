@@ -65,8 +65,11 @@ def test_every_owner_resends_a_strong_production_byte_for_byte() -> None:
 
 @pytest.mark.guarantee("G1")
 def test_a_partial_ack_moves_no_mark_past_a_siblings_record() -> None:
-    """Of one commit's batches the first in line was taken to hold the least position, which is not so once a part of
-    it is ACKed. The mark then passed a record that its receiver had never got, and took for a duplicate: lost."""
+    """Regression: the first queued batch of a commit counted as the one with the least position.
+
+    That is wrong once a part of it is ACKed. The mark then passed a record that its receiver had never got, which was
+    lost as a duplicate.
+    """
     outbox = Outbox(lambda consumer, key: key.decode())
     rows: list[Any] = [
         (position, b"k", "s", b"v", 1, (("c", key),), b"") for position, key in enumerate([b"left", b"right", b"left"])
@@ -83,7 +86,10 @@ def test_a_partial_ack_moves_no_mark_past_a_siblings_record() -> None:
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
-    """It was divided: in a flow that began again, the younger part could come before the older one."""
+    """Regression: the batch was divided.
+
+    In a flow that began again, the later part could arrive before the earlier one.
+    """
     solo = Solo(Echo())
     solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
     solo.commit()
@@ -105,7 +111,7 @@ def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
-    """What a receiver says of the first sending, late, is not taken for what it says of the second."""
+    """A late answer to the first sending does not count as an answer to the second one."""
     solo = Solo(Echo())
     for number in range(3):
         solo.deliver(("k", f"record {number}", number))
@@ -181,7 +187,7 @@ def test_a_mark_never_passes_unacked_records_in_any_grouping(
 
 @pytest.mark.guarantee("G13")
 def test_a_stuck_key_does_not_make_receivers_keep_all_later_ids() -> None:
-    """The mark stood at the stuck record, and all that was committed above it had to be kept, one by one."""
+    """Regression: the mark stayed at the stuck record. Receivers had to keep every later id."""
     outbox = Outbox(lambda consumer, key: key.decode())
     for position in range(200):
         key = b"stuck" if position == 3 else b"fine"
@@ -249,8 +255,10 @@ def test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.3")
 def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
-    """What was acted upon by a clock that was ahead, here or at an earlier owner's, stays: until the clock was there
-    again a straggler was not stored, no row was flushed and no hook tried again."""
+    """Regression: delays were measured from times of a clock that was ahead, here or at an earlier owner.
+
+    Until the clock reached them, no straggler was stored, no row was flushed and no hook was retried.
+    """
     solo = weak()
     solo.watermark(0)
     solo.now -= 900_000
@@ -281,7 +289,10 @@ def test_a_successor_uses_its_own_clock_after_an_owner_far_ahead() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_a_wall_clock_that_had_been_far_ahead_is_followed_back() -> None:
-    """The wall time stood still until the clock was there again: a timer of a second rang an hour later."""
+    """Regression: the wall time did not advance until the clock had caught up.
+
+    A timer of a second fired an hour later.
+    """
 
     class Alarm(Echo):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
@@ -352,7 +363,7 @@ def test_a_timers_production_keeps_its_id_until_it_is_set_again() -> None:
 
 @pytest.mark.guarantee("G10")
 def test_a_takeover_resends_all_also_of_an_append_in_flight() -> None:
-    """While the append of stragglers was in flight they were passed over, as if they had never been sent."""
+    """Regression: stragglers whose append was in flight were skipped, as if they had never been sent."""
     solo = weak()
     solo.deliver(("k", "x", 1))
     solo.take(SendDelivery)
@@ -364,8 +375,11 @@ def test_a_takeover_resends_all_also_of_an_append_in_flight() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_weak_productions_carry_what_their_sender_has_received() -> None:
-    """Receivers collect ids by the sender's watermark. It may pass a late record, up to what its causes' senders have
-    reached; without being told so they forgot the id of a production that could still be sent again."""
+    """Receivers collect ids by the sender's watermark.
+
+    That may pass a late record, up to what the senders of its causes have reached. Regression: receivers did not get
+    this value, and forgot the id of a production that could be sent again.
+    """
     solo = weak()
     solo.deliver(("k", "x", 1), watermark=77)
     (send,) = solo.take(SendDelivery)

@@ -43,7 +43,8 @@ def _commit(solo: Solo, number: int) -> None:
 
 
 def test_rows_are_written_once_for_all_commits_of_a_base() -> None:
-    """What nobody waits for is not written: a key that changes with each commit is one row a base."""
+    """Rows that no one waits for are not written at once: a key that changes with each commit is one row for each
+    base."""
     solo = _solo(checkpoint_entries=20)
     for number in range(19):
         _commit(solo, number)

@@ -81,7 +81,7 @@ def test_a_new_life_begins_behind_the_end_of_the_former(gap: bool, end: int) -> 
 @pytest.mark.parametrize("ids", IDS)
 @pytest.mark.parametrize("sealed", [False, True])
 def test_records_in_progress_leave_no_ids_to_the_new_life(ids: DeliveryIds, sealed: bool) -> None:
-    """They are committed after the new life began, so their ids would make its first records duplicates."""
+    """These records are committed after the new life began. Their ids would make its first records duplicates."""
     solo = Solo(Seen())
     begins(solo, FORMER)
     if not sealed:
@@ -121,7 +121,10 @@ def test_ids_of_the_present_life_stay_without_its_floor(ids: DeliveryIds) -> Non
 @pytest.mark.guarantee("G7", section="4.5")
 @pytest.mark.parametrize("gap", [False, True])
 def test_a_running_interval_drops_the_former_lifes_watermark(gap: bool) -> None:
-    """It kept the value at which the former life ended, so its input watermark passed that of the new life."""
+    """Regression: the interval kept the value at which the former life ended.
+
+    So its input watermark passed the new life's.
+    """
     solo = Solo(Seen())
     solo.handle(CatalogChanged(BOTH, lives=FORMER))
     solo.handle(GroupWatermarks({INJECTOR: MAX_TIMESTAMP, "b.1": 500}))

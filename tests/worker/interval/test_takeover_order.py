@@ -26,7 +26,7 @@ from tests.worker.interval.test_order import Ordered
 
 @pytest.mark.guarantee("G4", section="6.2")
 def test_an_owner_does_nothing_before_the_authority_knows_it() -> None:
-    """Until then it only asks: it appends nothing, ACKs nobody, sends nothing, fires nothing and reports nothing."""
+    """Before that, the owner only asks the authority. It appends, ACKs, sends, fires and reports nothing."""
     before = Solo(Ordered())
     before.deliver(("key", "10", 1))
     before.commit_all()

@@ -18,7 +18,7 @@ class Picky(mw.Computation[tuple[str, str], int]):
 
 @pytest.mark.guarantee("G8", section="4.1")
 def test_records_undone_beside_a_failure_rerun_without_an_event() -> None:
-    """They waited for the next event: where all else waited for them, that was nothing."""
+    """Regression: the undone records waited for the next event. If all other work waited for them, none came."""
     solo = Solo(Picky())
     solo.deliver(("k", "good", 1), ("k", "bad", 2))
     assert solo.take(AppendEntry), "the good one is committed"

@@ -75,7 +75,7 @@ def test_a_straggler_is_stored_once_for_any_number_of_consumers() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.3")
 def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
-    """All that was ACKed while an append took its time was in the next entry, however large that became."""
+    """Regression: one entry had all ACKs that came during an append, however large it became."""
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     names = [f"{letter * 250}.1" for letter in "abcd"]
     with_consumers(solo, *names)
@@ -101,7 +101,8 @@ def test_many_stored_stragglers_acks_are_journaled_in_portions() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
-    solo = Solo(Echoing(), strong=False, straggler_delay=1_000, segment_ids=4)
+    solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
+    solo.state.dedup.segment_ids = 4
     tokens: list[int] = []
     most = 0
     for number in range(100):
@@ -122,7 +123,7 @@ def test_full_id_segments_are_stored_with_a_never_empty_queue() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.3")
 def test_work_postponed_for_room_reruns_once_per_queue_movement() -> None:
-    """Each event ran it again, and encoded all that waited, for as long as an ACK took."""
+    """Regression: each event ran the work again and encoded all that waited, until an ACK came."""
     swelling = Swelling()
     solo = Solo(swelling, strong=False, straggler_delay=1_000)
     for key, size in (("ahead", "1"), ("open", "3")):
@@ -144,7 +145,10 @@ def test_work_postponed_for_room_reruns_once_per_queue_movement() -> None:
 
 @pytest.mark.guarantee("G13", section="6.2")
 def test_the_journal_stays_short_though_the_queue_is_never_empty() -> None:
-    """Where states seldom change no rows are due: nobody looked whether they were written, and no base was named."""
+    """If states seldom change, no rows are due.
+
+    Regression: no one checked whether they were written, so no base was named.
+    """
     settings = IntervalSettings(checkpoint_entries=8, flush_interval=20_000)
     solo = Solo(Seldom(), strong=False, straggler_delay=1_000_000, settings=settings)
     waiting: list[list[Any]] = [[], []]

@@ -91,7 +91,7 @@ def lined_up(solo: Solo, *values: str) -> list[int]:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
-    """Behind the first the open commit takes what comes, and waits for all of that."""
+    """Behind the first commit, the open commit takes new records, and waits for all their ACKs."""
     solo = weak()
     first, second, third = lined_up(solo, "a", "b", "c")
     solo.handle(Acknowledged(second))
@@ -167,7 +167,7 @@ def test_what_does_not_fit_the_open_commit_waits_for_the_queue() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_what_does_not_fit_the_open_commit_runs_once() -> None:
-    """What was too much for one entry, and for the open commit, ran again and again meanwhile, thousands of times."""
+    """Regression: work too large for one entry and for the open commit ran thousands of times while it waited."""
     swelling = Swelling()
     solo = Solo(swelling, strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "1", "3")
@@ -189,7 +189,10 @@ def test_what_does_not_fit_the_open_commit_runs_once() -> None:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_timer_fires_when_what_set_it_is_in_the_journal() -> None:
-    """Its productions' ids come from the commit that set it: one that is set again elsewhere gets others."""
+    """The ids of a timer's productions come from the commit that set it.
+
+    A timer that is set again elsewhere has other ids.
+    """
     solo = weak()
     (token,) = lined_up(solo, "timer")
     solo.now += 10
@@ -203,9 +206,12 @@ def test_a_timer_fires_when_what_set_it_is_in_the_journal() -> None:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
-    """It was sent first. The owner was paused, and its successor counted on: then it heard the watermark that its
-    successor had let pass, and sent its own count under the id of the right one. Receivers that had not heard of the
-    successor took the first of both."""
+    """Regression: the production was sent first.
+
+    The owner was paused, and its successor counted further. Then the paused owner got the watermark that its successor
+    had released, and sent its own count under the same id. Receivers that did not know the successor accepted the first
+    one to arrive.
+    """
 
     class Closing(Counting):
         def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
@@ -366,7 +372,10 @@ def test_an_owner_reports_no_less_than_was_broadcast_before_it() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.3")
 def test_the_watermark_moves_after_a_commit_that_stores_nothing() -> None:
-    """Its last production is ACKed, no append follows, and no other event may come: the watermark had moved before."""
+    """The last production is ACKed, no append follows, and no other event may come.
+
+    Regression: the watermark moved before that.
+    """
     solo = Solo(Passing(), strong=False, exactly_once=False)
     solo.watermark(40)
     solo.deliver(("k", "late", 30))

@@ -68,9 +68,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         settings: LogSettings | None = None,
         retention: LogRetention | None = None,
         groups: frozenset[str] = frozenset({"injector/windows"}),
-        segment_ids: int | None = None,
     ) -> None:
-        """``segment_ids``: of so few ids the first owner makes a segment."""
         super().__init__(now=1_000_000)
         self.store = MemoryStore()
         result_of(self.store.create_journal(JOURNAL))
@@ -87,8 +85,6 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.early: list[LogEvent] = []
         """Events that come before the journal has been read."""
         self.open()
-        if segment_ids is not None:
-            self.core.state.dedup.segment_ids = segment_ids
 
     def open(self) -> None:
         """Start a new owner's core, until it serves."""
@@ -115,12 +111,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
     def run_but(self, *kinds: type) -> None:
         """Perform everything but effects of these kinds, which the store is slow with."""
-        while (
-            index := next((i for i, one in enumerate(self.waiting) if not isinstance(one, kinds)), None)
-        ) is not None:
-            self.step(index)
-
-    # Conveniences.
+        while others := [index for index, one in enumerate(self.waiting) if not isinstance(one, kinds)]:
+            self.step(others[0])
 
     def deliver(
         self,
@@ -134,8 +126,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
             ids = PositionIds("windows/p/0", 0, range(self.position, self.position + len(values)))
             self.position += len(values)
         sender = sender or Sender("injector/windows/p", 1, None, "injector/windows")
-        times = timestamps if timestamps is not None else [self.now] * len(values)
-        delivery = m.Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""] * len(values), list(values), list(times))
+        times = [self.now] * len(values) if timestamps is None else list(timestamps)
+        delivery = m.Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""] * len(values), list(values), times)
         self.handle(delivery)
         return delivery
 
@@ -157,9 +149,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
     def acked(self, delivery: m.Delivery) -> bool:
         """Whether the whole delivery was ACKed."""
-        return any(
-            one.delivery is delivery and one.outcome == ACKED and not list(one.remaining) for one in self.answers
-        )
+        answers = (one for one in self.answers if one.delivery is delivery)
+        return any(one.outcome == ACKED and not list(one.remaining) for one in answers)
 
     @property
     def stored(self) -> Any:
@@ -170,8 +161,6 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         """First offsets of the segment rows in the store."""
         rows = result_of(self.store.scan_states(LOG, self.core.keys, None, 1_000_000))
         return {int.from_bytes(row.key, "big") for row in rows}
-
-    # Performing.
 
     def begin(self, effect: LogEffect) -> LogEvent | None:
         match effect:

@@ -378,8 +378,10 @@ def test_watermarks_do_not_go_back_over_a_takeover() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
-    """What it had committed bore its time. Its successor waited for its own clock to get there, an hour later, with
-    ACKs and with the end of the stream."""
+    """Regression: entries had the time of the wrong clock.
+
+    The next owner waited an hour for its own clock, with ACKs and with the end of the stream.
+    """
     driver = LogDriver()
     driver.now += 3_600_000_000
     driver.deliver([b"a"], [10])
@@ -399,8 +401,10 @@ def test_an_owner_whose_clock_was_ahead_delays_nothing_after_it() -> None:
 
 @pytest.mark.guarantee("G7", section="6.2")
 def test_a_deposed_owner_publishes_no_watermark_it_receives() -> None:
-    """Its successor's records let the watermark go on, up to the end of the stream; it does not know them. Subscribers
-    that were still with it took what it heard for the whole, and stopped before records that they never saw."""
+    """Regression: the records of its successor released the watermark, up to the end of the stream.
+
+    The deposed owner does not know these records. Its subscribers took the stream for complete, and stopped too early.
+    """
     driver = LogDriver()
     tail = driver.subscribe()
     driver.deliver([b"a"], [10])

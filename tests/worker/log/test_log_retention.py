@@ -14,7 +14,10 @@ from tests.worker.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill
 
 
 def test_a_stated_retention_keeps_records_for_later_subscribers() -> None:
-    """It says what is kept "for subscribers that do not exist yet"; with one cursor that had ACKed, nothing was."""
+    """The setting says what is kept "for subscribers that do not exist yet".
+
+    Regression: with one cursor that had ACKed, nothing was kept.
+    """
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     reader = driver.subscribe("c")
     driver.run()
@@ -52,8 +55,11 @@ def test_a_stated_retention_ends_by_age_without_other_events() -> None:
 
 @pytest.mark.guarantee("G13", section="7.1")
 def test_records_age_while_they_are_served_with_any_owners_clock() -> None:
-    """By a wall clock that was set an hour ahead, all that nobody had read was too old; by one that was set back
-    nothing grew old. Each owner's clock has a beginning of its own, and ages go on from the journal's."""
+    """Regression: with a wall clock an hour ahead, all unread records were too old.
+
+    With one that was set back, none grew old. Each owner's clock begins at its own time, and ages continue from the
+    journal's.
+    """
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
     fill(driver, 0, 4)
     for beginning in (3_600_000_000, 5):
@@ -115,7 +121,7 @@ def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
 @pytest.mark.guarantee("G8")
 @pytest.mark.parametrize("cursors", [True, False])
 def test_a_record_above_the_cap_goes_once_it_is_read(cursors: bool) -> None:
-    """It filled the open segment. Every further record was refused, so nothing ever ended this segment."""
+    """Regression: the record filled the open segment. All further records were refused, so the segment never ended."""
     driver = LogDriver(SMALL, LogRetention(max_bytes=1))
     reader = driver.subscribe("c") if cursors else None
     driver.run()
@@ -159,7 +165,8 @@ def parts(store: MemoryStore) -> int:
 def test_segments_collected_before_a_base_names_them_are_removed() -> None:
     """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
     the store for ever and in memory till the next takeover."""
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     counts = []
     for round_number in range(1, 13):
         stamp = round_number * 100
@@ -173,7 +180,8 @@ def test_segments_collected_before_a_base_names_them_are_removed() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
-    driver = LogDriver(IDS, segment_ids=4)
+    driver = LogDriver(IDS)
+    driver.core.state.dedup.segment_ids = 4
     send(driver, 0, 4, 100)
     copy = driver.deliver([b"2"], [100], ids=OpaqueIds([id_of(2)]), sender=weak(100))
     (read,) = [job for job in driver.waiting if isinstance(job, ReadSegments)]
@@ -187,7 +195,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
 
 @pytest.mark.guarantee("G1", section="6.2")
 def test_sequencers_received_during_recovery_are_not_forgotten() -> None:
-    """What was received before the takeover's scan was put into a duplicate check that the scan then replaced."""
+    """Regression: what arrived before the takeover's scan went into a duplicate check that the scan then replaced."""
     driver = LogDriver(IDS)
     send(driver, 0, 20, 100)
     driver.early = [GroupWatermarks({"injector/windows": 90}, {"injector/windows": [("injector/windows/p", 7)]})]

@@ -248,7 +248,7 @@ def test_a_cursor_deleted_and_created_again_starts_fresh() -> None:
 
 @pytest.mark.guarantee("G1", section="4.3")
 def test_a_cursor_created_again_during_an_append_is_another() -> None:
-    """It counted as durable while the journal had the old one, and began at the old one's place."""
+    """Regression: the new cursor counted as durable while the journal had the old one. It began at the old position."""
     driver = LogDriver()
     fill(driver, 0, 2)
     reader = driver.subscribe("c")
@@ -268,7 +268,8 @@ def test_a_cursor_created_again_during_an_append_is_another() -> None:
 
 @pytest.mark.guarantee("G1", section="4.3")
 def test_a_broken_call_ends_with_its_cursors_incarnation() -> None:
-    """A subscriber that came back after its cursor was deleted and created again went on where the old one had been."""
+    """Regression: a subscriber that returned after its cursor was deleted and created again continued at the old
+    position."""
     driver = LogDriver()
     fill(driver, 0, 3)
     reader = driver.subscribe("c")
@@ -482,7 +483,8 @@ def test_a_missing_row_ends_those_who_need_it_and_names_it() -> None:
 
 @pytest.mark.paper(section="6.1.1")
 def test_opaque_ids_spill_to_segments_and_are_still_known() -> None:
-    driver = LogDriver(LogSettings(checkpoint_entries=3), segment_ids=8)
+    driver = LogDriver(LogSettings(checkpoint_entries=3))
+    driver.core.state.dedup.segment_ids = 8
     ids = [bytes([number]) * 16 for number in range(40)]
     sender = Sender("injector/windows/p", 1, None, "injector/windows")
     for at in range(0, 40, 4):

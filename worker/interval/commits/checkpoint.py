@@ -130,7 +130,7 @@ class Checkpointer:
 
     def after_commit(self, now: int) -> list[IntervalEffect]:
         """Capture what is due, after a commit is acknowledged and while none is in flight."""
-        if self.spilling.leaving:
+        if self.spilling.outgoing:
             self.spilling.release()
         # The base comes first, because it waits for rows of the same commit.
         base: list[IntervalEffect] = [self._write_base()] if self._base_due() else []

@@ -45,7 +45,7 @@ class Spilling:
         self._journal = state.journal
         self._captured: list[_Captured] = []
         """Parts of the base that is being written."""
-        self.leaving: list[_Captured] = []
+        self.outgoing: list[_Captured] = []
         """Parts of the committed base whose timers must still leave memory."""
         self._reading: dict[PartId, list[TimerRow] | None] = {}
         """Parts that are being read (None), or that wait with their rows until no commit is in flight."""
@@ -63,7 +63,7 @@ class Spilling:
         kept = [part for rows in self._timers.spilled.parts for part in (rows, index_of(rows))]
         near: list[TimerRow] = []
         blobs: dict[PartId, bytes] = {}
-        self._captured, self.leaving = [], []
+        self._captured, self.outgoing = [], []
         numbers = count()
         for domain, table in self._timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
@@ -97,16 +97,16 @@ class Spilling:
     def _part(self, number: int, rows: Sequence[TimerRow]) -> SpilledPart:
         holds = (effective_hold(TimerSetting._make(row[3:]), TimeDomain(row[1])) for row in rows)
         hold = min((hold for hold in holds if hold is not None), default=None)
-        return SpilledPart.of(number, self._setup.config.sequencer, self._journal.committed, rows, hold)
+        return SpilledPart.from_rows(number, self._setup.config.sequencer, self._journal.committed, rows, hold)
 
     def named(self) -> None:
         """The captured base is committed."""
-        self.leaving, self._captured = self._captured, []
+        self.outgoing, self._captured = self._captured, []
 
     @property
     def wants_stillness(self) -> bool:
         """Whether timers must leave memory or be loaded, once no commit is in flight."""
-        return bool(self.leaving) or self._has_read
+        return bool(self.outgoing) or self._has_read
 
     @property
     def _has_read(self) -> bool:
@@ -123,7 +123,7 @@ class Spilling:
         It removes one part at a time, because each takes some milliseconds. Timers that changed since the capture get a
         tombstone for their copy in the part.
         """
-        part, rows = self.leaving.pop(0)
+        part, rows = self.outgoing.pop(0)
         if part.first <= (self._clocks.time_in(part.domain)):
             # Some timers are about to fire. The part is not used, and the next base no longer names it.
             return
@@ -175,7 +175,7 @@ class Spilling:
     def _take_in(self, name: PartId) -> None:
         read, part = self._reading.pop(name), self._timers.spilled.parts[name]
         assert read is not None, "it has been read"
-        rows = self._timers.spilled.standing(read)
+        rows = self._timers.spilled.current_rows(read)
         self._timers.spilled.remove(part)
         self._timers.tables[part.domain].load((row[0], row[2], TimerSetting._make(row[3:])) for row in rows)
 

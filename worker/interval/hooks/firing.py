@@ -106,7 +106,7 @@ class Firing:
             if key in self._blocked.keys:
                 continue
             # Timers that the watermark has reached fire before, by ``run_due``.
-            upto = self._clocks.key_bounds.of(key)
+            upto = self._clocks.key_bounds.bound_of(key)
             if self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above=self._clocks.watermark):
                 del self._timers.ahead[key]
 

@@ -1,7 +1,7 @@
 """Plan options that stress several mechanisms at once.
 
 They cover weak timers, the library's windows and operators, tight bounds, and state that is only in the store while
-intervals split and merge. :mod:`simulation.variety` gives each option its probability. These options run after all
+intervals split and merge. :mod:`simulation.plan_options` gives each option its probability. These options run after all
 others, and look at the plan as it is at that point.
 """
 
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millwheel.model.time import seconds
 from simulation.blocks import LIBRARY, OPERATORS, PIPELINE, plain_node
 from simulation.blocks.operators import Operator
 from simulation.forms import Form
-
-if TYPE_CHECKING:
-    from simulation.plan import Plan
+from simulation.plan import Plan
 
 __all__ = [
     "changing_forms",

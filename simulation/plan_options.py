@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from millwheel.model.time import seconds
-from simulation.backends import embedded, on_cassandra, suspended
 from simulation.blocks import LIBRARY, plain_node
-from simulation.options import (
+from simulation.combined_options import (
     changing_forms,
     growing_states,
     library_windows,
@@ -22,9 +21,8 @@ from simulation.options import (
     tight_bounds,
     weak_timers,
 )
-
-if TYPE_CHECKING:
-    from simulation.plan import Plan
+from simulation.plan import Plan
+from simulation.store_options import embedded, on_cassandra, suspended
 
 __all__ = ["HOSTS", "vary"]
 
@@ -333,6 +331,11 @@ def _returning(plan: Plan, chance: Random) -> None:
     plan.renewed = ""
 
 
+def _settled(plan: Plan, chance: Random) -> None:
+    """Owners soon drop the ids of removed computations. Deliveries of these may still arrive."""
+    plan.settled = chance.choice((0.05, 0.5, 2.0))
+
+
 def _brief(plan: Plan, chance: Random) -> None:
     """Windows leave no state behind."""
     for node in plan.nodes:
@@ -385,5 +388,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
     ("operators", operators, 0.25),
+    ("settled", _settled, 0.4),
 )
 """Name, change, and its share of all seeds."""

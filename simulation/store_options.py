@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from simulation.plan import Plan
+from simulation.plan import Plan
 
 __all__ = ["embedded", "on_cassandra", "suspended"]
 

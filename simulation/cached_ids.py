@@ -19,17 +19,19 @@ Stored = Callable[[str], set[bytes]]
 def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bool) -> Iterator[str]:
     """The differences between the ids that an owner knows and its journal.
 
-    A serving owner may know more sequences and sequencers than it has committed: its next commit contains them. An
-    owner that has just ``recovered`` may not.
+    A serving owner may know more sequences and sequencers than it has committed: its next commit contains them. The
+    commit also says whose ids the owner has dropped. An owner that has just ``recovered`` may not differ.
     """
-    tables = dedup.tables
+    tables, ended = dedup.tables, _ended(dedup)
     for name in {**tables.positions, **twin.positions}:
         mine, its = tables.positions.get(name), twin.positions.get(name)
+        if its is not None and _group_of(its.origin) in ended:
+            continue
         if mine is not None and its is not None:
             yield from _position_differences(mine, its, recovered)
         elif recovered or (mine is not None and mine.seen):
             yield f"sequence {name} is {'un' if mine is None else ''}known in memory, and otherwise in the journal"
-    for name in {**tables.opaque, **twin.opaque}:
+    for name in {**tables.opaque, **twin.opaque}.keys() - ended:
         yield from _opaque_differences(name, tables.opaque.get(name), stored, twin.opaque.get(name, OpaqueFacts()))
     for query, source in tables.queries.items():
         batches = twin.batches.get(query, {})
@@ -42,6 +44,17 @@ def id_differences(dedup: Dedup, stored: Stored, twin: IdFacts, *, recovered: bo
                 yield f"batch {number} of {query} has {len(batch.seen)} ids in memory, {len(ids)} in entries"
     if recovered and (lost := twin.batches.keys() - tables.queries.keys()):
         yield f"queries {sorted(lost)} are in the journal, and not in memory"
+
+
+def _ended(dedup: Dedup) -> set[str]:
+    """The groups of which the owner has dropped everything since its last commit: removed computations, and injectors
+    whose stream has another life."""
+    return {*dedup._news.retired, *dedup.tables.uncommitted_floors}
+
+
+def _group_of(origin: str) -> str:
+    """The group of an injector process, or of the floor of its stream's life."""
+    return origin.rpartition("/")[0]
 
 
 def _position_differences(mine: PositionSource, its: SequenceFacts, recovered: bool) -> Iterator[str]:
@@ -96,8 +109,10 @@ def sequencer_differences(dedup: Dedup, twin: IdFacts, *, recovered: bool) -> It
     places = {(name, span[0]) for name, span, _ in [*rows, *twin.sequencers] if not isinstance(span, str)}
     mine: Any = highest_sequencers(rows, places)
     its: Any = highest_sequencers(twin.sequencers, places)
+    ended = _ended(dedup)
     for place, number in its.items():
-        if mine.get(place, 0) < number:
+        group = _group_of(place) if isinstance(place, str) else place[0]
+        if mine.get(place, 0) < number and group not in ended:
             yield f"sequencer {number} of {place} is in the journal, {mine.get(place, 0)} in memory (G3)"
     if recovered and (extra := [place for place in mine if mine[place] > its.get(place, 0)]):
         yield f"the sequencers of {extra} are in memory, and not in the journal"

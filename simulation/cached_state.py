@@ -20,19 +20,19 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.log.state import LogState
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.shell.worker import Worker
-from simulation.soft_ids import id_differences, sequencer_differences
-from simulation.soft_logs import log_differences, log_rests
+from simulation.cached_ids import id_differences, sequencer_differences
+from simulation.cached_logs import log_differences, log_rests
 from simulation.store import finished
 from simulation.twin import IntervalTwin, Place, TimerName, read_interval
 from simulation.twin_logs import read_log
 from simulation.world import World
 
-__all__ = ["check_soft_state", "differences"]
+__all__ = ["check_cached_state", "differences"]
 
 Core = IntervalCore | LogCore
 
 
-def check_soft_state(world: World) -> int:
+def check_cached_state(world: World) -> int:
     """Compare each idle interval and log whose owner is the newest in the store. Returns the number of comparisons."""
     compared = 0
     for name, worker in list(world.workers.items()):
@@ -103,7 +103,7 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"
     for start in {row[0] for row in (*state.clocks.key_bounds.rows(), *twin.key_bounds)}:
-        mark = max(state.watermark, state.clocks.key_bounds.of(start))
+        mark = max(state.watermark, state.clocks.key_bounds.bound_of(start))
         if start in state.config.keys and mark != max(state.watermark, twin.bound_of(start)):
             yield f"key {start!r} has been shown {twin.bound_of(start)} by the journal, {mark} by memory (G7)"
 
@@ -140,7 +140,7 @@ def _timers(state: IntervalState, store: MemoryStore) -> Mapping[TimerName, tupl
     for part in state.timers.spilled.parts.values():
         (blob,) = finished(store.read_parts(state.config.journal, [part.rows]))
         rows = decode_part(blob, list[TimerRow], str(part.rows))
-        found.update((row[:3], row[3:]) for row in state.timers.spilled.standing(rows))
+        found.update((row[:3], row[3:]) for row in state.timers.spilled.current_rows(rows))
     for domain, table in state.timers.tables.items():
         for key, tag, one in table.items():
             found[key, bool(domain), tag] = one.at, one.hold, one.cause, one.origin

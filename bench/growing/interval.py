@@ -1,4 +1,4 @@
-"""State that grows, on the embedded store: `python -m bench.growing [MEGABYTES]`.
+"""State that grows, in one interval on the embedded store, without a server.
 
 First, what one append costs with 100 to 100,000 elements: in a list in pages, and in a list that is one value. Then the
 memory of the process while one key gets so many megabytes of elements, and what it costs to read some of them.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections import deque
@@ -51,7 +50,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 
-__all__ = ["main"]
+__all__ = ["measure"]
 
 _SIZES = (100, 1_000, 10_000, 100_000)
 _MEASURED = 200
@@ -211,9 +210,8 @@ async def _large(megabytes: int, store: StateStore) -> None:
         print(f"{what:>12}: {(time.perf_counter() - began) * 1e3:6.2f} ms, {owner.rows_read - rows} rows read")
 
 
-def main() -> None:
+def measure(megabytes: int) -> None:
     """Measure and print."""
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     table = Table(box=None, header_style="bold")
     for title in ("LIST", "ELEMENTS", "MS AN APPEND", "CPU MS", "BYTES JOURNALED"):
         table.add_column(title, justify="right")
@@ -227,7 +225,3 @@ def main() -> None:
     asyncio.run(run(lambda store: _appends(Whole(), store, table)))
     Console().print(table)
     asyncio.run(run(lambda store: _large(megabytes, store)))
-
-
-if __name__ == "__main__":
-    main()

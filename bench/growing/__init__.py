@@ -1,0 +1,1 @@
+"""State that grows, measured: `python -m bench.growing`."""
