@@ -45,7 +45,7 @@ rewriting(
     "G8",
     "a delivery to an interval that was let go is answered",
     CoreHost.post,
-    "            _refuse(event)\n",
+    "            refuse_not_owner(event)\n",
     "",
     seeds=0,
     test="tests/worker/test_host.py::test_every_delivery_is_answered_when_the_host_closes",
@@ -69,7 +69,7 @@ rewriting(
     "G8",
     "deliveries that wait are answered when the interval is let go",
     CoreHost._shut,
-    "        _refuse(delivery)\n",
+    "        refuse_not_owner(delivery)\n",
     "        pass\n",
 )
 

@@ -110,7 +110,7 @@ class Both(mw.Computation[Query | Count, None]):
 
 
 def _add(topology: mw.Topology, computation: Any = Counter, **options: Any) -> None:
-    """Adds a computation that is right, but for what ``options`` say."""
+    """Add a computation that is correct, except for ``options``."""
     topology.source("queries", Query)
     topology.add(computation, **{"inputs": {"queries": mw.key("text")}, **options})
 
