@@ -31,6 +31,42 @@ class Firing:
         self._timers = state.timers
         self._blocked = state.blocked
         self._holds = state.holds
+        self._intake = state.intake
+        self._outbox = state.outbox
+
+    def run_all_due(self, outbox_full: bool) -> None:
+        """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
+
+        A timer may hold it if its time is below every production without an ACK. It may also hold it if it may end a
+        stated hold that is lower than these productions. The other timers wait. Then the lowest production holds the
+        watermark. Its consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
+
+        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
+        still in the store, it is unknown which keys have one. Then no timer waits.
+        """
+        timers = self._timers
+        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
+        if outbox_full and not (timers.behind and self._has_holder):
+            pending = self._outbox.unacked.held.min()
+            waits = pending <= self._holds.min_stated()
+            if waits:
+                upto = min(upto, pending - 1)
+        self.run_due(TimeDomain.EVENT_TIME, upto)
+        if waits:
+            return
+        if timers.ahead:
+            if self._clocks.bounded:
+                self.run_ahead()
+            else:
+                # The watermark has reached every timer that was due by a bound.
+                timers.ahead.clear()
+        self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
+
+    @property
+    def _has_holder(self) -> bool:
+        """Whether a record here holds a sender's watermark, or may close a cycle."""
+        intake = self._intake
+        return intake.pending.min() <= self._clocks.inputs.value or bool(self._setup.config.feedback and intake.records)
 
     def run_due(self, domain: TimeDomain, upto: int) -> None:
         """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.

@@ -27,7 +27,6 @@ class KeyScheduler:
         self._timers = state.timers
         self._cells = state.cells
         self._outbox = state.outbox
-        self._holds = state.holds
         self._table = state.blocked
         self._pages = state.pages
         self.blocked_keys = BlockedKeys(state)
@@ -55,7 +54,7 @@ class KeyScheduler:
             self.blocked_keys.resume_ready()
         outbox_full = self.outbox_full
         if self._some_timer_queued:
-            self._fire_due(outbox_full)
+            self._firing.run_all_due(outbox_full)
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
             self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
@@ -66,40 +65,6 @@ class KeyScheduler:
         timers = self._timers
         in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
         return in_buckets or bool(timers.ahead)
-
-    def _fire_due(self, outbox_full: bool) -> None:
-        """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
-
-        A timer may hold it if its time is below every production without an ACK. It may also hold it if it may end a
-        stated hold that is lower than these productions. The other timers wait. Then the lowest production holds the
-        watermark. Its consumer admits it even when it is full. So it is ACKed, and the timers fire later (G8).
-
-        A record that holds the watermark runs after the due timers of its key (``run_due_of``). While due timers are
-        still in the store, it is unknown which keys have one. Then no timer waits.
-        """
-        timers, firing = self._timers, self._firing
-        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
-        if outbox_full and not (timers.behind and self._has_holder):
-            pending = self._outbox.unacked.held.min()
-            waits = pending <= self._holds.min_stated()
-            if waits:
-                upto = min(upto, pending - 1)
-        firing.run_due(TimeDomain.EVENT_TIME, upto)
-        if waits:
-            return
-        if timers.ahead:
-            if self._clocks.bounded:
-                firing.run_ahead()
-            else:
-                # The watermark has reached every timer that was due by a bound.
-                timers.ahead.clear()
-        firing.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
-
-    @property
-    def _has_holder(self) -> bool:
-        """Whether a record here holds a sender's watermark, or may close a cycle."""
-        intake = self._intake
-        return intake.pending.min() <= self._clocks.inputs.value or bool(self._setup.config.feedback and intake.records)
 
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
