@@ -183,7 +183,7 @@ async def test_a_watch_that_is_cut_off_repeatedly_reports_changes_once(tmp_path:
 
 @pytest.mark.paper(section="6.2")
 async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) -> None:
-    """A machine that was suspended: etcd may be slow to end the lease, its holder must know all the same."""
+    """The machine was suspended. etcd may end the lease late, but the holder must know at once."""
     now = 1_000.0
     settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
     async with opened(settings, clock=lambda: now) as coordinator:
@@ -264,7 +264,7 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
 
 @pytest.mark.paper(section="7.1")
 async def test_a_short_lease_is_renewed_in_time_with_a_paused_member(tmp_path: Path) -> None:
-    """Half of the time for a call was spent on that member, more than was left of the lease."""
+    """Regression: half of the call's deadline was spent on the paused member. The lease ended before that."""
     (real,) = etcd().endpoints
     async with CuttingProxy(real) as proxy:
         settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/", timeout=patience(10))
@@ -394,7 +394,7 @@ def test_a_password_is_not_printed() -> None:
 
 
 async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: EtcdCoordinator, tmp_path: Path) -> None:
-    """Values had no checksum: any bytes were taken for a record."""
+    """Regression: values had no checksum, so any bytes counted as a record."""
     await coordinator.transact([], [Put("topologies/t", b"whole"), Put("topologies/u", b"other")])
     first = await coordinator.list("")
     whole_value = wrap(b"whole")

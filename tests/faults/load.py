@@ -41,7 +41,7 @@ _PATIENCE: Final = 600.0
 
 
 def wall_micros() -> int:
-    """This process's clock, which nobody shifts."""
+    """This process's wall clock. No fault changes it."""
     return time.time_ns() // 1_000
 
 
@@ -67,12 +67,12 @@ class Load:
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def lag(self) -> float:
-        """For how many seconds what is waited for longest has been under way."""
+        """For how many seconds the oldest outstanding result has been under way."""
         since = self._progress.since()
         return 0.0 if since is None else (wall_micros() - since) / 1e6
 
     def lag_as_text(self) -> str:
-        """What is waited for."""
+        """The outstanding results."""
         return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
     @asynccontextmanager

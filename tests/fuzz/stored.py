@@ -1,4 +1,4 @@
-"""Every kind of stored value, damaged: named by whoever reads it, not served, and not written over."""
+"""Every kind of stored value, damaged: readers name it, do not serve it, and do not overwrite it."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Surface(AsyncExitStack, ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Make ready."""
+        """Prepare the surface, which closes at the end of the block."""
 
     @abstractmethod
     async def case(self, random: Random) -> str:
