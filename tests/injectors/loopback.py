@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from random import Random
 from typing import Any, cast
@@ -165,17 +165,11 @@ async def cluster(seed: int, workers: int = 2) -> AsyncIterator[Cluster]:
     """Two consumers, some workers, a master and an authority."""
     consumers: dict[str, Consumer] = {}
     started = [Worker(consumers, Random(seed + number)) for number in range(workers)]
-    for worker in started:
-        await worker.start()
-    consumers["x"] = Consumer("x", started[0].address)
-    consumers["y"] = Consumer("y", started[-1].address)
-    async with gated_authority() as watermarks:
+    async with gated_authority() as watermarks, AsyncExitStack() as ends:
+        for worker in started:
+            await worker.start()
+            ends.push_async_callback(worker.die)
+        consumers.update(x=Consumer("x", started[0].address), y=Consumer("y", started[-1].address))
         made = Cluster(consumers, started, watermarks)  # type: ignore[abstract]  # the calls that injectors do not make
-        await made.server.start()
-        made.authority = made.address
-        try:
-            yield made
-        finally:
-            await made.server.stop()
-            for worker in started:
-                await worker.die()
+        made.authority = await ends.enter_async_context(made.server)
+        yield made

@@ -42,16 +42,13 @@ class TripServer(Server):
 
     def cursor(self, query: str) -> int:
         """The last batch of ``query`` that is in."""
-        return self._ask(lambda client: client.batch_cursor(f"{query}/trips/trips"))
+        return run(self._ask(lambda client: client.batch_cursor(f"{query}/trips/trips")))
 
     def watermark(self, process: str = "spark") -> int:
         """What the injector process has published, in microseconds."""
-        listed = self._ask(lambda client: client.list_injectors("trips"))
+        listed = run(self._ask(lambda client: client.list_injectors("trips")))
         return next(one.watermark_us for one in listed if one.process == process)
 
-    def _ask(self, call: Callable[[ControlClient], Awaitable[Answer]]) -> Answer:
-        async def ask() -> Answer:
-            async with ControlClient(self.address) as client:
-                return await call(client)
-
-        return run(ask())
+    async def _ask(self, call: Callable[[ControlClient], Awaitable[Answer]]) -> Answer:
+        async with ControlClient(self.address) as client:
+            return await call(client)

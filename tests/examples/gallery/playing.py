@@ -24,11 +24,7 @@ def at(seconds: float) -> mw.Timestamp:
 
 
 def play(topology: mw.Topology, records: Iterable[Sent], chunk: int = 20) -> TopologyHarness:
-    """Send all records, and end the sources.
-
-    Each ``chunk`` of records arrives in another order. Then the low watermark passes it. So no record is
-    late.
-    """
+    """Send all records, each ``chunk`` in another order; the low watermark passes it then. At last end the sources."""
     ordered = sorted(records, key=lambda one: one[2])
     harness = TopologyHarness(topology, split_at=["c", "m"])
     chance = Random(1)
