@@ -137,7 +137,9 @@ def test_an_annotated_function_ranks_by_any_type_with_an_order() -> None:
         return item.name, -item.price
 
     best = agg.top(2, by).bind(Item)
-    found = reduce(lambda kept, item: best.add(kept, record(0, item)), [Item(2, "a"), Item(1, "b"), Item(2, "b")], [])
+    found: Any = best.new()
+    for item in (Item(2, "a"), Item(1, "b"), Item(2, "b")):
+        found = best.add(found, record(0, item))
     assert best.result(found) == [Item(1, "b"), Item(2, "b")]
     stored = msgspec.msgpack.encode(found)
     assert msgspec.msgpack.decode(stored, type=best.accumulator) == found
