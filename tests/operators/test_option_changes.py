@@ -182,7 +182,7 @@ INNER, LEFT, BOTH = ({"after": HOUR, "outer": outer} for outer in ("", "left", "
     [(INNER, LEFT, "left", "0:None"), (INNER, BOTH, "right", "None:0"), (LEFT, BOTH, "right", "None:0")],
 )
 def test_a_record_of_an_inner_join_becomes_outer(before: Options, after: Options, side: str, result: str) -> None:
-    """Nothing has held the watermark at its time. So its result has the time of its timer."""
+    """Nothing has held the watermark for the record. So its result has the time of its timer."""
     harness = updated("join within", before, after, (side, 0))
     harness.advance(at(2))
     (one,) = harness.produced("out")
