@@ -24,6 +24,9 @@ Where = Callable[[Any], bool] | None
 """Which records count, by their values. None: all."""
 
 
+_NO_NUMBERS: Final = frozenset({str, bytes, tuple, list, dict})
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Reads ``of`` from a value. ``item`` is the type of what is read. None: the type of the records determines it."""
@@ -79,7 +82,24 @@ class Reader:
         if isinstance(self.of, str) and _has_attributes(record_type, self.of):
             return attrgetter(f"value.{self.of}")
         get = self.get
+        if self.of is get and self.item is None and returned_type(self.of) in (None, Any):
+            return _numbers(get)
         return lambda record: get(record.value)
+
+
+def _numbers(get: Callable[[Any], Any]) -> Callable[[Record[Any]], Any]:
+    """Reads by a function that states no type, so its values are taken for numbers."""
+
+    def read(record: Record[Any]) -> Any:
+        value = get(record.value)
+        if value.__class__ in _NO_NUMBERS:
+            raise TypeError(
+                f"an aggregate's function returned {value!r:.80}, and states no type, so it is taken for a number: "
+                f"name a field instead, or write a function that is annotated to return {type_name(type(value))}"
+            )
+        return value
+
+    return read
 
 
 def _has_attributes(record_type: Any, path: str) -> bool:

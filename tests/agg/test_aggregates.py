@@ -122,6 +122,29 @@ def test_an_aggregate_is_its_model_in_any_order(
     msgspec.convert(found, kind, from_attributes=True)
 
 
+@pytest.mark.parametrize(
+    "aggregate",
+    [agg.max_by(lambda item: item.name), agg.top(2, lambda item: (item.price, item.name)), agg.max(lambda _: "a")],
+)
+def test_a_function_without_a_type_returns_numbers(aggregate: Any) -> None:
+    bound = aggregate.bind(Item)
+    with pytest.raises(TypeError, match="states no type, so it is taken for a number: name a field instead, or write"):
+        bound.add(bound.new(), record(0, Item(1, "a")))
+
+
+def test_an_annotated_function_ranks_by_any_type_with_an_order() -> None:
+    def by(item: Item) -> tuple[str, int]:
+        return item.name, -item.price
+
+    best = agg.top(2, by).bind(Item)
+    found: Any = best.new()
+    for item in (Item(2, "a"), Item(1, "b"), Item(2, "b")):
+        found = best.add(found, record(0, item))
+    assert best.result(found) == [Item(1, "b"), Item(2, "b")]
+    stored = msgspec.msgpack.encode(found)
+    assert msgspec.msgpack.decode(stored, type=best.accumulator) == found
+
+
 @pytest.mark.parametrize("name", CASES)
 @given(records=records_of)
 def test_a_merge_with_nothing_changes_nothing(name: str, records: list[tuple[int, Item]]) -> None:
