@@ -71,7 +71,7 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
 def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[Any, Any]]) -> dict[str, Any]:
     """``add``, ``result`` and ``differ``, from source code: loops over the names take as long as the aggregates.
 
-    ``add`` makes a new accumulator only where ``differ`` compares it with the one before.
+    ``add`` makes a new accumulator only where ``differ`` compares it with the one before, and something has changed.
     """
     functions: dict[str, Any] = {"new": accumulator, "row": row}
     added, results, differences = {}, [], []
@@ -90,12 +90,20 @@ def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[
     source = [
         "def add(kept, record):",
         "    value = record.value" if any("value" in one.item for one in aggregators.values()) else "",
-        *([f"    return new({', '.join(added.values())})"] if compared else _changes(added)),
+        *(_copies(added) if compared else _changes(added)),
         f"def result(kept): return row({', '.join(results)})",
         f"def differ(kept, other): return {' or '.join(differences)}",
     ]
     exec("\n".join(source), functions)
     return functions | {"differ": functions["differ"] if compared else always if always_differ else None}
+
+
+def _copies(added: Mapping[str, str]) -> list[str]:
+    """Lines that make another accumulator of the expressions, unless they are the fields of ``kept``."""
+    lines = [f"    made_{number} = {one}" for number, one in enumerate(added.values())]
+    same_fields = [f"made_{number} is {attribute('kept', name)}" for number, name in enumerate(added)]
+    made = ", ".join(f"made_{number}" for number in range(len(added)))
+    return [*lines, f"    if {' and '.join(same_fields)}: return kept", f"    return new({made})"]
 
 
 def _changes(added: Mapping[str, str]) -> list[str]:
