@@ -69,15 +69,15 @@ async def measure(count: int) -> None:
     """Start a shard, and print one line for each figure."""
     store = MemoryStore()
     await store.create_journal(JOURNAL)
-    shell = await AuthorityShard.open(store, JOURNAL, 1)
+    open_shard = await AuthorityShard.open(store, JOURNAL, 1)
     server = create_server()
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(shell), server)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(open_shard), server)
     address = bind(server)
     await server.start()
     intervals = pieces(count)
     for first in range(0, count, 1_000):
         await asyncio.gather(
-            *(shell.accept(COMPUTATION, intervals[n], n + 1) for n in range(first, min(first + 1_000, count)))
+            *(open_shard.accept(COMPUTATION, intervals[n], n + 1) for n in range(first, min(first + 1_000, count)))
         )
     async with WatermarkClient(address, on_refused=print) as client:
         taken = sorted(await one_way(client, 1_000))
@@ -88,7 +88,7 @@ async def measure(count: int) -> None:
         seconds = await rounds(client, intervals, 5)
         print(f"{count:,} intervals, every one reports in every round: {5 * count / seconds:,.0f} reports/s")
     await server.stop(None)
-    await shell.close()
+    await open_shard.close()
 
 
 def main() -> None:

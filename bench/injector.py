@@ -74,7 +74,7 @@ class Feed:
         self._at = 0
 
     def columns(self, core: InjectorCore, batch: tuple[list[str], list[Any], list[int]]) -> Columns:
-        """One batch in the form in which the shell prepares it."""
+        """One batch in the form in which the driver prepares it."""
         keys, values, stamps = batch
         assert core.routing is not None
         consumer = core.routing.consumers[_CONSUMER]

@@ -165,7 +165,7 @@ rewriting(
     "accepted > sequencer",
     "accepted >= sequencer",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_delayed_removal_spares_an_injector_that_is_back",
+    test="tests/authority/test_shard.py::test_a_delayed_removal_spares_an_injector_that_is_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -70,7 +70,7 @@ rewriting(
     "if up_to and self._core.outlives(group, up_to):",
     "if False:",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_delayed_removal_spares_an_injector_that_is_back",
+    test="tests/authority/test_shard.py::test_a_delayed_removal_spares_an_injector_that_is_back",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -82,7 +82,7 @@ rewriting(
     "    self._check()\n    self._metrics",
     "    self._metrics",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_deposed_shard_stops_and_never_broadcasts",
+    test="tests/authority/test_shard.py::test_a_deposed_shard_stops_and_never_broadcasts",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -94,7 +94,7 @@ rewriting(
     "if not uncertain or (error.sequencer, error.commit) != (append.sequencer, append.commit):",
     "if not uncertain:",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_lost_answer_is_no_success_if_another_process_appended",
+    test="tests/authority/test_shard.py::test_a_lost_answer_is_no_success_if_another_process_appended",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 
@@ -106,7 +106,7 @@ rewriting(
     "range(head.truncation_point + 1,",
     "range(head.truncation_point + 2,",
     seeds=0,
-    test="tests/authority/test_shell.py::test_a_deposed_shard_stops_and_never_broadcasts",
+    test="tests/authority/test_shard.py::test_a_deposed_shard_stops_and_never_broadcasts",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -23,17 +23,17 @@ class Served:
         self.store = MemoryStore()
         self.sequencer = 0
         self.servers: list[LoopbackServer] = []
-        self.shells: list[AuthorityShard] = []
+        self.open_shards: list[AuthorityShard] = []
 
     async def start(self, settings: ShardSettings | None = None) -> None:
         """A new process takes the shard, on a port of its own; older ones are left running."""
         self.sequencer += 1
         self.registry = CollectorRegistry()
-        self.shell = await AuthorityShard.open(
+        self.open_shard = await AuthorityShard.open(
             self.store, JOURNAL, self.sequencer, registry=self.registry, settings=settings
         )
-        self.shells.append(self.shell)
-        service = partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(self.shell))
+        self.open_shards.append(self.open_shard)
+        service = partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(self.open_shard))
         self.servers.append(LoopbackServer(service))
         await self.servers[-1].start()
         self.address = self.servers[-1].address
@@ -41,7 +41,7 @@ class Served:
     async def kill(self) -> None:
         """End the newest process."""
         await self.servers.pop().stop()
-        await self.shells.pop().close()
+        await self.open_shards.pop().close()
 
     async def where(self) -> str:
         """The newest process's address."""

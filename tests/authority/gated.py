@@ -18,9 +18,9 @@ __all__ = ["GatedAuthority", "gated_authority"]
 class GatedAuthority(WatermarkServicer):
     """It hears, accepts and broadcasts while the gate for that is set."""
 
-    def __init__(self, store: FaultyStore, shell: AuthorityShard) -> None:
-        super().__init__(shell)
-        self.shell = shell
+    def __init__(self, store: FaultyStore, open_shard: AuthorityShard) -> None:
+        super().__init__(open_shard)
+        self.open_shard = open_shard
         self.store = store
         self.hearing, self.accepting, self.broadcasting = gates = [asyncio.Event() for _ in range(3)]
         for gate in gates:
@@ -35,9 +35,9 @@ class GatedAuthority(WatermarkServicer):
 
     async def start_again(self) -> None:
         """Die, and be there again with what is in the journal."""
-        await self.shell.close()
+        await self.open_shard.close()
         self._sequencer += 1
-        self.shell = self._shards = await AuthorityShard.open(self.store, JOURNAL, self._sequencer)
+        self.open_shard = self._shards = await AuthorityShard.open(self.store, JOURNAL, self._sequencer)
 
     async def WatchWatermarks(self, request: Any, context: Any) -> Any:
         async for response in super().WatchWatermarks(request, context):
@@ -81,4 +81,4 @@ async def gated_authority() -> AsyncIterator[GatedAuthority]:
     try:
         yield made
     finally:
-        await made.shell.close()
+        await made.open_shard.close()

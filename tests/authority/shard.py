@@ -1,4 +1,4 @@
-"""An authority core on a memory store, driven step by step: the shell without its tasks and timers."""
+"""An authority core on a memory store, driven step by step: the driver without its tasks and timers."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         return append is not None
 
     def begin(self, effect: m.AuthorityEffect) -> m.AuthorityEvent | None:
-        """What the shell does once an append is journaled."""
+        """What the driver does once an append is journaled."""
         match effect:
             case m.AnswerCall(token, watermark):
                 self.answers[token] = watermark

@@ -71,7 +71,7 @@ class Line:
             yield changes
 
     async def close(self) -> None:
-        """Its owner's."""
+        """Close the client of its owner."""
 
 
 @dataclass
@@ -135,13 +135,13 @@ class Group:
         return found
 
     async def served(self) -> dict[int, str]:
-        """Where each shard is, for whoever asks the coordinator."""
+        """The address of each shard, as any client of the coordinator reads it."""
         known = Catalog()
         known.load(await self.coordinator.list(""))
         return {shard: record.endpoint.address for shard, record in known.authorities.items()}
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
-        """Return once the coordinator says so."""
+        """Return when the coordinator agrees."""
         async with asyncio.timeout(patience(10)):
             while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
                 await asyncio.sleep(0.01)
@@ -255,12 +255,12 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             # Somebody whose sequencer only the successor knows: the zombie would take the old owner's word.
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
-            shell = zombie.candidate.shard_for(name)
-            received = shell.broadcasts.watch([name])
+            open_shard = zombie.candidate.shard_for(name)
+            received = open_shard.broadcasts.watch([name])
             assert (await anext(received))[name].watermark == 10
             stale = said(name, 1_000)
             stale.number = 99
-            await shell.report([stale])
+            await open_shard.report([stale])
             with pytest.raises(RequestError, match="deposed"):
                 await anext(received)
             zombie.line.asleep = False

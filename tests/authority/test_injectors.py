@@ -352,7 +352,7 @@ def test_a_paused_masters_expected_set_removes_no_process(*, base: bool) -> None
 @pytest.mark.guarantee("G13", section="7.2")
 @pytest.mark.parametrize("base", [False, True])
 def test_what_was_removed_is_remembered_as_far_as_it_matters(*, base: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every incarnation and stream that ever was stayed in memory and in each base."""
+    """Regression: every former incarnation and stream stayed in memory and in each base."""
     monkeypatch.setattr(registry, "MAX_REMEMBERED", 3)
     shard = Shard(CoreSettings(snapshot_bytes=300) if base else None)
     shard.accept("old", 2, "injector/lasting")

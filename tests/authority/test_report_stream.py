@@ -105,7 +105,7 @@ async def test_reports_are_repeated_though_nothing_changes() -> None:
 
 @pytest.mark.guarantee("G4", "G8", section="7.2")
 async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(served: Served) -> None:
-    """An interval comes back, under a newer sequencer, while the older one is being announced, and is refused."""
+    """The older sequencer of an interval is refused while it is announced. The interval already has a newer one."""
     refused: list[WatermarkReport] = []
     announced, answer = asyncio.Event(), asyncio.Event()
 
@@ -125,10 +125,10 @@ async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(served: Se
             stream.report(said(1, 10))
             async with asyncio.timeout(patience(10)):
                 await announced.wait()
-                await served.shell.accept(GROUP, ALL_KEYS, 2)
+                await served.open_shard.accept(GROUP, ALL_KEYS, 2)
                 stream.report(said(2, 20))
                 answer.set()
-                async for news in served.shell.broadcasts.watch([GROUP]):
+                async for news in served.open_shard.broadcasts.watch([GROUP]):
                     if news[GROUP].watermark == 20:
                         break
             assert refused == [], "the newer sequencer's owner has lost nothing"
@@ -140,7 +140,7 @@ async def test_an_old_sequencers_refusal_takes_nothing_from_the_newer(served: Se
 async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await served.shell.accept(GROUP, ALL_KEYS, 1)
+    await served.open_shard.accept(GROUP, ALL_KEYS, 1)
     errors = [KeyError("once")]
 
     async def accept(report: WatermarkReport) -> None:
@@ -158,7 +158,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(10)):
-                async for news in served.shell.broadcasts.watch([GROUP]):
+                async for news in served.open_shard.broadcasts.watch([GROUP]):
                     if news[GROUP].watermark == 20:
                         break
         finally:
@@ -169,7 +169,7 @@ async def test_an_unexpected_error_ends_one_stream_not_the_reporting(
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_a_new_stream_begins_with_every_report(served: Served) -> None:
     """A report may be lost with the stream that carried it. A watermark that does not change is not reported again."""
-    await served.shell.accept(GROUP, ALL_KEYS, 1)
+    await served.open_shard.accept(GROUP, ALL_KEYS, 1)
     opened, losing = count(1), Authority()
     losing.answers.put_nowait(RequestError(FailureCode.UNAVAILABLE, "it has ended"))
 
@@ -187,7 +187,7 @@ async def test_a_new_stream_begins_with_every_report(served: Served) -> None:
         try:
             stream.report(said(1, 20))
             async with asyncio.timeout(patience(3)):
-                async for news in served.shell.broadcasts.watch([GROUP]):
+                async for news in served.open_shard.broadcasts.watch([GROUP]):
                     if news[GROUP].watermark == 20:
                         break
         finally:

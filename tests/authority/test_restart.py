@@ -20,7 +20,7 @@ SMALL = CoreSettings(entry_bytes=200, part_bytes=150, snapshot_bytes=1_000)
 
 
 def state(core: AuthorityCore) -> object:
-    """All that is journaled of a core."""
+    """Everything that is journaled of a core."""
     return {
         group.name: (
             group.value,

@@ -113,7 +113,7 @@ async def test_a_client_leaves_a_deposed_shard_for_its_successor(served: Served)
         await served.start()  # the first process is still there, and does not know
         owner.report(said(20))
         await reaches(updates, 20)
-        assert served.shells[0].stopped is not None
+        assert served.open_shards[0].stopped is not None
         assert await owner.accept(GROUP, ALL_KEYS, 2) == 20
 
 
@@ -134,7 +134,7 @@ async def test_a_watch_falling_back_on_a_deposed_shard_never_goes_back(served: S
         await served.kill()
         received = await asyncio.wait_for(anext(updates), patience(5))
         assert received == {GROUP: BroadcastUpdate(20, ((ALL_KEYS, 1),))}
-    assert served.shells[0].stopped is None
+    assert served.open_shards[0].stopped is None
 
 
 @pytest.mark.guarantee("G4")
@@ -154,11 +154,11 @@ async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(served: Served)
     async with client(served) as owner:
         await owner.accept(GROUP, ALL_KEYS, 1)
         owner.report(said(10))
-        await reaches(served.shell.broadcasts.watch([GROUP]), 10)
+        await reaches(served.open_shard.broadcasts.watch([GROUP]), 10)
         await served.start()
         owner.report(said(20))  # this one the old process takes, cannot journal, and stops
         async with asyncio.timeout(patience(3)):
-            await reaches(served.shell.broadcasts.watch([GROUP]), 20)
+            await reaches(served.open_shard.broadcasts.watch([GROUP]), 20)
 
 
 @pytest.mark.guarantee("G8", section="7.2")
@@ -171,7 +171,7 @@ async def test_a_watch_leaves_a_deposed_shard_for_the_known_successor(served: Se
         owner.report(said(20))
         async with asyncio.timeout(patience(3)):
             await reaches(updates, 20)
-    assert served.shells[0].stopped is None
+    assert served.open_shards[0].stopped is None
 
 
 @pytest.mark.paper(section="7.2")
@@ -272,11 +272,11 @@ async def test_what_an_earlier_connection_delivers_late_is_ignored(served: Serve
     async with client(served) as process:
         await process.accept(INJECTOR, "a", 1)
         process.report(said(10, 1, "a", INJECTOR))
-        await reaches(served.shell.broadcasts.watch([INJECTOR]), 10, INJECTOR)
+        await reaches(served.open_shard.broadcasts.watch([INJECTOR]), 10, INJECTOR)
         await served.kill()
         await served.start()
         process.report(said(20, 1, "a", INJECTOR))
-        await reaches(served.shell.broadcasts.watch([INJECTOR]), 20, INJECTOR)
+        await reaches(served.open_shard.broadcasts.watch([INJECTOR]), 20, INJECTOR)
         late = report_to_wire(WatermarkReport(INJECTOR, "a", 1, 15, idle=True, number=1))
         async with grpc.aio.insecure_channel(served.address) as channel:
             call = WatermarkServiceStub(channel).Report()  # type: ignore[call-arg]
@@ -295,15 +295,17 @@ async def test_an_unsendable_report_is_logged_and_retried(served: Served, caplog
         owner.report(said(1 << 63))
         await until(lambda: "watermarks cannot be reported" in caplog.text)
         owner.report(said(20))
-        await reaches(served.shell.broadcasts.watch([GROUP]), 20)
+        await reaches(served.open_shard.broadcasts.watch([GROUP]), 20)
 
 
 async def test_a_watch_of_many_sequencers_gets_bounded_messages(served: Served) -> None:
     pieces = cut(*(b"%05d" % n for n in range(1, 12_000)))
-    accepted = await asyncio.gather(*(served.shell.accept(GROUP, keys, n) for n, keys in enumerate(pieces, start=1)))
+    accepted = await asyncio.gather(
+        *(served.open_shard.accept(GROUP, keys, n) for n, keys in enumerate(pieces, start=1))
+    )
     assert set(accepted) == {MIN_TIMESTAMP}
-    await served.shell.report([WatermarkReport(GROUP, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
-    await reaches(served.shell.broadcasts.watch([GROUP]), 7)
+    await served.open_shard.report([WatermarkReport(GROUP, keys, n, 7) for n, keys in enumerate(pieces, start=1)])
+    await reaches(served.open_shard.broadcasts.watch([GROUP]), 7)
     async with grpc.aio.insecure_channel(served.address) as channel:
         call = WatermarkServiceStub(channel).WatchWatermarks(pb.WatchWatermarksRequest(groups=[GROUP]))
         seen: dict[bytes, int] = {}
@@ -378,7 +380,7 @@ async def test_malformed_requests_are_refused_with_the_field_named(served: Serve
 
 @pytest.mark.guarantee("G13")
 async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
-    """An injector kept a connection for each consumer that its stream had ever had."""
+    """Regression: an injector kept a connection for each former consumer of its stream."""
 
     class Apart:
         def shard_of(self, group: str) -> Hashable:

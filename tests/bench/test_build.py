@@ -25,7 +25,7 @@ def test_the_python_tree_is_measured_for_any_kind_of_start(monkeypatch: pytest.M
 
 
 def _compiled() -> dict[str, str]:
-    """What setup.py names, and what is in it."""
+    """The modules that setup.py compiles, with their paths."""
     modules = re.findall(r'"(millwheel/[a-z_/]+\.py)"', (ROOT / "setup.py").read_text())
     return {module: (ROOT / module).read_text() for module in modules}
 
@@ -45,7 +45,7 @@ def test_what_is_compiled_exists_and_mypyc_can_compile_all_of_it() -> None:
 
 
 def test_no_class_that_stays_python_inherits_from_a_compiled_one() -> None:
-    """The core of a removed computation did: it could be imported, and no object be made of it."""
+    """Regression: the core of a removed computation did. It could be imported, but not created."""
     modules = _compiled()
     compiled = {name for text in modules.values() for name in _classes(text)}
     assert {"IntervalCore", "DrainingCore", "Context", "KeyCell"} <= compiled

@@ -32,8 +32,8 @@ async def healthy(cli: Cli) -> dict[str, Any]:
 
 async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
     coordinator = MemoryCoordinator()
-    async with replica(coordinator, MemoryStore(), SETTINGS) as (address, shell):
-        await shell.leading()
+    async with replica(coordinator, MemoryStore(), SETTINGS) as (address, master):
+        await master.leading()
         cli = Cli(address)
         await cli("topology", "submit", GOOD)
         shown = await cli("cluster", "health")
@@ -59,9 +59,9 @@ async def test_a_healthy_cluster_is_reported_and_exits_0() -> None:
         await add_health(authority, ())
         await authority.start()
         stack.push_async_callback(authority.stop, 0)
-        address, shell = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
+        address, master = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
         standby, _ = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
-        await shell.leading()
+        await master.leading()
         cli = Cli(standby)
         await cli("topology", "submit", GOOD)
         found = await healthy(cli)

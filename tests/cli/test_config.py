@@ -1,4 +1,4 @@
-"""``millwheel config``: what holds and whence, and what is wrong."""
+"""``millwheel config`` shows each setting with its source, and names mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A development server: what it tells clients to connect to, and databases of other versions."""
+"""A development server: the address that clients get, and databases of other versions."""
 
 from __future__ import annotations
 

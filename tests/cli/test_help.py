@@ -1,4 +1,4 @@
-"""Every command, argument and option says what it is for."""
+"""Every command, argument and option has a help text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.cli.main import app
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command and group, by what is typed."""
+    """Every command and group, by the words that a user types."""
     yield " ".join(path), command
     if hasattr(command, "list_commands"):
         context = typer.Context(command)

@@ -34,8 +34,8 @@ async def cluster() -> AsyncIterator[Cluster]:
     coordinator = MemoryCoordinator()
     async with AsyncExitStack() as stack:
         workers = {name: await stack.enter_async_context(owner(coordinator, name)) for name in ("w1", "w2")}
-        address, shell = await stack.enter_async_context(replica(coordinator, MemoryStore(), SETTINGS))
-        await shell.leading()
+        address, master = await stack.enter_async_context(replica(coordinator, MemoryStore(), SETTINGS))
+        await master.leading()
         cli = Cli(address)
         submitted = await cli("topology", "submit", GOOD)
         assert submitted.code == 0, submitted.err

@@ -1,4 +1,4 @@
-"""The command line against a real server: what it prints, and how it exits."""
+"""The topology commands against a real server: their output and exit codes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Cli:
 @pytest.fixture
 async def cli() -> AsyncIterator[Cli]:
     coordinator, store = MemoryCoordinator(), MemoryStore()
-    async with replica(coordinator, store) as (address, shell):
+    async with replica(coordinator, store) as (address, master):
         await register_worker(coordinator, "w1", "127.0.0.1:1")
-        await shell.leading()
+        await master.leading()
         yield Cli(address)
     await coordinator.close()
 

@@ -1,4 +1,4 @@
-"""What a percentile watermark is the least of: a computation and all that its records come from (7.2)."""
+"""A percentile watermark is the minimum over a computation and everything upstream of it (7.2)."""
 
 from __future__ import annotations
 

@@ -55,17 +55,17 @@ class Shards:
         if not anew:
             await self._store.create_journal(shard)
         self._sequencer += 1
-        shell = await AuthorityShard.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
-        server = LoopbackServer(partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(shell)))
+        open_shard = await AuthorityShard.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
+        server = LoopbackServer(partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(open_shard)))
         await server.start()
         self._addresses[shard] = server.address
-        self._ends[shard] = (shell, server)
+        self._ends[shard] = (open_shard, server)
 
     async def end(self, shard: str) -> None:
-        shell, server = self._ends.pop(shard)
+        open_shard, server = self._ends.pop(shard)
         del self._addresses[shard]
         await server.stop()
-        await shell.close()
+        await open_shard.close()
 
     async def close(self) -> None:
         for shard in list(self._ends):
@@ -116,7 +116,7 @@ class Name(str):
 
 @pytest.mark.guarantee("G13", section="7.2")
 async def test_nothing_is_kept_of_a_computation_that_has_left() -> None:
-    """Each computation that a worker had ever reported left an entry behind, for as long as the worker ran."""
+    """Regression: each computation that a worker had reported left an entry until the worker ended."""
     name = Name("a.1")
     kept = weakref.ref(name)
     link = AuthorityLink(Shards(), lambda *refused: pytest.fail(str(refused)), nothing_reported)

@@ -375,7 +375,7 @@ async def test_keys_and_revisions_survive_opening_again(
 async def test_a_watch_from_a_compacted_revision_reports_that(
     open_coordinator: OpenCoordinator, tmp_path: Path, prefix: str
 ) -> None:
-    """Either the changes come, all of them, or CompactedError: never a gap."""
+    """The watch brings all changes, or raises CompactedError. It never leaves a gap."""
     async with open_coordinator(tmp_path) as coordinator:
         revisions = [await put(coordinator, prefix + "a", b"%d" % number) for number in range(3)]
     async with open_coordinator(tmp_path) as coordinator:

@@ -46,7 +46,7 @@ class Model:
 
 
 class Competition(RuleBasedStateMachine):
-    """Owners act on what they believe: the sequencer that they fenced with, and the commit that they saw."""
+    """Owners act on what they know: their own sequencer, and the last commit that they read."""
 
     store: StateStore
     run: Run
@@ -106,7 +106,7 @@ class Competition(RuleBasedStateMachine):
     @rule(owner=OWNERS, child=st.booleans())
     @precondition(lambda self: self.model.commit > 6)
     def seal(self, owner: int, child: bool) -> None:
-        """By an owner, as it believes, or by a child that was given a sequencer of its own."""
+        """An owner seals with its own sequencer, or a child with the sequencer that it was given."""
         model = self.model
         sequencer, _ = self.believed[owner]
         if child:

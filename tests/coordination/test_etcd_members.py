@@ -26,7 +26,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 @pytest.fixture(autouse=True)
 def all_serve(members: EtcdCluster) -> Iterator[None]:
-    """All that a test does to members is made good after it."""
+    """After the block all members serve again."""
     yield
     for number in range(3):
         members.resume(number)
@@ -43,7 +43,7 @@ async def opened(members: EtcdCluster, name: str, timeout: float = 10.0) -> Asyn
 
 
 async def count(coordinator: EtcdCoordinator, key: str, until: int) -> set[int]:
-    """Raise a counter by transactions that compare it; returns the values of which nobody knew whether they took."""
+    """Raise a counter by transactions that compare it. Returns the values of transactions with an unknown outcome."""
     unsure = set()
     value = modified = 0
     while value < until:

@@ -1,4 +1,4 @@
-"""Leases of a coordinator within the process: a standstill of the whole loop costs nobody a lease (7.1)."""
+"""Leases of a coordinator in the process: no lease ends because the event loop was blocked (7.1)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ async def test_a_standstill_counts_as_half_a_second_at_most() -> None:
 async def test_a_step_longer_than_the_lease_ends_no_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each hook of a series keeps the loop for a hundred leases; the renewals run between them, and find theirs."""
+    """Each hook of a series blocks the loop for a hundred leases.
+
+    Renewals run between the hooks, and still find their leases.
+    """
     steady, ttl = Steady(), patience(1.0)
     monkeypatch.setattr(local, "LoopClock", lambda: LoopClock(steady))
     coordinator = MemoryCoordinator()

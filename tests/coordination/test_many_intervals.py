@@ -1,4 +1,4 @@
-"""Up to half a million intervals in etcd with its default limits; what changed is written, no more (7.1; G11)."""
+"""Up to half a million intervals in etcd with its default limits: only changes are written (7.1; G11)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = IncarnationId("window-counter.17")
 
 
 def interval(at: int, start: bytes, end: bytes | None) -> catalog.IntervalRecord:
-    """As a cluster of 200 workers would have it."""
+    """An interval as in a cluster of 200 workers."""
     made = catalog.IntervalRecord(
         journal=f"{NAME}.j{at + 20}", sequencer=at + 1_000_021, owner_revision=1_000 + at % 200
     )

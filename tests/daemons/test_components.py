@@ -46,7 +46,7 @@ async def test_a_master_waits_for_etcd_and_survives_its_outage(tmp_path: Path) -
 
 @pytest.mark.timeout(300)
 async def test_wrong_credentials_are_named_and_every_process_registers(tmp_path: Path) -> None:
-    """On a real Cassandra that asks for a password, and a real etcd."""
+    """The test uses a real Cassandra with a password, and a real etcd."""
     node, name = cassandra(), f"daemons_{os.getpid()}"
     settings: dict[str, object] = {
         "coordinator.endpoints": ",".join(etcd().endpoints),

@@ -1,4 +1,4 @@
-"""Daemons from their start to their end, as processes: what they say, wait for, and how they exit."""
+"""Daemons as processes, from start to end: their messages, their waits, and their exit codes."""
 
 from __future__ import annotations
 

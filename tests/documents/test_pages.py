@@ -1,4 +1,4 @@
-"""Every code block of the documentation does what it says: programs run, commands succeed, settings load.
+"""Every code block of the documentation works: programs run, commands succeed, settings load.
 
 New blocks are found without further ado. A new page needs an entry in ``CONTINUES`` if it builds on the README,
 and in ``FILES`` if it reads files that the reader is to have.

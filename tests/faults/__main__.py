@@ -91,7 +91,7 @@ async def _normal(load: Load, found: Cluster) -> bool:
 
 
 def _report(recorded: Path, missed: list[str]) -> int:
-    """Check what happened, and say how it went; 0 if all is right."""
+    """Check the history and print the outcome. Returns 0 if everything is right."""
     violations, found = check(history.read(recorded)), recoveries(history.read(recorded))
     struck = [one for one in history.read(recorded) if isinstance(one, Struck)]
     for line in table(found):

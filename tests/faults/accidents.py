@@ -50,7 +50,7 @@ async def _struck(role: str, how: str, cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
-    """The node does what it does by itself when its disk is full; then there is room, and it is started again."""
+    """The disk of the node is full until the end. Then the node is started again."""
     if cluster.disk is None:
         yield "nobody: a small file system cannot be mounted here"
         return

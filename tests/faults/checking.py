@@ -37,7 +37,7 @@ class Violation:
 
 
 def check(events: Iterable[Event]) -> list[Violation]:
-    """All that is wrong with a whole history: one that ends when all streams have ended."""
+    """All violations in a complete history. It is complete when all streams have ended."""
     checker = Checker()
     for event in events:
         checker.take(event)

@@ -1,4 +1,4 @@
-"""A wall clock of its own for each daemon, which can be stepped while it runs; its monotonic clock stays as it is.
+"""A wall clock for each daemon that can be set while the daemon runs. Its monotonic clock does not change.
 
 Daemons are Python, and ask ``time.time`` and ``time.time_ns`` alone for the wall time: what these answer is the
 process's clock. ``from tests.faults.clocks import main; main(FOLDER)`` runs the command line with such a clock, whose

@@ -26,7 +26,7 @@ class Sent(_Happened, frozen=True):
 
 
 class Advanced(_Happened, frozen=True):
-    """A source is about to say that it has no older record to come; None: none at all."""
+    """A source has declared that no older record will come. None: no record at all."""
 
     source: str
     watermark: int | None
@@ -40,7 +40,7 @@ class Acked(_Happened, frozen=True):
 
 
 class Subscribed(_Happened, frozen=True):
-    """A subscriber starts again. Below offset ``durable`` all is ACKed for good. The rest may come again."""
+    """A subscriber starts again. Records below offset ``durable`` have a durable ACK. Others may come again."""
 
     stream: str
     durable: int
@@ -63,7 +63,7 @@ class Struck(_Happened, frozen=True):
 
 
 class Mended(_Happened, frozen=True):
-    """A fault is over, as far as we have to do with it; ``recovered``: so is all that came of it."""
+    """The cause of a fault is removed. ``recovered``: its effects are, too."""
 
     fault: str
     recovered: bool

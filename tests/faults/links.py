@@ -1,4 +1,4 @@
-"""Every link of a cluster on loopback leads through here, and can be cut and slowed, one process at a time.
+"""Every link of a cluster on loopback leads through this module, which can cut and slow it for one process at a time.
 
 A server on 127.0.0.N:PORT is known to the others as 127.0.1.N:PORT; there somebody listens who passes everything on.
 Who connects is found by the socket that the connection comes from: so one process can be cut off from a server while
@@ -64,11 +64,11 @@ class Links(Relay):
         return self._set(one, other, None)
 
     def slow(self, one: str, other: str, delay: float) -> set[str]:
-        """As :meth:`cut`; each piece takes ``delay`` seconds longer, either way."""
+        """As :meth:`cut`, but each piece of data takes ``delay`` seconds longer, in both directions."""
         return self._set(one, other, delay)
 
     def mend(self) -> None:
-        """All is as it was, and what was kept passes."""
+        """Restore all links. Data that was kept passes."""
         self._rules = []
         self._look_again()
 

@@ -1,4 +1,4 @@
-"""The topology of the load: what each record does is numbered, so that nothing can be lost or repeated unseen.
+"""The topology of the load: each record has numbers, so a lost or repeated one is seen.
 
 ``numberer`` numbers the records of each key, counts those of each window, and rings a bell now and then: strong
 productions, timers by the low watermark and by the wall clock. Under other keys, ``adder`` numbers what came of that
@@ -24,7 +24,7 @@ BELL_DELAY = 400_000
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):
-    """What is injected: record ``position`` of ``source``."""
+    """An injected record: number ``position`` of ``source``."""
 
     key: str
     group: str
@@ -95,7 +95,7 @@ class Numberer(mw.Computation[Event, Tally]):
 
 
 class Adder(mw.Computation[Numbered, int]):
-    """Numbers what came of the events, by group."""
+    """Numbers the results of the events, by group."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Numbered]) -> None:
         ctx.state += 1

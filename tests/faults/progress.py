@@ -1,4 +1,4 @@
-"""How far what was sent has come: what is under way, and how late each result was. Pure: the events of a run go in.
+"""How far sent records have come: which results are outstanding, and how late each result was. Pure.
 
 The delay of a record is from when it was sent to when what two stages made of it was received. That of a window is from
 when its last source had promised that nothing older comes.
@@ -39,7 +39,7 @@ class Progress:
         """By a window's end, when it could have been closed."""
 
     def take(self, event: Event) -> list[Arrival]:
-        """What comes with one event, and has not come before."""
+        """The results that one event brings for the first time."""
         match event:
             case Sent():
                 self._promised.setdefault(event.source, -_INFINITY)
@@ -64,11 +64,11 @@ class Progress:
         return []
 
     def since(self) -> int | None:
-        """The time from which on what is under way longest has been; None if nothing is."""
+        """Since when the oldest outstanding result has been under way. None: nothing is outstanding."""
         due = (self._due[end] for _, end in self._windows if end in self._due)
         return min((*self._records.values(), *due), default=None)
 
     def as_text(self) -> str:
-        """What is waited for."""
+        """The outstanding results."""
         due = sum(end in self._due for _, end in self._windows)
         return f"{dict(Counter(stream for stream, _, _ in self._records))} records and {due} windows are under way"

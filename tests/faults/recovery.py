@@ -1,4 +1,4 @@
-"""How long it took until all was as before a fault, read from the history. Pure.
+"""How long a fault had effects, read from the history. Pure.
 
 Delays are back to normal after the last one (of records, of windows: see tests.faults.progress) that took more than
 twice as long as nine in ten did just before the fault, and more than a second.

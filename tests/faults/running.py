@@ -1,4 +1,4 @@
-"""What `make test-faults` and `make soak` have in common: the load on its cluster, what is said of it, how it ends."""
+"""The common parts of `make test-faults` and `make soak`: the load on its cluster, and the report."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def loaded(
 
 
 def complain(violations: Sequence[Violation], missed: Sequence[str], when: Callable[[Violation], str]) -> None:
-    """Say on stderr what is wrong."""
+    """Print a violation on stderr."""
     for violation in violations[:_SHOWN]:
         print(f"VIOLATION: {violation.kind}: {violation.text} ({when(violation)})", file=sys.stderr)
     for one in missed:

@@ -1,4 +1,4 @@
-"""`make soak`: a steady load for long, with moves, splits and merges going on. Nothing is lost, and nothing grows.
+"""`make soak`: a steady load for long, with moves, splits and merges. Nothing may be lost or grow.
 
 Samples go to build/soak.csv, a picture of them to build/soak.html; what was sent and received is checked in the end.
 """

@@ -1,4 +1,4 @@
-"""The checker sees what is lost, repeated, early, reordered or wrong; and nothing where all is well (G1, G5, G6)."""
+"""The checker reports lost, repeated, early, reordered and wrong records, and nothing else (G1, G5, G6)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Place:
 
 
 def lose(events: list[Event], place: Place) -> None:
-    """It never came, and what came after it has its offset."""
+    """The record is missing, and the next one has its offset."""
     del events[place.find(events)]
     for index, event in enumerate(events):
         if isinstance(event, Received) and event.stream == place.stream and event.first > place.offset:
@@ -84,7 +84,7 @@ def skip(events: list[Event], place: Place) -> None:
 
 
 def repeat(events: list[Event], place: Place) -> None:
-    """It is given again, at its offset."""
+    """The record is delivered again, at its offset."""
     events.insert(place.find(events) + 1, events[place.find(events)])
 
 
@@ -95,7 +95,7 @@ def swap(events: list[Event], place: Place) -> None:
 
 
 def appear_twice(events: list[Event], place: Place) -> None:
-    """It took effect twice: the stream has it twice."""
+    """The record took effect twice, so the stream has it twice."""
     last = max(event.first for event in events if isinstance(event, Received) and event.stream == place.stream)
     original = events[place.find(events)]
     assert isinstance(original, Received)

@@ -1,4 +1,4 @@
-"""A link can be cut and slowed for one process alone; what was under way on it comes later, whole."""
+"""A link can be cut and slowed for one process. Data that was under way arrives later, complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is under way, and how long a fault was felt, are read from the events of a run."""
+"""Outstanding results, and the length of a fault, are read from the events of a run."""
 
 from __future__ import annotations
 

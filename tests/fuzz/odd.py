@@ -1,4 +1,4 @@
-"""Odd values: what nobody would send on purpose. All of it is drawn from a ``random.Random`` that the caller seeds."""
+"""Odd values that no client sends on purpose. The caller's ``random.Random`` determines all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code packages: what is wrong with one is named, and another that is right still loads."""
+"""Code packages: the fault of one is named, and the next correct one still loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs surfaces: each case from a seed of its own, so that any one of them can be run again by itself."""
+"""Runs surfaces. Each case has a seed of its own, so each can be repeated alone."""
 
 from __future__ import annotations
 

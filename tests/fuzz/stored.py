@@ -1,4 +1,4 @@
-"""Every kind of stored value, damaged: named by whoever reads it, not served, and not written over."""
+"""Every kind of stored value, damaged: readers name it, do not serve it, and do not overwrite it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StoredValues(Surface):
     async def open(self) -> None:
         shutil.copytree(await _made(), self.place / "db")
         self._rows: dict[str, list[tuple[bytes, bytes]]] = {}
-        self._database = await self.stack.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
+        self._database = await self.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
         rocks = self._database.rocks
         kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
         for kind, prefix in kinds.items():

@@ -38,7 +38,7 @@ async def test_comes_after_it():
 
 
 def test_a_failed_test_that_left_a_server_open_fails_alone(tmp_path: Path) -> None:
-    """The server was collected in another test, which failed for it, or waited for ever."""
+    """Regression: the server was collected during another test, which then failed or waited for ever."""
     assert "1 failed, 1 passed" in _run(tmp_path, PROGRAM)
 
 

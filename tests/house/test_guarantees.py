@@ -42,7 +42,7 @@ def test_a_test_name_has_at_most_60_characters() -> None:
 
 
 def test_a_test_name_states_no_guarantee_and_no_section() -> None:
-    """The markers do. What a name states beside them, nothing keeps true."""
+    """The markers state them. Nothing would keep a second statement in the name correct."""
     stated = re.compile(r"test_g\d+_|test_\d_\d_|_g\d+$|_\d(?:_\d){1,2}$|_fig(?:ure)?_\d+$")
     assert [test.place for test in all_tests() if stated.search(test.name)] == []
 

@@ -1,4 +1,4 @@
-"""A release says what it is: one version, its changes, and the Pythons that it is tested on."""
+"""A release has one version, a part of the changelog, and the Pythons that CI tests."""
 
 from __future__ import annotations
 

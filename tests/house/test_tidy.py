@@ -1,4 +1,4 @@
-"""The house style, as ordinary tests: each names what it found, so that the mending is plain."""
+"""The house style, as ordinary tests. Each failure names the places to correct."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _doc(node: ast.ClassDef) -> str:
 
 
 def _public_methods(node: ast.ClassDef) -> set[str]:
-    """Their names: an overload is no further method."""
+    """The names of the public methods. An overload counts once."""
     functions = [one for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return {one.name for one in functions if not one.name.startswith("_")}
 

@@ -158,7 +158,7 @@ async def test_without_the_check_a_wrong_record_blocks_its_key(server: DevServer
 
 @pytest.mark.paper(section="4.1")
 async def test_what_an_update_allows_is_taken_from_then_on(server: DevServer, submit: Submit, tmp_path: Path) -> None:
-    """An injector looks at the routing again before it refuses: here its watch of it brings nothing any more."""
+    """An injector reads the routing again before it refuses a record. Here its watch brings no more news."""
     await submit("shop")
     async with Injector("orders", address=server.address) as injector:
         with pytest.raises(ValueEncodeError, match=r"\$.number"):

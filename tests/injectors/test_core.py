@@ -499,7 +499,7 @@ def test_limits_must_be_positive() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_nothing_overtakes_a_record_that_waits_for_its_key() -> None:
-    """A mark says that all below it is ACKed: a record that came later, at a lower position, would be lost."""
+    """A mark says that everything below it is ACKed. A later record at a lower position would be lost."""
     core = opened()
     values = [b"v0", b"v1", b"v2"]
     columns = Columns(values, [50] * 3, {IncarnationId("c"): [b"k"]}, SCOPE, [0, 1, 2], {IncarnationId("c"): "no key"})

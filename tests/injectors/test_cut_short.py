@@ -1,4 +1,4 @@
-"""What is cut short: calls that are cancelled, waits that others overtake, a master that is away (5.2)."""
+"""Calls that are cancelled, waits that are overtaken, and a master that is away (5.2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.sdk.errors import UsageError
 from tests.injectors.loopback import Cluster, cluster
-from tests.injectors.test_shell import QUICK, SETTINGS, check_once, trouble, values
+from tests.injectors.test_driver import QUICK, SETTINGS, check_once, trouble, values
 from tests.patience import patience, until
 
 
@@ -147,15 +147,15 @@ async def test_a_wake_lost_with_an_authority_is_reported_to_the_next() -> None:
         authority = made.watermarks
         await other.advance(1_000)
         await sleeper.idle()
-        await reaches(authority.shell, 1_000)
+        await reaches(authority.open_shard, 1_000)
         authority.store.gate.clear()
         sending = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
         await asyncio.sleep(0.2)
         authority.hearing.clear()
         await authority.start_again()
         authority.store.gate.set()
-        await authority.shell.report([WatermarkReport("injector/s", "b", 2, 5_000, number=1_000)])
-        await reaches(authority.shell, 5_000)
+        await authority.open_shard.report([WatermarkReport("injector/s", "b", 2, 5_000, number=1_000)])
+        await reaches(authority.open_shard, 5_000)
         await asyncio.sleep(0.2)
         assert not sending.done()
         assert made.workers[0].batches == []
@@ -174,13 +174,13 @@ async def test_a_process_that_could_not_be_woken_leaves_the_minimum() -> None:
     ):
         await other.advance(1_000)
         await sleeper.idle()
-        await reaches(made.watermarks.shell, 1_000)
+        await reaches(made.watermarks.open_shard, 1_000)
         made.watermarks.accepting.clear()
         with pytest.raises(InjectorError, match="did not confirm"):
             await sleeper.send(values(0, 1)[0], timestamp=2_000)
         made.watermarks.accepting.set()
         await other.advance(9_000)
-        await reaches(made.watermarks.shell, 9_000)
+        await reaches(made.watermarks.open_shard, 9_000)
 
 
 @pytest.mark.guarantee("G8", section="7.2")
@@ -220,8 +220,8 @@ async def test_an_injector_closed_during_its_end_leaves_no_connection(
         made.watermarks.hearing.set()
 
 
-async def reaches(shell: AuthorityShard, watermark: int) -> None:
-    async with asyncio.timeout(patience(5)), aclosing(shell.broadcasts.watch(["injector/s"])) as updates:
+async def reaches(open_shard: AuthorityShard, watermark: int) -> None:
+    async with asyncio.timeout(patience(5)), aclosing(open_shard.broadcasts.watch(["injector/s"])) as updates:
         async for news in updates:
             if news["injector/s"].watermark >= watermark:
                 return
@@ -282,7 +282,7 @@ async def test_a_links_error_is_reported_and_not_waited_for() -> None:
 
 
 class _Connecting:
-    """A channel that is ready when it is told to be, and a stream on it that never says anything."""
+    """A channel that becomes ready when the test says so. Streams on it send nothing."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -331,7 +331,10 @@ async def test_a_link_closed_while_it_connects_ends(
 
 @pytest.mark.guarantee("G8")
 async def test_a_link_that_is_closed_reports_nothing_more() -> None:
-    """A worker registered again under its address. The end of the old link passed for that of the new one."""
+    """A worker registered again under its address.
+
+    Regression: the end of the old link counted as that of the new one.
+    """
     connecting, events = _Connecting(), MagicMock()
     connect: Any = lambda address: connecting  # noqa: E731
     connecting.ready.set_result(None)
@@ -343,7 +346,7 @@ async def test_a_link_that_is_closed_reports_nothing_more() -> None:
 
 @pytest.mark.guarantee("G8")
 async def test_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cancellation was taken for one of the link's own task, which ended without a word."""
+    """Regression: gRPC's cancellation counted as one of the link's own task, which ended without a message."""
     connecting, events = _Connecting(), MagicMock()
     reads = [asyncio.CancelledError()]
     wait = connecting.read
@@ -365,7 +368,7 @@ async def test_a_link_whose_call_is_cancelled_by_grpc_connects_again(monkeypatch
 async def test_a_link_that_cannot_connect_reports_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The time of an attempt that failed passed for the time of a healthy stream, and was never logged."""
+    """Regression: the duration of a failed attempt counted as that of a healthy stream, so it was never logged."""
     monkeypatch.setattr("millwheel.rpc.delivery_connection._CONNECT_SECONDS", 0.002)
     monkeypatch.setattr("millwheel.rpc.delivery_connection._HEALTHY_SECONDS", 0.001)
     connect: Any = lambda address: _Connecting()  # noqa: E731
@@ -394,7 +397,7 @@ async def send_large(injector: Injector) -> None:
 
 
 def test_a_call_in_another_thread_ends_when_the_injector_closes() -> None:
-    """Neither a call that waits nor one that comes while the loop stops is left behind."""
+    """This holds for calls that wait, and for calls that come while the loop stops."""
     loop = asyncio.new_event_loop()
     serving = threading.Thread(target=loop.run_forever)
     serving.start()

@@ -22,7 +22,7 @@ from tests.patience import patience
 
 
 class Source:
-    """What is fetched. Each fetch ends when the test says so."""
+    """The fetched objects. The test ends each fetch."""
 
     def __init__(self) -> None:
         self.began = asyncio.Queue[asyncio.Future[None]]()
@@ -107,7 +107,7 @@ async def test_turns_are_busy_between_one_call_and_the_next() -> None:
 
 
 def alone(injector: Injector) -> None:
-    """Its watch of the routing brings nothing any more."""
+    """Its watch of the routing brings no more news."""
     router = routing_task_of(injector)
     router.cancel()
 

@@ -220,7 +220,7 @@ Outcome = tuple[int, str, str]
 
 
 async def command(server: DevServer, *arguments: str, **environment: str) -> Outcome:
-    """What the command line answers: its code, what it prints, and its errors."""
+    """The exit code, output and errors of the command line."""
 
     def run() -> Outcome:
         program = [sys.executable, "-c", "from millwheel.cli.main import main; main()", *arguments]

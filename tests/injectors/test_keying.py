@@ -1,4 +1,4 @@
-"""Which record is refused, where several consumers say what is wrong with it (section 4.2)."""
+"""Which record is refused when several consumers refuse records (section 4.2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def column(view: list[int]) -> KeyColumn:
 
 
 def naive(consumers: list[list[int]]) -> int | None:
-    """One record after the other: who has met a record without a key takes part no more."""
+    """One record after the other. A consumer that has met a record without a key is left out."""
     waiting: set[int] = set()
     for at in range(6):
         live = [number for number in range(len(consumers)) if number not in waiting]
@@ -61,7 +61,7 @@ def test_a_consumer_whose_keys_are_unknown_refuses_nothing() -> None:
 
 
 class Workers:
-    """What workers answer, and what they were asked: how many records, and what waits."""
+    """The answers of workers, and the requests to them: the number of records, and what waits."""
 
     def __init__(self, answer: wire.PrepareRecordsResponse | str) -> None:
         self.asked: list[tuple[int, WaitingSummary | None]] = []
@@ -104,7 +104,7 @@ async def test_keys_that_the_injector_finds_are_asked_of_no_worker() -> None:
 
 @pytest.mark.guarantee("G8", section="4.2")
 async def test_a_worker_is_notified_of_a_record_without_a_local_key() -> None:
-    """Else only the injector's log would tell operators that records wait."""
+    """Without that, only the injector's log would show operators that records wait."""
     workers = Workers(refusing())
     column = await of_waiting(workers, "", "bob")
     assert workers.asked == [(1, WAITING)]

@@ -1,4 +1,4 @@
-"""Injectors against the real server: what was sent takes effect once, and the watermark follows (5.2)."""
+"""Injectors against the real server: each record takes effect once, and the watermark follows (5.2)."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def submit_broken(control: ControlClient) -> None:
 async def test_no_topology_that_is_submitted_ends_an_injector(
     server: DevServer, submit: Submit, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the new consumer cannot key waits for it; the consumer that was there gets everything."""
+    """Records without a key at the new consumer wait for it. The former consumer gets all records."""
     await submit("shop")
     plain = [{"user": order.customer, "number": order.number} for order in ORDERS]
     async with Injector("orders", address=server.address) as injector, ControlClient(server.address) as control:

@@ -96,16 +96,16 @@ async def owner(coordinator: Coordinator, worker: str) -> AsyncIterator[Owner]:
 async def replica(
     coordinator: Coordinator, store: StateStore, settings: MasterSettings | None = None, ttl: float = 1.0
 ) -> AsyncIterator[tuple[str, MasterReplica]]:
-    """A replica of the master: its address and its shell."""
+    """A replica of the master: its address and its master."""
     server = create_server()
     address = bind(server)
-    shell = MasterReplica(coordinator, store, address, settings, ttl=ttl)
-    add_services(server, shell)
+    master = MasterReplica(coordinator, store, address, settings, ttl=ttl)
+    add_services(server, master)
     await add_health(server, SERVICES)
     await server.start()
-    running = asyncio.ensure_future(shell.run())
+    running = asyncio.ensure_future(master.run())
     try:
-        yield address, shell
+        yield address, master
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

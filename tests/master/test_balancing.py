@@ -1,4 +1,4 @@
-"""The balancer against a world whose keys cost what they cost: it settles, and does what helps (sections 7.1, 8.4)."""
+"""The balancer on a model whose keys have costs: it settles, and its changes help (sections 7.1, 8.4)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Held:
 
 
 class World:
-    """Keys of computations with what each costs, and who has which of them."""
+    """Keys of computations with their costs, and the workers that own them."""
 
     def __init__(self, workers: dict[str, tuple[str, float]], costs: dict[str, dict[bytes, float]]) -> None:
         """``workers``: package and base by name; ``costs``: by incarnation, what its keys cost."""

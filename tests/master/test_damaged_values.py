@@ -42,7 +42,7 @@ def running() -> tuple[World, Master]:
 
 
 def damage(world: World, key: str) -> bytes:
-    """Have the value of ``key`` be illegible for whoever reads it from now on; returns what it was."""
+    """Damage the value of ``key`` for all readers from now on. Returns the former value."""
     entry = world.state.entry(key)
     world.state.store(replace(entry, value=b"", damage=WHY))
     return entry.value

@@ -1,4 +1,4 @@
-"""A master's core says when it looks for what is overdue."""
+"""A master's core states when it next looks for overdue work."""
 
 from __future__ import annotations
 

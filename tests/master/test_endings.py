@@ -1,4 +1,4 @@
-"""Draining and cancelling topologies, and what they leave behind."""
+"""Draining and cancelling topologies, and what remains of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
 
 
 def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, stale: int = 0) -> Progress:
-    """What the shell would see: every interval alike."""
+    """What the driver would see: every interval alike."""
     incarnations = known.topologies["zeitgeist"].incarnations.values()
     intervals = {
         one.journal: IntervalProgress(one.sequencer - stale, commit, work, 0)
@@ -143,7 +143,10 @@ def test_injectors_have_their_grace_before_idleness_counts() -> None:
 
 @pytest.mark.guarantee("G8", section="7.1")
 def test_a_drain_begun_by_a_fast_clock_ends_by_the_successors() -> None:
-    """The grace counted from when the drain began, by the clock of who began it: the next master waited for an hour."""
+    """Regression: the grace period began at the drain's start by the clock of that master.
+
+    Its successor waited for an hour.
+    """
     world = World()
     world.join("w1")
     ahead = Master(world)
@@ -544,7 +547,10 @@ def test_a_drain_that_has_ended_leaves_nothing_behind() -> None:
 
 @pytest.mark.guarantee("G7", section="7.1")
 def test_each_life_of_an_injected_stream_has_its_number() -> None:
-    """A life was known by the topology's time of submission. Two updates begin another life without changing that."""
+    """Regression: the topology's submission time identified a life.
+
+    Two updates begin another life without changing that time.
+    """
     world = World()
     master = Master(world)
     group = "injector/zeitgeist/queries"

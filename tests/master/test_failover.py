@@ -1,4 +1,4 @@
-"""How long nobody leads, and intervals lie idle, when something dies; leases end by a clock of the test's (7.1).
+"""How long no master leads, and intervals have no owner, after a death. Leases end by the test's clock (7.1).
 
 What has to be: five seconds at most, of which the lease of the dead takes three.
 """
@@ -111,7 +111,7 @@ def owners(known: Catalog) -> set[str]:
 
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
-    """No lease ends meanwhile: the clock stands still."""
+    """No lease ends meanwhile, because the clock does not advance."""
     async with asyncio.timeout(patience(5)):
         while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
             await asyncio.sleep(0.01)
@@ -127,12 +127,12 @@ async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) 
 async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None:
     clock, store = Clock(), MemoryStore()
     coordinator = MemoryCoordinator(clock)
-    async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, shell):
-        await shell.leading()
+    async with replica(coordinator, store, SETTINGS, ttl=1_000.0) as (_, master):
+        await master.leading()
         await worker(coordinator, "dead")
         await worker(coordinator, "alive", 1_000.0)
-        await shell.ask(SubmitTopology(topology(), "r1"))
-        before = {one.journal: one.sequencer for table in shell_tables(shell) for one in table}
+        await master.ask(SubmitTopology(topology(), "r1"))
+        before = {one.journal: one.sequencer for table in interval_tables(master) for one in table}
         await let_pass(clock, coordinator, LEASE - 0.1)
         assert owners(await known_to(coordinator)) == {"dead", "alive"}
         await let_pass(clock, coordinator, 0.1)
@@ -144,8 +144,8 @@ async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None
     await coordinator.close()
 
 
-def shell_tables(shell: MasterReplica) -> list[list[catalog.IntervalRecord]]:
-    known = shell.catalog
+def interval_tables(master: MasterReplica) -> list[list[catalog.IntervalRecord]]:
+    known = master.catalog
     assert known is not None
     return [list(table) for table in known.tables.values()]
 

@@ -37,10 +37,10 @@ class Cluster:
     """A leading master with two workers, and a topology of two computations."""
 
     def __init__(
-        self, client: ControlClient, shell: MasterReplica, workers: dict[str, Owner], store: MemoryStore
+        self, client: ControlClient, master: MasterReplica, workers: dict[str, Owner], store: MemoryStore
     ) -> None:
         self.client = client
-        self.shell = shell
+        self.master = master
         self.workers = workers
         self.store = store
 
@@ -83,12 +83,12 @@ async def cluster() -> AsyncIterator[Cluster]:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as stack:
         workers = {name: await stack.enter_async_context(owner(coordinator, name)) for name in ("w1", "w2")}
-        address, shell = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
+        address, master = await stack.enter_async_context(replica(coordinator, store, SETTINGS))
         client = await stack.enter_async_context(ControlClient(address))
-        await shell.leading()
+        await master.leading()
         await client.upload_package(code_of_tests().code.digest, CODE)
         await client.submit(code_of_tests())
-        yield Cluster(client, shell, workers, store)
+        yield Cluster(client, master, workers, store)
     await coordinator.close()
 
 

@@ -31,9 +31,9 @@ AT_ONCE = BalanceSettings(cool_down=Duration(0), cold_for=Duration(0))
 class Cluster:
     """A leading master with two workers."""
 
-    def __init__(self, client: ControlClient, shell: MasterReplica, workers: list[Owner]) -> None:
+    def __init__(self, client: ControlClient, master: MasterReplica, workers: list[Owner]) -> None:
         self.client = client
-        self.shell = shell
+        self.master = master
         self.workers = workers
 
     async def listed(self) -> list[wire.IntervalStatus]:
@@ -41,7 +41,7 @@ class Cluster:
 
     def scraped(self) -> str:
         registry = CollectorRegistry()
-        registry.register(MasterCollector(self.shell))
+        registry.register(MasterCollector(self.master))
         return generate_latest(registry).decode()
 
 
@@ -60,13 +60,13 @@ async def cluster(limits: BalanceSettings) -> AsyncIterator[Cluster]:
     settings = MasterSettings(poll_loads_every=milliseconds(30), balancing=limits)
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(owner(coordinator, name)) for name in ("w1", "w2")]
-        address, shell = await stack.enter_async_context(replica(coordinator, MemoryStore(), settings))
+        address, master = await stack.enter_async_context(replica(coordinator, MemoryStore(), settings))
         client = await stack.enter_async_context(ControlClient(address))
-        await shell.leading()
-        await shell.ask(SubmitTopology(topology(), "r1"))
+        await master.leading()
+        await master.ask(SubmitTopology(topology(), "r1"))
         for worker in workers:
             worker.independent = True
-        yield Cluster(client, shell, workers)
+        yield Cluster(client, master, workers)
     await coordinator.close()
 
 
@@ -85,7 +85,7 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
 
     await until(is_split)
     await until(are_named)
-    assert {(hot.key, round(hot.share, 2)) for hot in cluster.shell.hot_keys} >= {(b"cat", 0.5), (b"dog", 0.5)}
+    assert {(hot.key, round(hot.share, 2)) for hot in cluster.master.hot_keys} >= {(b"cat", 0.5), (b"dog", 0.5)}
     assert "key 'cat' of window-counter" in caplog.text
     text = cluster.scraped()
     assert 'interval_operations_total{by="balancer",kind="split",outcome="done"}' in text
@@ -120,7 +120,7 @@ async def test_with_balancing_off_only_operators_move_intervals(cluster: Cluster
 
 
 async def test_an_unresponsive_worker_is_neither_relieved_nor_loaded(cluster: Cluster) -> None:
-    book = cluster.shell.book
+    book = cluster.master.book
 
     async def all_told() -> bool:
         return set(book.workers) == {"w1", "w2"}

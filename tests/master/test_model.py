@@ -38,7 +38,7 @@ KEYS = st.sampled_from([b"", b"4", b"A", b"P", b"c", b"p", b"z"])
 
 
 class Masters(RuleBasedStateMachine):
-    """Any number of masters believe that they lead; one does. Only what it does may show."""
+    """Several masters believe that they lead, and one does. Only its changes may take effect."""
 
     @initialize()
     def start(self) -> None:
@@ -98,7 +98,10 @@ class Masters(RuleBasedStateMachine):
 
     @rule()
     def owners_open_their_intervals(self) -> None:
-        """Who opens a child first creates its journal; its parents' are there until it has let go."""
+        """The first owner of a child creates its journal.
+
+        Its parents' journals exist until the child is independent.
+        """
         for table in self.world.catalog().tables.values():
             for interval in table:
                 if interval.HasField("owner") and not self.world.has_journal(interval.journal):

@@ -1,4 +1,4 @@
-"""Who owns what while workers come and go, and masters are deposed (sections 6.2, 7.1; G11)."""
+"""Owners of intervals while workers come and go, and masters are deposed (sections 6.2, 7.1; G11)."""
 
 from __future__ import annotations
 

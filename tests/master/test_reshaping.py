@@ -1,4 +1,4 @@
-"""Moves, splits and merges: what changes, what may not, and when parents are let go (sections 6.2, 7.1; G11)."""
+"""Moves, splits and merges: their changes, their refusals, and the release of parents (sections 6.2, 7.1; G11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that is restored from a snapshot, while the store goes on (G3, 6.2)."""
+"""A coordinator is restored from a snapshot, while the store keeps later data (G3, 6.2)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Slow(MemoryStore):
 
 
 async def restored(value: int | None) -> MemoryCoordinator:
-    """A coordinator from a snapshot in which the counter stood at ``value``."""
+    """A coordinator from a snapshot whose counter is ``value``."""
     coordinator = MemoryCoordinator()
     if value is not None:
         await coordinator.transact((), [Put(SEQUENCER, str(value).encode())])
@@ -108,7 +108,7 @@ async def test_a_fence_of_a_former_version_is_an_exact_bound() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_master_draws_no_number_of_before_a_restore() -> None:
-    """The snapshot is exactly from before the last draws, which a master did just before the loss."""
+    """The snapshot is from just before the last draws of the former master."""
     world = World()
     master = Master(world)
     master.call(SubmitTopology(topology(), "r"))

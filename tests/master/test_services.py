@@ -48,9 +48,11 @@ QUICK = MasterSettings(drain_grace=milliseconds(50), observe_every=milliseconds(
 class Cluster:
     """One leading master with one client."""
 
-    def __init__(self, client: ControlClient, shell: MasterReplica, coordinator: MemoryCoordinator, store: MemoryStore):
+    def __init__(
+        self, client: ControlClient, master: MasterReplica, coordinator: MemoryCoordinator, store: MemoryStore
+    ):
         self.client = client
-        self.shell = shell
+        self.master = master
         self.coordinator = coordinator
         self.store = store
 
@@ -67,9 +69,9 @@ def with_code(spec: specs.TopologySpec) -> specs.TopologySpec:
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     coordinator, store = MemoryCoordinator(), MemoryStore()
-    async with replica(coordinator, store, QUICK) as (address, shell), ControlClient(address) as client:
-        await shell.leading()
-        yield Cluster(client, shell, coordinator, store)
+    async with replica(coordinator, store, QUICK) as (address, master), ControlClient(address) as client:
+        await master.leading()
+        yield Cluster(client, master, coordinator, store)
     await coordinator.close()
 
 
@@ -286,10 +288,10 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
 
 
 async def report(authority: GatedAuthority, process: str, watermark: int) -> None:
-    """As the process does."""
+    """Report as the process does."""
     group = injector_group("zeitgeist/queries")
     one = WatermarkReport(group, process, authority.sequencers[process], watermark)
-    assert await authority.shell.report([one]) == []
+    assert await authority.open_shard.report([one]) == []
 
 
 @pytest.mark.guarantee("G4")
@@ -301,7 +303,7 @@ async def test_the_authority_accepts_injectors_before_they_begin(cluster: Cluste
         opened = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert servicer.sequencers == {"p": opened.sequencer}
         assert opened.watermark_us == MIN_TIMESTAMP
-        known = (await cluster.shell.leading()).catalog
+        known = (await cluster.master.leading()).catalog
         assert opened.authority == known.authority_of(injector_group("zeitgeist/queries"))
         again = await cluster.client.open_injector("zeitgeist/queries", "p")
         assert again.sequencer > opened.sequencer
@@ -515,7 +517,7 @@ async def test_an_upload_whose_refusal_was_lost_finds_the_leader() -> None:
 
 async def test_a_request_to_a_master_losing_leadership_can_be_repeated(cluster: Cluster) -> None:
     await cluster.client.upload_package(DIGEST, CODE)
-    term = await cluster.shell.leading()
+    term = await cluster.master.leading()
     await cluster.coordinator.transact((), (), ["leadership/master"])
     async with ControlClient(cluster.client.address, patience=10) as client:
         record = await client.submit(with_code(topology()), "r1")
@@ -544,10 +546,10 @@ class SilentStore(MemoryStore):
 
 async def test_requests_to_a_stopping_master_are_answered() -> None:
     coordinator = MemoryCoordinator()
-    shell = MasterReplica(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
-    running = asyncio.ensure_future(shell.run())
-    await shell.leading()
-    asked = asyncio.ensure_future(shell.ask(SubmitTopology(topology(), "r1")))
+    master = MasterReplica(coordinator, SilentStore(), "127.0.0.1:1", ttl=5)
+    running = asyncio.ensure_future(master.run())
+    await master.leading()
+    asked = asyncio.ensure_future(master.ask(SubmitTopology(topology(), "r1")))
     await asyncio.sleep(0.05)
     assert not asked.done()
     running.cancel()

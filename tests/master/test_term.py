@@ -1,4 +1,4 @@
-"""A term answers what it was asked, before it has read the catalog, while it lasts, and when it ends (7.1)."""
+"""A term answers every request: before it has read the catalog, while it lasts, and when it ends (7.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topologies change while they run: what an update does to the catalog, and what it refuses (sections 4.1, 7.1)."""
+"""Topologies change while they run: the effect of an update on the catalog, and its refusals (sections 4.1, 7.1)."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_weak_productions_cannot_become_strong_under_way() -> None:
 def test_records_that_may_come_again_keep_their_key(
     change: Callable[[specs.TopologySpec], None], refused: bool
 ) -> None:
-    """A copy under another key would be judged by an interval that does not know its id."""
+    """A copy under another key would go to an interval that does not know its id."""
     _, master = started()
     if not refused:
         assert master.call(UpdateTopology(changed(change), "u1")).version == 2
@@ -276,7 +276,7 @@ def test_weak_productions_keep_their_key() -> None:
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("how", ["strong", "weak", "injected"])
 def test_another_topologys_repeatable_records_keep_their_key(how: str) -> None:
-    """What the stream's owner sends gets its key when it is sent, unless it is strong."""
+    """A record of the stream's owner gets its key when it is sent, unless it is a strong production."""
     _, master = started()
     owner = topology("owner", [source("theirs")], [computation("made", {"theirs": "text"}, ["out"])])
     owner.computations[0].strong_productions = how == "strong"

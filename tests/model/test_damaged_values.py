@@ -1,4 +1,4 @@
-"""A catalog keeps what it knew of a value that is damaged now, and says which those are (section 7.1)."""
+"""A catalog keeps the last readable content of a damaged value, and names the damaged ones (section 7.1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def snapshot(revision: int, damaged: frozenset[str] = frozenset()) -> PrefixSnap
 
 
 def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
-    """A catalog that knew everything, and then received that some values are damaged."""
+    """A catalog that knew all values, and then received that some are damaged."""
     known = Catalog()
     known.load(snapshot(1))
     if listed:
@@ -74,7 +74,7 @@ def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
 
 
 def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
-    """An error in one of them kept everybody from following the coordinator."""
+    """Regression: one such value prevented all processes from following the coordinator."""
     known = Catalog()
     odd = (
         "intervals/x",

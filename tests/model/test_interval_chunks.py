@@ -126,7 +126,7 @@ class Maps(RuleBasedStateMachine):
 
     @rule()
     def a_catalog_reads_everything_again(self) -> None:
-        """One that has followed up to some moment, and knows nothing of what came then."""
+        """This catalog has followed up to some revision, and knows no later change."""
         self.commit()
         self.behind.load(self.state.list(""))
         assert list(self.behind.tables[NAME]) == self.model

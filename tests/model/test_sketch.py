@@ -1,4 +1,4 @@
-"""Sketches of timestamps are what they are of, in any order in which they were put together (7.2)."""
+"""Sketches of timestamps represent their values, in any order of merging (7.2)."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def test_a_late_change_holds_from_the_low_watermark_on(as_of: bool, late: Any) -
 @pytest.mark.parametrize("late", [mw.Late.PROCESS, mw.Late.DROP, "late-payments"])
 @pytest.mark.parametrize("as_of", [False, True])
 def test_a_change_that_is_late_at_a_copy_is_not_lost(as_of: bool, late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table's new owner does not know the low watermark yet that the copies have seen."""
+    """The table's new owner does not know yet which low watermark the copies have seen."""
     topology, payments, rules = bank()
     payments.join_broadcast("checked", rules, check, Checked, as_of=as_of, copies=3, late=late)
     harness, start = TopologyHarness(topology, split_at=SPLITS), vars(VirtualCluster)["_start"]

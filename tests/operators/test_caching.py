@@ -1,4 +1,4 @@
-"""Results of calls that are kept for a time, against a list of what was asked."""
+"""Results of calls that are kept for a time, compared with a list of the calls."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_wrong_groups_are_refused() -> None:
 
 
 def test_an_update_may_exchange_the_streams_of_a_group() -> None:
-    """Open windows keep their records by the streams, and not by their places."""
+    """Open windows keep their records by the streams' names, not by their positions."""
 
     def build(names: list[str]) -> mw.Topology:
         topology = mw.Topology("shop")

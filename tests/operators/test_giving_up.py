@@ -1,4 +1,4 @@
-"""Steps whose timers fail for ever: what ``dead_letter()`` gives up is all that is lost (G1)."""
+"""Steps whose timers always fail: nothing is lost but what ``dead_letter()`` gives up (G1)."""
 
 from __future__ import annotations
 

@@ -121,9 +121,15 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
     ),
     "session": (
         lambda left, _, options: left.window(windows.session(options["gap"])).aggregate(
-            "out", agg.count(), allowed_lateness=options.get("lateness", 0)
+            "out", agg.count(), allowed_lateness=options.get("lateness", 0), early=options.get("early")
         ),
-        [{"gap": gap, **late} for gap in (HOUR, 3 * HOUR) for late in ({}, {"lateness": HOUR}, {"lateness": 3 * HOUR})],
+        [
+            {"gap": HOUR},
+            {"gap": 3 * HOUR},
+            {"gap": HOUR, "lateness": HOUR},
+            {"gap": 3 * HOUR, "lateness": 3 * HOUR, "early": windows.each_change()},
+            {"gap": HOUR, "early": windows.every(mw.seconds(10))},
+        ],
     ),
     "count window": (count_window, [{"size": size, **within} for size in (2, 3) for within in ({}, {"within": HOUR})]),
     "in order": (
@@ -176,7 +182,7 @@ INNER, LEFT, BOTH = ({"after": HOUR, "outer": outer} for outer in ("", "left", "
     [(INNER, LEFT, "left", "0:None"), (INNER, BOTH, "right", "None:0"), (LEFT, BOTH, "right", "None:0")],
 )
 def test_a_record_of_an_inner_join_becomes_outer(before: Options, after: Options, side: str, result: str) -> None:
-    """Nothing has held the watermark at its time. So its result has the time of its timer."""
+    """Nothing has held the watermark for the record. So its result has the time of its timer."""
     harness = updated("join within", before, after, (side, 0))
     harness.advance(at(2))
     (one,) = harness.produced("out")

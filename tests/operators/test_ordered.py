@@ -29,7 +29,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Diary(mw.Computation[Step, list[str]]):
-    """Produces all that it meets, with how much it has met before. Its timers set timers."""
+    """Produces each record and timer that it gets, with the number before it. Its timers set timers."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[Step]) -> None:
         step = record.value

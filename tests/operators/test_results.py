@@ -1,4 +1,4 @@
-"""A function that returns one value where a step takes a list of results is told so."""
+"""An error names a function that returns one value to a step that needs a list of results."""
 
 from __future__ import annotations
 

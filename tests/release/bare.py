@@ -1,4 +1,4 @@
-"""A virtual environment with a wheel and what it depends on, and nothing else; and a user's first steps in it."""
+"""A virtual environment with one wheel and its dependencies, and a user's first steps in it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def package_files() -> Iterator[tuple[str, str]]:
 
 
 def test_the_sources_have_what_the_package_is_made_of() -> None:
-    """Modules, contracts, and what a build reads. It has no links: role folders stand where the links do."""
+    """It has modules, contracts, and the files that a build reads.
+
+    It has no links: the role folders are in their places.
+    """
     with tarfile.open(built("*.tar.gz")) as files:
         members = [member for member in files.getmembers() if member.isfile()]
         found = {str(PurePosixPath(*PurePosixPath(member.name).parts[1:])) for member in members}
@@ -61,7 +64,7 @@ def test_the_sources_and_the_checkout_build_the_same_wheel() -> None:
 
 
 def test_a_wheel_has_the_checkouts_files_unchanged(wheel: Path) -> None:
-    """Every module, stub and marker, and no other."""
+    """It has every module, stub and marker, and no other file."""
     wanted = {path: (ROOT / source).read_bytes() for source, path in package_files()}
     with zipfile.ZipFile(wheel) as archive:
         there = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}

@@ -1,4 +1,4 @@
-"""Deliveries survive the wire, and what is malformed is refused by name (delivery.proto)."""
+"""Deliveries keep their content on the wire, and an error names malformed ones (delivery.proto)."""
 
 from __future__ import annotations
 

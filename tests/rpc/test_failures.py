@@ -1,4 +1,4 @@
-"""Failures keep what is wrong, where, and what to do, on their way over gRPC."""
+"""Failures keep their cause, place and remedy on the way over gRPC."""
 
 from __future__ import annotations
 

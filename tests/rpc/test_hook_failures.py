@@ -46,7 +46,7 @@ def test_a_long_message_is_shown_whole() -> None:
 
 
 def test_code_in_a_message_keeps_its_lines() -> None:
-    """The remedy of TooLargeError shows a loop, which one line made unreadable."""
+    """The remedy of TooLargeError shows a loop, which is unreadable on one line."""
     text = failure_text(changed(message="too\nlarge, for example\n    for a in b:\n        c(a)"), SINCE)
     assert text.startswith(
         "process_record of key 'cat' raises ValueError: too large, for example\n    for a in b:\n        c(a)\n"

@@ -1,4 +1,4 @@
-"""gRPC's messages go through no threads of its own in the processes that are ours."""
+"""In our processes, gRPC's messages pass through no threads of its own."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def test_a_writer_that_fails_as_the_server_ends_is_reported() -> None:
 
 
 async def test_a_writer_on_an_ended_call_is_no_failure() -> None:
-    """An authority's shard moved, its channel was closed, and each time that was logged as an error."""
+    """Regression: each move of an authority's shard closed its channel, and was logged as an error."""
 
     async def write(call: Any) -> None:
         await call.write(b"1")

@@ -1,4 +1,4 @@
-"""Codecs chosen by type (sections 4.3, 4.4): what goes in comes out, and what cannot is named."""
+"""Codecs chosen by type (sections 4.3, 4.4): values survive a round trip, and an error names those that cannot."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_an_error_without_text_is_its_class_alone() -> None:
 
 
 def test_what_cannot_be_encoded_is_escaped() -> None:
-    """Such a text could be neither stored nor sent."""
+    """Such a text could not be stored or sent."""
     for shown in (error_message(ValueError("a\ud800")), error_traceback(ValueError("a\ud800"))):
         assert "ValueError: a\\ud800" in shown
 

@@ -110,7 +110,7 @@ class Both(mw.Computation[Query | Count, None]):
 
 
 def _add(topology: mw.Topology, computation: Any = Counter, **options: Any) -> None:
-    """Adds a computation that is right, but for what ``options`` say."""
+    """Add a computation that is correct, except for ``options``."""
     topology.source("queries", Query)
     topology.add(computation, **{"inputs": {"queries": mw.key("text")}, **options})
 
@@ -241,6 +241,11 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
     "key text": (
         lambda t: _add(t, inputs={"queries": "text"}),
         "computation 'counter', input 'queries': it is keyed by 'text', which is no key: write millwheel.key('text')",
+    ),
+    "key function": (
+        lambda t: _add(t, inputs={"queries": mw.everything}),
+        "computation 'counter', input 'queries': it is keyed by everything, which is no key: write "
+        "millwheel.key(everything)",
     ),
     "key nothing": (
         lambda t: _add(t, inputs={"queries": None}),

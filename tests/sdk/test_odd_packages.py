@@ -1,4 +1,4 @@
-"""Code packages that were damaged, or made to do harm: refused by name, and the process is as it was."""
+"""Damaged and hostile code packages are refused by name, and leave the process as it was."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def refused(data: bytes, place: Path, entry_point: str = "odd_package:here") -> 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_zip_damaged_inside_is_refused_or_whole_all_the_same(tmp_path: Path, method: int) -> None:
-    """zlib.error, EOFError and others came through: the worker gave up on every other package, too."""
+    """Regression: zlib.error, EOFError and others were not caught. The worker gave up every other package, too."""
     data = packed({"odd_package.py": GOOD * 50}, method)
     count = 0
     for at in range(44, 90):
@@ -70,7 +70,7 @@ def test_a_file_that_lies_outside_or_cannot_be_made_is_refused(tmp_path: Path, n
 
 
 def test_code_that_exits_on_import_fails_like_any_other(tmp_path: Path) -> None:
-    """The whole process ended."""
+    """Regression: the whole process ended."""
     for line in ("import sys; sys.exit()", "raise SystemExit(3)"):
         assert "SystemExit" in refused(packed({"odd_package.py": f"{GOOD}{line}"}), tmp_path)
 

@@ -34,7 +34,7 @@ it.add(Echo, inputs={{"words": mw.key(str)}})
 
 
 def module_of(topology: TopologyGraph) -> ModuleType:
-    """The module that made a topology, which a package gives a name of its own."""
+    """The module that made a topology. The package gives it another name."""
     return sys.modules[topology._made_in]  # noqa: SLF001  # what loading keeps by package
 
 

@@ -36,7 +36,7 @@ def describe(name: str) -> Iterator[str]:
 
 
 def members(cls: type) -> Iterator[str]:
-    """Its constructor, and what is public and defined by itself or by a base of MillWheel."""
+    """The constructor, and public members that the class or a base of MillWheel defines."""
     if cls not in MADE_BY_THE_SYSTEM and not issubclass(cls, Exception):
         yield f"__init__{inspect.signature(cls)}"
     bases = [base for base in reversed(cls.__mro__) if base.__module__.startswith("millwheel.")]

@@ -1,4 +1,4 @@
-"""A record type's schema takes what the type takes, and refuses what it refuses (section 4.2)."""
+"""The schema of a record type accepts and refuses what the type does (section 4.2)."""
 
 from __future__ import annotations
 

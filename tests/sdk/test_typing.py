@@ -1,4 +1,4 @@
-"""The interface is typed: a strict checker passes what is right, and catches what is wrong."""
+"""The interface is typed: a strict checker accepts correct programs and finds mistakes."""
 
 from __future__ import annotations
 

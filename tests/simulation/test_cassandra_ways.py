@@ -101,7 +101,7 @@ def test_the_next_owner_settles_an_append_left_unfinished(tmp_path: Path) -> Non
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_the_later_commits_row_stands_for_any_clocks(tmp_path: Path) -> None:
-    """The first writer's clock is ahead of the second's, and its write is sent again at last."""
+    """The first writer's clock is ahead of the second's, and its write is repeated last."""
 
     async def play(world: World) -> StateRow | None:
         clock, rows = world.processes["w0"].clock, [StateRow(b"k", commit, b"%d" % commit) for commit in (1, 2)]

@@ -37,7 +37,7 @@ from tests.house.guarantees import all_tests
     ],
 )
 def test_a_mechanism_that_is_taken_out_is_missed(name: str) -> None:
-    """By the checker of its guarantee, on one of the first two seeds that fail of 60."""
+    """The checker of its guarantee reports it, on one of the first two failing seeds of 60."""
     done = run_module("simulation", "--seeds", "60", "--failures", "2", "--mutation", name)
     assert done.returncode == 1, done.stdout[-2_000:] + done.stderr[-2_000:]
     assert "\ngo on: make simulate SEEDS=" in done.stdout
@@ -65,7 +65,7 @@ def test_a_checker_that_sees_nothing_reports_that(tmp_path: Path) -> None:
 
 
 def test_every_mutation_fits_the_product() -> None:
-    """What each takes out is there."""
+    """The code that each mutation replaces exists."""
     done = run_module("simulation.mutations", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 

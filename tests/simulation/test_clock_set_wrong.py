@@ -1,4 +1,4 @@
-"""A scenario that a mutation is seen by: what it ends with, apart from the file that tells it."""
+"""A scenario that shows a mutation: its final state, apart from the file that tells its story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an added computation sends is late only behind what an owner passed that did not know of it (7.1)."""
+"""A record of an added computation is late only behind a watermark of an owner that did not know it (7.1)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
         self._changed((Change(topology_key("simulated"), record.SerializeToString(), 1),))
 
     def advanced(self, sequencer: int, watermark: int, *senders: str, keys: KeyInterval = LOW) -> None:
-        """An owner goes on to a watermark."""
+        """An owner advances to a watermark."""
         self.newest = max(self.newest, sequencer)
         core: Any = IntervalCore.__new__(IntervalCore)
         config = SimpleNamespace(incarnation="behind.8", journal=JOURNAL, sequencer=sequencer, keys=keys)
@@ -62,7 +62,7 @@ def run() -> Run:
 
 
 def test_an_edge_counts_from_when_the_owner_knows_it(run: Run) -> None:
-    """What an earlier owner passed without it is late, before the update and after it, and nothing else."""
+    """A record is late only behind watermarks of earlier owners without the edge, before the update and after it."""
     run.advanced(39, 10, "base.3")
     run.updated()
     run.advanced(39, 20, "base.3")
@@ -77,7 +77,7 @@ def test_an_edge_counts_from_when_the_owner_knows_it(run: Run) -> None:
 
 
 def test_an_owner_from_after_the_update_knows_it(run: Run) -> None:
-    """Whatever senders it has: a product that forgets one is reported."""
+    """This holds for any senders of the owner. So a product that forgets one is reported."""
     run.updated()
     run.advanced(60, 20, "base.3")
     assert not run.excuses(19)

@@ -1,4 +1,4 @@
-"""The product's embedded store on a machine that loses its power: what was confirmed is there afterwards."""
+"""The product's embedded store on a machine that loses power: confirmed writes survive."""
 
 from __future__ import annotations
 

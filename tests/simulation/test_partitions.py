@@ -1,4 +1,4 @@
-"""What a partition does to what is asked of the store: lost, or carried out when it has healed; never answered."""
+"""A partition loses a request to the store, or the store executes it afterwards. No answer comes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = 40
 
 
 def carried_out(directory: Path) -> tuple[int, int, int]:
-    """How often what was asked during a partition was answered, was carried out before its end, and after it."""
+    """How often such a request was answered, executed before the partition's end, and executed after it."""
     loop = SimulatedLoop(Random(1))
     asyncio.set_event_loop(loop)
     world = World(plan_for(1), loop, directory)
@@ -45,7 +45,7 @@ def carried_out(directory: Path) -> tuple[int, int, int]:
 
 @pytest.mark.guarantee("G3", section="fig. 12")
 def test_a_partitions_delayed_messages_outlive_their_sender(tmp_path: Path) -> None:
-    """And some does not."""
+    """Some messages do, and some do not."""
     (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
     reported, before, after = found
     assert (reported, before) == (0, 0)

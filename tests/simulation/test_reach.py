@@ -1,4 +1,4 @@
-"""Seeds get to what they are there for: whoever changes the simulator, or the product, finds other ones if need be."""
+"""Each listed seed reaches an event. After a change of the simulator or the product, find other seeds if necessary."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_the_guarantees_hold_on_300_seeds() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("count", "first"), [(3, (1 << 63) + 12_345), (1, 3_010_020)], ids=["large", "draining"])
 def test_a_seed_replays_to_the_same_byte(count: int, first: int) -> None:
-    """In other processes, with other addresses in memory, and other orders of protobuf's maps."""
+    """The other process has other addresses in memory, and other orders of protobuf's maps."""
     runs = [simulate("--seeds", str(count), "--seed", str(first), "--digests") for _ in range(3)]
     digests = [sorted(line for line in run.splitlines() if len(line.split()[-1]) == 64) for run in runs]
     assert len(digests[0]) == count

@@ -1,4 +1,4 @@
-"""The sink with accidents: what may go wrong between Spark and MillWheel, caused at the moment that matters.
+"""The sink with accidents between Spark and MillWheel, each at a chosen moment.
 
 An accident is a file in the directory that ``MILLWHEEL_TEST_FAULTS`` names: whoever removes it has it, once. A file
 whose name ends in ``.always`` stays. Executors and drivers inherit the variable.

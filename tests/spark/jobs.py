@@ -1,4 +1,4 @@
-"""What the tests run on Spark: trips in files, a file for each micro-batch.
+"""The tests' jobs on Spark: trips in files, one file for each micro-batch.
 
 ``python -m tests.spark.jobs ADDRESS PLACE [SETTING=VALUE ...]`` is a driver of its own, which can be killed.
 """

@@ -1,4 +1,4 @@
-"""A server with the topology of trips, in a process of its own, and what can be read from it."""
+"""A server with the topology of trips, in a process of its own, and readers of its results."""
 
 from __future__ import annotations
 

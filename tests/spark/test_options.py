@@ -1,4 +1,4 @@
-"""What options and schemas the sink takes, and what it says of others. Pure."""
+"""The options and schemas that the sink accepts, and its errors for others. Pure."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ SETTINGS = {
 
 @contextmanager
 def running(place: Path, name: str, *arguments: str) -> Iterator[None]:
-    """One of Spark's daemons, with what it starts."""
+    """One of Spark's daemons, with its child processes."""
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), *arguments]
     env = {**os.environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
     with (place / f"{name}.log").open("wb") as log:

@@ -179,7 +179,10 @@ def test_rows_older_than_the_allowed_delay_are_late_once(
 def test_two_queries_of_one_process_name_do_not_run_side_by_side(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
-    """Two promises under one name would be one lie: tasks whose process has a successor are refused."""
+    """Two queries would make contradictory promises under one name.
+
+    So tasks whose process has a successor are refused.
+    """
     from millwheel.client.injector import BatchOf
     from millwheel.injectors.batches import open_task
     from millwheel.injectors.spark.driver import announce, resolve

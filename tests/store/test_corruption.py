@@ -1,4 +1,4 @@
-"""A damaged value is named, and never read as if it were whole."""
+"""An error names a damaged value. No value is read as intact that is not."""
 
 from __future__ import annotations
 

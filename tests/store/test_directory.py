@@ -1,4 +1,4 @@
-"""A directory is opened only if it is ours, of our format, and nobody else's at the moment."""
+"""A directory is opened only if it is a database of our format and no other process has it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def refusal(path: Path) -> str:
 
 
 def contents(path: Path) -> dict[str, bytes]:
-    """What is in a directory, our lock apart."""
+    """The content of a directory without our lock."""
     if path.is_file():
         return {"": path.read_bytes()}
     files = (file for file in path.rglob("*") if file.is_file() and file.name != "MILLWHEEL.lock")

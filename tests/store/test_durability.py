@@ -1,4 +1,4 @@
-"""What was acknowledged survives a killed process and a full disk (G1)."""
+"""Acknowledged writes survive a killed process and a full disk (G1)."""
 
 from __future__ import annotations
 

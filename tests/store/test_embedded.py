@@ -260,7 +260,7 @@ async def test_a_cancelled_caller_harms_no_other(opened: Opened) -> None:
 
 @pytest.mark.guarantee("G1", section="6.2")
 async def test_a_head_that_is_read_is_on_disk_before_it_is_reported(opened: Opened) -> None:
-    """A takeover acts on it. A head without a sync was reported while a loss of power could still undo it."""
+    """A takeover relies on the head. Regression: an unsynced head was reported, which a loss of power could undo."""
     store, rocks = opened.store, opened.rocks
     await store.append("j", entry(1, sync=False))
     assert rocks.syncs == 0
@@ -293,7 +293,10 @@ CALLS = st.sampled_from(["append", "repeat", "head", "fence", "old fence", "part
 def test_no_answer_that_waits_for_a_sync_rests_on_less(
     tmp_path_factory: pytest.TempPathFactory, calls: list[list[tuple[str, bool]]]
 ) -> None:
-    """Calls at once, each of which waits for the disk or not: the last one's answer comes when all are synced."""
+    """Calls run at once, some with a sync and some without.
+
+    The last answer comes when all writes before it are synced.
+    """
     run_groups(tmp_path_factory.mktemp("groups"), calls)
 
 

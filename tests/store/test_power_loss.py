@@ -1,4 +1,4 @@
-"""A log that ends in a hole, as a loss of power may leave it, opens with all that was synced (G1)."""
+"""After a loss of power a log may end in a hole. It opens with everything that was synced (G1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes that a step names when it is declared, or when a function returns what it must not."""
+"""Mistakes that a step names when it is declared, or when a function returns a wrong value."""
 
 from __future__ import annotations
 

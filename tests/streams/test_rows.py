@@ -202,7 +202,7 @@ def test_sessions_are_kept_for_late_records() -> None:
 
 
 def test_fields_may_have_any_names_and_places() -> None:
-    """Rows and accumulators are made by generated code, in which a field may have no name."""
+    """Generated code makes rows and accumulators. A field's name must not collide with its names."""
     into = msgspec.defstruct("Into", [("class", int), ("bidder", str), ("spent", int)], kw_only=True)
     odd = msgspec.defstruct("Odd", [("spent", int), ("bidder", str, "?"), ("class", int, 0)])
     aggregates: Any = {"class": agg.count(), "spent": agg.sum("price")}

@@ -1,4 +1,4 @@
-"""Each error in what comes in is said clearly, and the service goes on (G1, G13)."""
+"""Each error in input has a clear message, and the service continues (G1, G13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Databases and ports that cannot be used: what is wrong and what to do is said, and nothing is lost."""
+"""Unusable databases and ports: the message has cause and remedy, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_read_only_database_is_named_and_left_as_it_is(small_disk: Path,
 
 
 async def attempt(server: Server) -> Finished | None:
-    """Try to start; what a failure said, or None if the server runs."""
+    """Try to start. Returns the error's text, or None if the server runs."""
     await server.spawn()
     assert server.process.stdout is not None
     line = await asyncio.wait_for(server.process.stdout.readline(), patience(20))

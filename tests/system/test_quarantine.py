@@ -1,4 +1,4 @@
-"""Damage to what is stored: named, not served, not written over, and nobody else stands still (docs/decisions/0018)."""
+"""Damaged values are named, not served and not overwritten, and nothing else stops (docs/decisions/0018)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOPOLOGIES = {"words": program.words, "twin": twin}
 
 
 class Stored:
-    """The rows of a database that nobody has open."""
+    """The rows of a database that no process has open."""
 
     def __init__(self, path: Path) -> None:
         self._directory = DatabaseDirectory(path)
@@ -71,14 +71,14 @@ class Stored:
         self.rocks.write(batch)
 
     def flip(self, key: bytes, *, state: bool = False) -> bytes:
-        """Damage a value; returns what it was."""
+        """Damage a value. Returns the former one."""
         value = self.get(key, state=state)
         self.put(key, value[:-1] + bytes((value[-1] ^ 4,)), state=state)
         return value
 
 
 async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: float = patience(20)) -> bool:
-    """Say words to a topology; whether all of them were ACKed within ``wait`` seconds."""
+    """Send words to a topology. Returns whether all were ACKed within ``wait`` seconds."""
     stream = "spoken" if name == "words" else "twin-spoken"
     injector = Injector(stream, address=server.address, process="p", topology=TOPOLOGIES[name])
     try:
@@ -92,7 +92,7 @@ async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: fl
 
 
 async def speak_slowly(server: DevServer, name: str) -> None:
-    """So many commits that a journal is worth being made short."""
+    """Make so many commits that the journal is worth truncating."""
     stream = "spoken" if name == "words" else "twin-spoken"
     async with Injector(stream, address=server.address, process="slow", topology=TOPOLOGIES[name]) as injector:
         for number in range(70):
@@ -145,7 +145,7 @@ def path(database: Path, tmp_path: Path) -> Path:
 
 
 async def problems(server: DevServer, part: str) -> str:
-    """What is wrong with the cluster, once ``part`` is shown."""
+    """The cluster's problems, once one of them contains ``part``."""
     async with asyncio.timeout(patience(15)), ControlClient(server.address) as client:
         while True:
             shown = "\n".join((await client.cluster_health()).problems)

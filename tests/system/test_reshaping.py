@@ -22,7 +22,7 @@ ROUNDS = 15
 
 
 async def split_where_the_load_is_halved(server: Server) -> None:
-    """As soon as the owner has reported its keys; then both halves have some of them."""
+    """Split as soon as the owner has reported its keys. Both halves then have some of them."""
     for _ in range(40):
         shown = await run_cli(server.address, "interval", "split", "faults/numberer", "--key", "k-01", "-o", "json")
         if shown.code == 0:
@@ -47,7 +47,7 @@ async def children_have_let_go(client: ControlClient, computation: str) -> None:
 
 
 async def change_something(client: ControlClient, chance: random.Random, done: Counter[str]) -> None:
-    """A split at a random key or a merge, as often as not before the last one's children have let go."""
+    """Split at a random key, or merge. Often the children of the last change are not independent yet."""
     computation = chance.choice(["numberer", "adder"])
     if chance.random() < 0.5:
         await children_have_let_go(client, computation)

@@ -1,4 +1,4 @@
-"""Nothing is lost and nothing is doubled, however often the server is killed (G1, G2, G6, G9; section 6)."""
+"""Nothing is lost or doubled, however often the server is killed (G1, G2, G6, G9; section 6)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FeederProcess(RunningCommand):
         await self.start()
 
     def as_text(self) -> str:
-        """Whether it lives, and the end of what it wrote."""
+        """Whether the process runs, and the end of its output."""
         code = self.process.returncode
         return f"the injector {'lives' if code is None else f'has ended with {code}'}:\n{self.tail(3_000)}"
 

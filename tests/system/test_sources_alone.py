@@ -1,4 +1,4 @@
-"""A topology of sources alone: its streams are kept in logs, for whoever subscribes to them (section 4.3)."""
+"""A topology of sources alone: its streams have logs for their subscribers (section 4.3)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ async def test_lookups_have_all_acked_records_through_splits(server: DevServer) 
     done, acked, lookups = asyncio.Event(), 0, 0
 
     async def look(states: StateReader[State]) -> None:
-        """What a look-up returns is at least what was ACKed before it, and never goes back."""
+        """A look-up returns at least what was ACKed before it, and never goes back."""
         nonlocal lookups
         seen = dict.fromkeys(WORDS, 0)
         while not done.is_set():

@@ -1,4 +1,4 @@
-"""Topologies come and go beside each other, and nobody notices (G8, G14 aside; section 7.1)."""
+"""Topologies come and go beside each other without effect on the others (G8, G14 aside; section 7.1)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Answer:
 
 
 class Alarms:
-    """Asks once for each of its alarms, at its time. ``rings`` is what it has seen: event and time."""
+    """Sets each of its alarms once, at its time. ``rings`` has the events and their times."""
 
     def __init__(self, *alarms: int, stuck: bool = False) -> None:
         self.alarms = list(alarms)

@@ -337,7 +337,7 @@ def test_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace() -> None:
 
 
 def test_after_an_endless_hook_the_others_begin_in_the_next_call() -> None:
-    """Each of a hundred keys might take a minute."""
+    """Otherwise each of a hundred keys might take a minute."""
     endless = Endless()
     harness = harness_of(endless, hook_timeout_seconds=0.05)
     with pytest.raises(HookTimeoutError):

@@ -1,4 +1,4 @@
-"""Late records: revised results while a window is kept, and what comes after that (section 4.5)."""
+"""Late records: revised results while a window is kept, and their way after that (section 4.5)."""
 
 from __future__ import annotations
 

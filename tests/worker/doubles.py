@@ -1,4 +1,4 @@
-"""What worker shell tests put around the real part: a core that plays back what it is given, a world that listens."""
+"""The surroundings of the real part in tests of a worker process: a core that plays back its script, and a listener."""
 
 from __future__ import annotations
 

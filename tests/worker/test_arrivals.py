@@ -89,7 +89,7 @@ def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
 @pytest.mark.guarantee("G13", section="4.1")
 def test_the_sender_that_was_silent_longest_is_forgotten() -> None:
     receiver = Receiver()
-    with patch("millwheel.worker.admission._MAX_SENDERS", 2):
+    with patch("millwheel.worker.ordered_senders._MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
         receiver.arrives(made("silent", 1, 0))
         receiver.arrives(made("busy", 2, 1))
@@ -112,7 +112,7 @@ def test_nothing_is_kept_of_a_sender_retired_while_it_waited() -> None:
 
 @pytest.mark.guarantee("G13", section="4.1")
 def test_bytes_waiting_for_lookups_are_bounded_over_all_senders() -> None:
-    """Each sender might have 64 deliveries of a megabyte wait, and there are thousands of senders."""
+    """Regression: each of thousands of senders could have 64 waiting deliveries of a megabyte."""
     receiver = Receiver(3 * SIZE)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
     assert receiver.arrives(made("a", 2, 1)) == []
@@ -127,7 +127,7 @@ def test_bytes_waiting_for_lookups_are_bounded_over_all_senders() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_small_deliveries_do_not_keep_a_large_one_out() -> None:
-    """Small ones of others overlapped, so there was never room for it, however often it came."""
+    """Regression: small deliveries of other senders overlapped, so there was never room for the large one."""
     receiver = Receiver(4 * SIZE)
     receiver.arrives(made("small", 1, 0), Admission.WAITS)
     assert receiver.arrives(made("large", 1, 0, records=4), Admission.WAITS) == []
@@ -175,7 +175,7 @@ def test_no_room_is_reserved_for_an_ended_sender() -> None:
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("end", [Admission.TAKEN, Admission.REFUSED])
 def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -> None:
-    """Behind a delivery that waited there was no room for the next one. When this came again, nothing waited."""
+    """The next delivery found no room behind a waiting one. When it came again, none waited any more."""
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("known", 1, 0, records=3), Admission.WAITS)
     assert receiver.arrives(made("known", 2, 1, records=4)) == [FULL]
@@ -246,7 +246,7 @@ def test_forgotten_senders_that_ended_keep_no_room() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_a_delivery_over_the_bound_waits_for_its_lookup_alone() -> None:
-    """Any look-up ends. To refuse it each time would be to refuse it for ever."""
+    """Any look-up ends. A refusal each time would be a refusal for ever."""
     receiver = Receiver(1)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
     assert receiver.arrives(made("a", 2, 1)) == [FULL]

@@ -12,7 +12,8 @@ from millwheel.model.backoff import Backoff
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import until
 from tests.worker.doubles import ScriptedCore, World
@@ -80,7 +81,10 @@ async def test_a_partly_refused_batchs_accepted_part_is_not_sent_again() -> None
 
 @pytest.mark.guarantee("G15", section="4.1")
 async def test_a_sender_learns_at_once_what_to_send_nothing_behind() -> None:
-    """And whether the receiver has all before it: so it is after a refusal for want of room, and after no other."""
+    """The answer also says whether the receiver has all earlier batches.
+
+    That holds after a refusal for lack of room, and no other.
+    """
     core, channel, _ = sender()
     channel.reply(5, FULL, (), "full")
     channel.reply(6, OUT_OF_ORDER, (), "begin again")

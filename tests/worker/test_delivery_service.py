@@ -19,7 +19,8 @@ from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
 from millwheel.worker.shell.delivery_service import DeliveryService
 from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.peers import PeerConnection
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
@@ -76,7 +77,7 @@ async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
 
 
 async def test_answers_in_parts_all_reach_the_sender() -> None:
-    """Some records are refused, some ACKed, the rest ACKed later: the refused alone are sent again."""
+    """Some records are refused, some ACKed at once, and some later. Only the refused ones are sent again."""
 
     def react(event: Any) -> Sequence[Any]:
         if type(event) is not Delivery:
@@ -99,7 +100,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
 
 
 async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None:
-    """Ten batches come before any is answered; then each is, and two of the answers are of parts."""
+    """Ten batches arrive before the first answer. Two of the answers are partial."""
     held: list[Delivery] = []
 
     def react(event: Any) -> Sequence[Any]:
@@ -169,8 +170,10 @@ async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None
 
 @pytest.mark.guarantee("G1")
 async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
-    """A worker that fell silent loses its intervals, and its connection is closed: batches on their way to it were
-    never sent to its successors."""
+    """A silent worker loses its intervals, and its connection is closed.
+
+    Regression: batches on the way to it were never sent to the next owners.
+    """
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)

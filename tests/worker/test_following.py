@@ -15,8 +15,9 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import GroupWatermarks
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.follower import follow
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
@@ -135,7 +136,10 @@ async def test_an_interval_receives_watermarks_of_its_senders_only() -> None:
 
 @pytest.mark.guarantee("G7", section="5.2")
 async def test_a_former_incarnations_injectors_do_not_affect_the_next() -> None:
-    """Cancelled and submitted again in one jump of the catalog: the same sender, and plus infinity was kept of it."""
+    """The catalog jumps over a cancellation and a new submission.
+
+    Regression: the end of the same sender's former life was kept.
+    """
     updates: asyncio.Queue[GroupWatermarks] = asyncio.Queue()
     core = ScriptedCore()
 

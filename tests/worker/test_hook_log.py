@@ -35,7 +35,7 @@ def failed(
 
 
 class Lines:
-    """What was logged, as texts."""
+    """The logged lines, as texts."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
@@ -76,7 +76,10 @@ def test_each_place_and_each_computation_has_its_own_traceback(lines: Lines) -> 
 
 
 def test_a_dead_letter_without_a_key_is_logged_without_remedy(lines: Lines) -> None:
-    """Work that failed so went to the dead letters for long. That a key is blocked now was one more of these."""
+    """Earlier such failures became dead letters.
+
+    Regression: a blocked key counted as one more of them, without a line of its own.
+    """
     log = HookLog(Clock())
     for unkeyed in (False, True, True):
         log.failed(PLACE, failed(1, permanent=True, unkeyed=unkeyed))

@@ -1,4 +1,4 @@
-"""A host performs what its core says, settles what is uncertain, and leaves nobody without an answer."""
+"""A host performs its core's effects, settles uncertain calls, and answers every delivery."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
-from millwheel.worker.shell import host as host_module
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell import events as events_module
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import Answers, ScriptedCore, World, delivery
@@ -70,7 +71,7 @@ class Rig:
         await self.store.fence(JOURNAL, 1)
 
     async def perform(self, *instructions: Any) -> None:
-        """Have the core ask for these, and wait for what comes of them."""
+        """Have the core return these effects, and wait for their results."""
         self.core.react = lambda event: instructions if type(event) is Tick else ()
         self.host.post(Tick())
         before = len(self.core.events)
@@ -163,7 +164,7 @@ async def test_a_refusal_after_no_silence_is_never_ours() -> None:
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
 )
 async def test_a_write_is_reported_when_the_store_has_acknowledged_it(instruction: Any, done: type) -> None:
-    """A core deletes what a write takes the place of as soon as it hears of it."""
+    """At this report a core deletes what the write replaces."""
     rig = Rig()
     held = rig.store = HeldStore()
     rig.host = CoreHost(JOURNAL, rig.core, held, rig.world, rig.queue)
@@ -246,7 +247,7 @@ async def test_missing_id_segments_are_reported_to_the_core_only() -> None:
 async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker waited for it, and with it everything that follows the catalog or renews the lease."""
+    """Regression: the worker waited for the hook. So did following the catalog and renewing the lease."""
     monkeypatch.setattr("millwheel.worker.shell.host._CLOSE_SECONDS", 0.05)
     release = asyncio.Event()
 
@@ -283,7 +284,7 @@ async def test_acceptance_is_posted_and_refusal_ends_the_owner() -> None:
 
 @pytest.mark.guarantee("G13", section="6.2")
 async def test_earlier_owners_leftovers_are_deleted_at_a_takeover() -> None:
-    """Every takeover left a base that was not named in time, or one whose deletion was still due, until the end."""
+    """Regression: each takeover left unnamed parts of bases, and parts whose deletion was due."""
     rig = Rig()
     await rig.open()
     named, unnamed, mine, successors = (PartId("meta", number, 1) for number in range(4))
@@ -400,7 +401,7 @@ async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
 
 @pytest.mark.parametrize("where", ["handle", "copy", "append"])
 async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) -> None:
-    """A successor would meet the same, again and again."""
+    """Each next owner would find the same value."""
     error = CorruptValueError("part 'segment/1' of journal x", "checksum does not hold")
 
     class Damaged(FaultyStore):
@@ -458,9 +459,9 @@ async def test_an_alarm_rings_once_at_its_time() -> None:
 async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A machine that was suspended, or whose clock is put right: the loop's clock has not moved."""
+    """The machine was suspended, or its clock was set. The loop's clock has not advanced."""
     ahead = 0
-    monkeypatch.setattr(host_module, "_MAX_SLEEP_SECONDS", 0.02)
+    monkeypatch.setattr(events_module, "_MAX_SLEEP_SECONDS", 0.02)
     rig = Rig(clock=lambda: wall_now() + ahead)
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()
@@ -492,7 +493,7 @@ async def test_asynchronous_hooks_report_how_they_ended() -> None:
 
 
 async def test_a_hook_cancelled_before_it_begins_is_no_users_fault() -> None:
-    """Python warned of user code that "was never awaited"."""
+    """Regression: Python warned that the user's coroutine "was never awaited"."""
     rig = Rig()
     await rig.open()
     closing: list[asyncio.Task[None]] = []

@@ -151,7 +151,7 @@ def test_a_process_that_has_its_keys_waits_no_more() -> None:
 
 
 class Odd(Exception):
-    """An error of a user, with a cause that is none of ours."""
+    """A user's error with a cause outside our hierarchy."""
 
 
 def test_the_users_own_error_is_shown_for_any_cause() -> None:

@@ -20,7 +20,7 @@ NAME = IncarnationId("counter.7")
 
 
 class Counting(MemoryCoordinator):
-    """Counts what is read from it."""
+    """Counts its reads."""
 
     def __init__(self) -> None:
         super().__init__()

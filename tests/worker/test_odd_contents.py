@@ -1,4 +1,4 @@
-"""What is in a journal or a base, if it is none of ours: named, and by the one error that means so."""
+"""Foreign content in a journal or a base is named by the one error for it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ NO_TEXT = b"\x92\x01\x91\x94\xc4\x01k\xc2\xa2\xff\xfe"
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("blob", [b"", b"\xc1", NO_TEXT, b"\x91" * 5_000])
 def test_contents_that_are_none_of_ours_are_named(reader: Callable[[bytes], Any], blob: bytes) -> None:
-    """Text that is no UTF-8 raised another error: the interval was taken up again and again."""
+    """Regression: invalid UTF-8 raised another error, so the interval was opened again and again."""
     with pytest.raises(CorruptValueError, match="journal j, entry 1"):
         reader(blob)

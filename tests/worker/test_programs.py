@@ -1,4 +1,4 @@
-"""User code in a worker, and what is done without it."""
+"""User code in a worker, and the work that needs none of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ async def missing(digest: str) -> bytes:
 async def test_a_consumer_with_unloadable_code_fails_only_its_own_keys(
     tmp_path: Path,
 ) -> None:
-    """To make the extractor raised, for each change of the catalog: of all topologies nothing was opened any more."""
+    """Regression: creating the extractor raised an error at each change of the catalog.
+
+    No interval of any topology was opened.
+    """
     programs = Programs(tmp_path, missing, lambda: None)
     spec = specs.TopologySpec(name="other", code=CODE, computations=[specs.ComputationSpec(name="counter")])
     assert not await programs.load_all([spec])
@@ -65,7 +68,7 @@ UNTIL_ALLOWED = "import os, time\nwhile not os.path.exists({!r}):\n    time.slee
 
 @pytest.mark.guarantee("G8", section="7.1")
 async def test_a_slow_or_broken_package_delays_no_other(tmp_path: Path) -> None:
-    """One that is slow to come, one whose import never seems to end, one that fails, and one that is fine."""
+    """One package arrives slowly, one import hangs, one fails, and one is correct."""
     allowed = tmp_path / "allowed"
     packages = {
         spec.code.digest: (spec, data)
@@ -124,7 +127,7 @@ topology.add(Counting, name="c", inputs={"words": mw.key(lambda word: word)})
 
 
 async def test_an_intervals_program_is_made_once_a_package_and_dropped(tmp_path: Path) -> None:
-    """To make it took 2 ms for each interval that opened, and most of them run the same."""
+    """Regression: creating it took 2 ms for each interval, though most intervals have the same one."""
     spec, data = packaged(tmp_path / "once", "once", after=_COUNTING)
 
     async def fetch(digest: str) -> bytes:

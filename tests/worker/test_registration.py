@@ -225,7 +225,7 @@ async def test_a_worker_restarted_within_its_lease_registers_again() -> None:
 async def test_a_late_transaction_does_not_cost_the_next_registration(
     late: str,
 ) -> None:
-    """The lease of the later one was renewed for ever, and no interval was ever given to the worker again."""
+    """Regression: the lease of the later registration was renewed for ever, but the worker got no interval."""
 
     class Late(MemoryCoordinator):
         held: tuple[Sequence[Compare], Sequence[Put], Sequence[str]] | None = None

@@ -1,4 +1,4 @@
-"""A delivery is given up only when it is certain that nobody is to have it (4.1, 7.1; G1)."""
+"""A delivery is given up only when it certainly has no consumer any more (4.1, 7.1; G1)."""
 
 from __future__ import annotations
 

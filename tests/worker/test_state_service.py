@@ -1,4 +1,4 @@
-"""Look-ups of states: what is committed, and only from the interval's present owner (sections 4.4 and 6.2)."""
+"""Look-ups of states: committed ones only, from the interval's present owner only (sections 4.4 and 6.2)."""
 
 from __future__ import annotations
 

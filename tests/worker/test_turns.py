@@ -28,7 +28,7 @@ class Flow:
 
 @dataclass
 class Full:
-    """A receiver that is always full, and commits when the test says so."""
+    """A receiver that is always full, and commits on the test's request."""
 
     done: set[int] = field(default_factory=set)
     inside: dict[int, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Full:
     ),
 )
 def test_every_record_that_holds_the_watermark_gets_in(flows: list[list[int]], steps: list[tuple[str, int]]) -> None:
-    """Whatever came before: senders that died in their turn, and others that found more late records."""
+    """Before it, senders died in their turns, and others found more late records."""
     senders = [Flow(str(number), left) for number, left in enumerate(flows)]
     full = Full()
     for what, number in steps:

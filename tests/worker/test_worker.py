@@ -1,4 +1,4 @@
-"""A worker's intervals: let go of, refused or not to be built, each by itself (7.1, 6.2)."""
+"""A worker's intervals: each is dropped, refused or fails to be built by itself (7.1, 6.2)."""
 
 from __future__ import annotations
 
@@ -116,8 +116,10 @@ def knows(core: ScriptedCore, sequences: Iterable[str] = (), groups: Iterable[st
 
 @pytest.mark.guarantee("G8")
 async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path) -> None:
-    """A worker that wakes from a pause meets both at once, its lease's end and its deposition: the error ended the task
-    that registers it."""
+    """A worker that wakes meets the end of its lease and its deposition at once.
+
+    Regression: an error ended the task that registers it.
+    """
     one = worker(tmp_path)
     first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
 
@@ -142,7 +144,7 @@ async def test_an_interval_lost_while_others_close_is_closed_once(tmp_path: Path
 async def test_an_ended_lease_releases_all_at_once_though_a_hook_runs(
     tmp_path: Path,
 ) -> None:
-    """Each waited for the hooks of those before it, up to five seconds, and served meanwhile."""
+    """Regression: each interval waited up to five seconds for the hooks of those before it, and still served."""
     one = worker(tmp_path)
     first, _ = hosted(one, "c.1.j1", 4), hosted(one, "c.1.j2", 5)
     end = asyncio.Event()
@@ -207,6 +209,22 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
     assert not one.ownership.absent()
     assert caplog.text.count("it cannot be built") == 1
     one.follower.close()
+    await one.ownership.drop_all()
+
+
+async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten errors in succession only the worker's log said so, and the cluster was healthy."""
+    one = worker(tmp_path)
+    monkeypatch.setattr(one.ownership, "_renew", lambda: None)
+    for sequencer in range(11):
+        hosted(one, "c.1.j1", sequencer)
+        host = one.hosts.hosted["c.1.j1"].host
+        host.fault = "internal error: KeyError: 'x'"
+        one.ownership.lost(host, "KeyError: 'x'")
+        assert len(one.ownership.absent()) == (sequencer == 10), "an interval that is opened again soon is not absent"
+    ((place, absent),) = one.ownership.absent().items()
+    assert place == ("c.1.j1", 10)
+    assert absent.why == "KeyError: 'x'; too many errors in succession: it stays down until this worker restarts"
     await one.ownership.drop_all()
 
 
@@ -353,7 +371,10 @@ async def test_a_sender_that_joins_is_known_by_earlier_broadcasts(
 async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled and submitted again in one jump of the catalog: the new intervals began at the former end."""
+    """The catalog jumps over a cancellation and a new submission.
+
+    Regression: new intervals began at the end of the former life.
+    """
 
     class Ended(Quiet):
         async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
@@ -383,7 +404,10 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path) -> None:
-    """A stream's new life is in the same or an older revision. The host took its first records for known ones."""
+    """A stream's new life is in the same or an older revision.
+
+    Regression: the host took its first records for known ones.
+    """
     one = worker(tmp_path)
     hosted(one, "c.1.j1", 4)
     host = one.hosts.hosted["c.1.j1"].host

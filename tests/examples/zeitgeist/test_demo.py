@@ -1,4 +1,4 @@
-"""The demonstration's parts: what it checks, and what it shows. ``make demo`` runs the whole."""
+"""The parts of the demonstration: its checks and its output. ``make demo`` runs all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model calculators alone: what they learn, from what, and when (sections 2 and 4.6)."""
+"""The model calculators by themselves: which records they learn from, and when (sections 2 and 4.6)."""
 
 from __future__ import annotations
 

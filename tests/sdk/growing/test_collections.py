@@ -1,4 +1,4 @@
-"""Growing states as users write them: what they contain, what is stored, and what is refused (section 4.4)."""
+"""Growing states as users write them: their content, their storage, and what is refused (section 4.4)."""
 
 # ruff: noqa: SLF001, RUF012  # it looks at pages; defaults of states are copied
 
@@ -319,7 +319,7 @@ ALIASING = st.sampled_from(["append to now", "append to before", "pop", "clear",
 
 @given(st.lists(ALIASING, max_size=30))
 def test_no_two_fields_ever_share_their_pages(steps: list[str]) -> None:
-    """A commit is refused while a field has the collection of another. Else all is as in Python's lists."""
+    """A commit is refused while one field has the collection of another. Otherwise they behave like Python's lists."""
     codec, nodes = any_state_codec(Rotated, "computation 'r'"), dict[int, bytes]()
 
     def opened(encoded: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Connections in the loop, and nodes that do not do what they should."""
+"""Connections in the event loop, and nodes that misbehave."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_connection_the_driver_leaves_open_is_closed(
 async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
-    """The driver sets a deadline to the first page alone."""
+    """The driver itself applies the deadline to the first page alone."""
     store = await open_store(replace(settings, timeout_seconds=0.5))
     try:
         rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]

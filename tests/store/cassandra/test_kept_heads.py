@@ -1,4 +1,4 @@
-"""What a process remembers of journals is bounded: nobody tells it which it has let go of (G13)."""
+"""A process keeps a bounded number of journal heads: it does not learn which journals it has lost (G13)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millwheel.store.contract import JournalHead
 
 @pytest.mark.guarantee("G13")
 def test_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All journals that ever were owned here were, with their part lists."""
+    """Regression: the heads of all journals that were ever owned here stayed, with their part lists."""
     monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
     kept = Journals(cast("Any", None), {})
     for number in range(10):

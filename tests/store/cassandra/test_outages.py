@@ -1,4 +1,4 @@
-"""Cassandra goes away and comes back: nothing is lost, nothing takes effect twice, and the store goes on by itself."""
+"""After an outage of Cassandra nothing is lost or applied twice, and the store continues by itself."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def append_for_certain(
 
 @pytest.fixture(autouse=True)
 def mended() -> Iterator[None]:
-    """All that a test does to the node is made good after it: the node is shared by all tests."""
+    """The node works again after the block, because all tests share it."""
     (node,) = cassandra().nodes
     try:
         yield

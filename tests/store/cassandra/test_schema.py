@@ -1,4 +1,4 @@
-"""The keyspace: made once by whoever comes first, left alone where it is foreign or newer, usable with few rights."""
+"""The keyspace: the first process creates it, a foreign or newer one stays untouched, and few rights suffice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def test_one_that_loses_the_race_for_a_keyspace_uses_the_others(
 
 
 def test_a_node_that_lags_behind_another_is_asked_again() -> None:
-    """One of three that had just started refused a table that was there: the store was not opened, for a setting."""
+    """Regression: one of three new nodes refused an existing table.
+
+    The store reported a wrong setting, and did not open.
+    """
     answers = iter([InvalidRequest('message="table schema_version does not exist"')] * 2)
 
     def work() -> str:
@@ -87,7 +90,7 @@ def test_a_nodes_refusal_for_another_reason_is_reported_at_once() -> None:
 def test_what_a_node_does_not_know_yet_differs_from_a_refusal(
     settings: CassandraSettings, driver: Any, name: str, asked: str
 ) -> None:
-    """Of a table in a keyspace that it does not know a node says it in other words than of all else."""
+    """For a table in an unknown keyspace, the node's error has other words than for anything else unknown."""
     prepare_keyspace(settings, driver.cluster, driver)
     with pytest.raises(InvalidRequest) as refused:
         driver.execute(asked.format(name))
@@ -97,8 +100,10 @@ def test_what_a_node_does_not_know_yet_differs_from_a_refusal(
 def test_tables_of_ours_without_their_version_are_waited_for(
     settings: CassandraSettings, driver: Any, name: str
 ) -> None:
-    """Several nodes make tables, and another hears of them in any order: it must not take them for foreign ones, nor
-    begin a keyspace again that may have been made with another number of buckets."""
+    """Several nodes create tables, and another node learns of them in any order.
+
+    It must not take them for foreign ones. It must not create the keyspace again, with another number of buckets.
+    """
     fresh = replace(settings, keyspace=name)
     prepare_keyspace(fresh, driver.cluster, driver)
     driver.execute(f"DROP TABLE {name}.schema_version")

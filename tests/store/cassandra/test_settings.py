@@ -1,4 +1,4 @@
-"""What is set wrongly is named, with what to do about it."""
+"""An error names a wrong setting, and its remedy."""
 
 from __future__ import annotations
 

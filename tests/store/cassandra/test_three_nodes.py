@@ -1,4 +1,4 @@
-"""Three nodes, three replicas: any one of them may go at any moment, and an owner notices no more than a pause."""
+"""Three nodes, three replicas: an owner notices only a pause if any one node fails at any moment."""
 
 from __future__ import annotations
 

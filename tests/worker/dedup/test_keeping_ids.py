@@ -109,7 +109,7 @@ def test_a_sequence_with_records_on_their_way_is_not_forgotten() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_what_is_known_of_sequencers_never_falls() -> None:
-    """A broadcast that names an older owner, or process, comes late."""
+    """A broadcast that names an older owner or process may come late."""
     dedup = Dedup(ALL_KEYS, "r1")
     for sequencer in (5, 3):
         dedup.learn("up.1", [(ALL_KEYS, sequencer), ("injector/in/p", sequencer)])

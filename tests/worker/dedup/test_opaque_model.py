@@ -57,7 +57,10 @@ class Upstream:
 
 
 class Owner:
-    """A process that runs inputs: their productions go out at once, and it commits what has been ACKed wholly."""
+    """A process that runs inputs.
+
+    It sends their productions at once, and commits inputs whose productions are all ACKed.
+    """
 
     def __init__(self, number: int, reported: int) -> None:
         self.number = number
@@ -70,7 +73,7 @@ class Owner:
         self.running.setdefault(item.number, (item, dict.fromkeys(item.productions())))
 
     def report(self, input_watermark: int) -> int:
-        """The output watermark: not past what is received and not committed, and never back."""
+        """The output watermark. It passes no received, uncommitted record, and never goes back."""
         received = [item.timestamp for item, _ in self.running.values()]
         self.reported = max(self.reported, min([input_watermark, *received]))
         return self.reported
@@ -115,7 +118,7 @@ class OpaqueModel(ReceiverRules):
 
     @rule(by=st.integers(0, 20), deaf=st.booleans(), reported=subset)
     def work_flows(self, by: int, deaf: bool, reported: int) -> None:
-        """What usually happens: sent, taken, committed, ACKed; the watermark follows, and some receivers hear of it."""
+        """The usual steps: send, receive, commit, ACK. The watermark follows, and some receivers get it."""
         for copy in self.current.copies(self.current.outbox(), self.receivers):
             self.send(copy, True)
         self.everything_commits(deaf)

@@ -42,7 +42,7 @@ def key_of(position: int) -> bytes:
 
 
 class World:
-    """What is committed, and what is on its way at a receiver."""
+    """The committed positions, and those in processing at a receiver."""
 
     def __init__(self) -> None:
         self.committed: set[int] = set()

@@ -1,4 +1,4 @@
-"""Positions against a naive model: senders and receivers crash, split and merge; zombies deliver what they have."""
+"""Positions against a naive model: senders and receivers crash, split and merge, and zombies deliver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Production:
 
 @dataclass(eq=False)
 class Sequence:
-    """A journal, as the store has it: what was produced, and which ACKs were written down."""
+    """A journal in the store: the productions, and the recorded ACKs."""
 
     name: str
     productions: dict[int, Production] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Sequence:
 
 
 class Owner:
-    """A process that owns producing keys, or believes so. ``outbox``: what it holds un-ACKed, by sequence."""
+    """A process that owns producing keys, or believes so. ``outbox``: its un-ACKed productions, by sequence."""
 
     def __init__(self, number: int, keys: KeyInterval, own: Sequence, inherited: list[Sequence]) -> None:
         self.number = number
@@ -148,7 +148,7 @@ class StrongSenders:
         self.owners.sort(key=lambda owner: owner.keys.start)
 
     def retire(self) -> list[str]:
-        """Sealed sequences that nobody holds a production of are retired; returns all that are."""
+        """Retire sealed sequences without a production in any outbox. Returns all retired ones."""
         for sequence in self.sequences:
             if sequence.sealed and sequence.acked.issuperset(sequence.productions):
                 self.retired.add(sequence.name)
@@ -186,7 +186,7 @@ class PositionsModel(ReceiverRules):
 
     @rule(bits=subset, holes=st.booleans(), deaf=st.booleans())
     def work_flows(self, bits: int, holes: bool, deaf: bool) -> None:
-        """What usually happens: owners send what they hold to every receiver, and it is committed and ACKed."""
+        """The usual steps: owners send their outboxes to every receiver, which commits and ACKs."""
         for owner in self.senders.owners:
             for receiver in self.receivers.all:
                 self._send(owner, receiver.interval.start, bits, holes, True)

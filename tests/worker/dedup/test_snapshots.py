@@ -38,7 +38,7 @@ def test_a_snapshot_of_several_parts_has_every_id() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_segment_that_is_on_its_way_to_the_store_is_inherited() -> None:
-    """Until both of its parts are stored nothing can be looked up in them, so a child takes the ids themselves."""
+    """No look-up is possible until both parts of the segment are stored. So a child inherits the ids themselves."""
     dedup = Dedup(ALL_KEYS, "r1", segment_ids=4)
     commit(dedup, ids_from(0, 4))
     (sealed,) = dedup.seal()

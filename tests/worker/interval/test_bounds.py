@@ -1,4 +1,4 @@
-"""Regressions: what is bounded, in memory and in the journal (G13)."""
+"""Regressions: bounds of memory and of the journal (G13)."""
 
 from __future__ import annotations
 

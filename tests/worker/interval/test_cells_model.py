@@ -1,4 +1,4 @@
-"""The cache of states against a naive model: what it forgets, the rows know, or there is nothing to know (8.3)."""
+"""The cache of states against a naive model: a state that leaves the cache is in a row, or is empty (8.3)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cells(RuleBasedStateMachine):
 
     @rule(blob=BLOBS)
     def seal(self, blob: bytes) -> None:
-        """The batch changes what it uses, and is sealed."""
+        """The batch changes the cells that it uses, and is sealed."""
         self.commit += 1
         self.cache.changed([(key, blob) for key, cell in self.busy.items() if cell.encoded != blob], self.commit)
         self.truth.update(dict.fromkeys(self.busy, blob))

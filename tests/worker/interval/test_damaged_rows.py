@@ -26,7 +26,7 @@ WHY = "state of key 'k' of incarnation solo.1: checksum 00000001 where 00000002 
 
 
 class Count(mw.Computation[tuple[str, str], int]):
-    """Counts; "timer" sets a timer that is due at once, and that says so."""
+    """Counts. "timer" sets a timer that is due at once and produces."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state += 1
@@ -55,7 +55,7 @@ def read(solo: Solo, damaged: frozenset[bytes] = frozenset({b"k"}), state: int =
 
 
 def delivered(solo: Solo) -> list[tuple[str, int]]:
-    """What was sent since the last call, ACKed by whoever got it."""
+    """The values sent since the last call. Their receivers ACK them."""
     sends = solo.take(SendDelivery)
     solo.waiting += sends
     found = solo.sent()

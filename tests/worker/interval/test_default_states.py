@@ -26,7 +26,7 @@ class Drawn(msgspec.Struct):
 
 
 class Keeps(mw.Computation[tuple[str, str], dict[str, int]]):
-    """Adds what it is given; "take" removes it, "look" reads the state alone, "del" and "none" leave none."""
+    """Adds each value. "take" removes it, "look" only reads the state, "del" and "none" leave none."""
 
     def process_record(self, ctx: mw.Context[dict[str, int]], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]

@@ -286,7 +286,7 @@ def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> 
 
 
 class Clock:
-    """Shows what it is set to."""
+    """Returns the time that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -17,7 +17,10 @@ from tests.worker.interval.solo import Solo
 
 
 class Windows(mw.Computation[tuple[str, str], list[str]]):
-    """Keeps what comes; "at N" sets a timer, "wall N" one by the clock. A timer produces all that its key has kept."""
+    """Keeps records. "at N" sets a timer, "wall N" a processing-time timer.
+
+    A timer produces everything that its key kept.
+    """
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         what, _, at = record.value[1].partition(" ")
@@ -34,7 +37,7 @@ class Windows(mw.Computation[tuple[str, str], list[str]]):
 
 
 def acked(solo: Solo) -> list[str]:
-    """ACK all that was sent; returns the values."""
+    """ACK everything that was sent. Returns the values."""
     sends = solo.take(SendDelivery)
     for send in sends:
         solo.handle(Acknowledged(send.delivery.token))
@@ -159,7 +162,7 @@ def test_a_failing_timer_lets_no_other_fire_into_a_full_outbox() -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.3")
 def test_acks_to_be_journaled_fire_no_timer_into_a_full_outbox() -> None:
-    """Of weak computations each ACK of a stored production holds the watermark until it is in the journal."""
+    """In weak computations, each ACK of a stored production holds the watermark until the journal has it."""
     solo = Solo(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
     solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
     solo.commit_all()
@@ -197,7 +200,7 @@ def ended(solo: Solo) -> None:
 def test_with_a_full_outbox_a_hook_checks_its_own_keys_timers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of a delivery's hooks that ended looked for those of all keys that were left: quadratic."""
+    """Regression: each hook of a delivery checked the timers of all remaining keys, which is quadratic."""
     looks = 0
     due_of_key = TimerTable.due_of_key
 

@@ -1,4 +1,4 @@
-"""One interval with states that grow: which pages hooks read, what they cost, and who has them (section 4.4)."""
+"""One interval with growing states: the pages that hooks read, their cost, and their owners (section 4.4)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_hooks_that_miss_pages_run_a_few_times_each() -> None:
 @pytest.mark.guarantee("G13", section="8.3")
 @pytest.mark.guarantee("G8")
 def test_keys_that_read_pages_share_a_budget() -> None:
-    """All keys of a batch scan more than fits. Each runs when its pages fit, and each does run."""
+    """All keys of a batch together read more pages than fit. Each key runs when its pages fit."""
     limit = 600_000
     rows = Rows(Solo(Appender(), settings=IntervalSettings(cache_bytes=limit)))
     keys = [f"k{number}" for number in range(30)]
@@ -532,7 +532,7 @@ def test_a_batch_of_changed_pages_has_a_limit() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_a_key_that_would_be_a_page_is_refused() -> None:
-    """Of any computation: its row would be taken for a page of another key, so its work would wait for ever."""
+    """In any computation, such a key's row would count as a page of another key. Its work would wait for ever."""
 
     class Plain(mw.Computation[tuple[str, str], int]):
         def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
@@ -549,7 +549,7 @@ def test_a_key_that_would_be_a_page_is_refused() -> None:
 
 
 def test_an_undone_hook_leaves_no_bytes_in_its_commit() -> None:
-    """Neither its productions, nor its changed pages."""
+    """Neither its productions nor its changed pages count."""
 
     class Failing(Appender):
         def process_record(self, ctx: mw.Context[Lists], record: mw.Record[tuple[str, str]]) -> None:
@@ -567,7 +567,7 @@ def test_an_undone_hook_leaves_no_bytes_in_its_commit() -> None:
 
 
 def test_a_weak_batch_of_pages_alone_joins_no_commit() -> None:
-    """A commit is queued behind another so that its productions are sent. Bytes of pages are none."""
+    """A weak commit is queued only so that its productions are sent. Bytes of pages are not sent."""
     solo = Solo(Appender(), strong=False)
     solo.deliver(("k", "x" * 900, 1))
     solo.deliver(("k", "x" * 900, 2), ("k", "y" * 900, 3))

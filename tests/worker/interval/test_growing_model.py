@@ -66,7 +66,7 @@ class Model:
 
 
 class Keeper(mw.Computation[Order, Kept]):
-    """Does as an order says, and produces something of what it sees."""
+    """Does what an order says, and produces some of what it sees."""
 
     def __init__(self) -> None:
         self.failed: set[int] = set()
@@ -196,7 +196,7 @@ class Expected:
 
 
 def content(state: Any) -> Any:
-    """All that is in a state, in an order that does not depend on how it is stored."""
+    """The content of a state, in an order that does not depend on its storage."""
     return (
         list(state.numbers),
         sorted(state.names.items()),
@@ -274,7 +274,7 @@ class History:
         return collects or bool(state.intake.records or state.cells.dirty_count)
 
     def rest(self) -> None:
-        """All that waits is done. The store has each page once, and no other pages."""
+        """Finish all waiting work. The store has each page once, and no other pages."""
         self.driver.chance = None
         self.harness.advance_clock(seconds(1))
         while any(self.works(core.state) for core in self.driver.cores.values()):

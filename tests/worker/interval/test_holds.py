@@ -59,7 +59,10 @@ def test_a_moved_or_cancelled_timer_holds_until_it_is_journaled(change: Do) -> N
 
 @pytest.mark.guarantee("G7", section="4.6")
 def test_a_timer_set_late_produces_no_earlier_than_its_setter() -> None:
-    """A hook that is on time set a timer in the past; its firing produced behind what consumers had seen."""
+    """Regression: a hook on time set a timer in the past.
+
+    The timer produced behind a watermark that consumers had seen.
+    """
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}
     solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
     solo.watermark(90)

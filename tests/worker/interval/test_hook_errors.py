@@ -1,4 +1,4 @@
-"""Regressions: all that a hook raises is its own failure (4.1), and an interval that stands still is still."""
+"""Regressions: an error of a hook fails only this hook (4.1), and a stopped interval does nothing."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Wordless(mw.Computation[tuple[str, str], int]):
 @pytest.mark.parametrize("what", ["nothing", "surrogate"])
 @pytest.mark.parametrize("policy", [mw.retry(), mw.dead_letter(after=1), mw.stop(after=1)])
 def test_an_error_without_text_is_a_failure_like_any_other(what: str, policy: Any) -> None:
-    """The interval was given up at it, and so was each successor; or the work never reached the dead letters."""
+    """Regression: such an error ended the interval and its next owners. Or the work never became a dead letter."""
     solo = Solo(Wordless(), on_failure=policy)
     solo.deliver(("k", what, 1), ("j", "fine", 2))
     solo.commit_all()

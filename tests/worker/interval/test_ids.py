@@ -43,7 +43,7 @@ OWN = Sender("injector/in/p", 1, None, INJECTOR)
 
 
 class Seen(mw.Computation[tuple[str, str], list[str]]):
-    """Remembers what it saw, and says it; "bad" fails."""
+    """Keeps each record and produces it. "bad" fails."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]
@@ -67,7 +67,7 @@ def deliver(solo: Solo, ids: DeliveryIds, whats: Iterable[str], stamp: int, send
 
 
 def tidy(solo: Solo) -> None:
-    """Perform what goes to the store, but reads; commits included."""
+    """Perform all effects for the store except reads, also commits."""
     while True:
         busy = solo.commit_all()
         for flush in solo.take(FlushStates):
@@ -170,7 +170,7 @@ def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
-    """While the coordinator is away senders reconnect, and repeat: each copy was kept."""
+    """Senders reconnect and repeat while the coordinator is away. Regression: each copy was kept."""
     solo = Solo(Seen())
     sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1")
     for _ in range(100):
@@ -183,7 +183,7 @@ def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
-    """A store that is away keeps an interval opening, and watermarks come every few milliseconds."""
+    """If the store is away, an interval stays opening, and watermarks come every few milliseconds."""
     alive: list[int] = []
 
     def early() -> Iterator[GroupWatermarks]:
@@ -250,8 +250,10 @@ def test_a_later_declared_slack_counts_from_then_on() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.3")
 def test_the_same_id_in_two_batches_makes_two_weak_productions() -> None:
-    """Ids of a batch are unique within it. The production of the later record had the id of the earlier one's, and its
-    receiver took it for a duplicate: lost."""
+    """Ids are unique within a batch only.
+
+    Regression: the later record's production had the id of the earlier one's. Its receiver dropped it as a duplicate.
+    """
     made = []
     for batch in (1, 2):
         for _ in range(2):

@@ -16,7 +16,7 @@ from tests.worker.interval.solo import Solo
 
 
 class Log(mw.Computation[tuple[str, str], list[str]]):
-    """Logs what it processes; "bad" fails while ``broken``, "large" leaves a state beyond the limit."""
+    """Produces each record. "bad" fails while ``broken``, and "large" leaves a state beyond the limit."""
 
     def __init__(self) -> None:
         self.broken = True
@@ -39,7 +39,7 @@ class Log(mw.Computation[tuple[str, str], list[str]]):
 
 @pytest.mark.guarantee("G5", section="4.1")
 def test_records_behind_a_failed_one_wait_also_during_its_retry() -> None:
-    """A retry that succeeded put its context into the batch; a newer record found it there, and overtook."""
+    """Regression: a successful retry added its context to the batch. A newer record found it there and ran first."""
     log = Log()
     solo = Solo(log, on_failure=mw.retry(initial=seconds(1)))
     solo.deliver(("k", "bad", 1))
@@ -54,7 +54,10 @@ def test_records_behind_a_failed_one_wait_also_during_its_retry() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_a_batch_of_cache_misses_does_not_stop_the_interval() -> None:
-    """Records set aside counted as the batch's, which was full without holding anything: it never committed."""
+    """Regression: records that waited for rows counted in the batch.
+
+    It was full without any work, and never committed.
+    """
     settings = IntervalSettings(batch_records=4)
     solo = Solo(Log(), settings=settings)
     solo.state.cells.evicted = True
@@ -69,7 +72,7 @@ def test_a_batch_of_cache_misses_does_not_stop_the_interval() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_deposed_owners_hooks_never_see_its_successors_rows() -> None:
-    """A timer fired a second time, beside the state that its first firing had left."""
+    """Regression: a timer fired a second time, on the state that its first firing had left."""
     solo = Solo(Log())
     solo.deliver(("j", "x", 1))
     solo.commit_all()
@@ -95,7 +98,10 @@ def test_a_failing_hook_with_large_output_stops_no_other_key() -> None:
 
 
 def test_a_too_large_state_fails_by_name_and_counts_attempts() -> None:
-    """The hook itself succeeds, which forgot its earlier failures: a dead letter was never written."""
+    """Regression: the hook itself succeeded, which reset the count of failures.
+
+    So the dead letter was never written.
+    """
     solo = Solo(Log(), on_failure=mw.dead_letter(after=3, initial=seconds(1)))
     solo.deliver(("k", "huge", 1), ("j", "fine", 2))
     for _ in range(3):
@@ -112,7 +118,10 @@ def test_a_too_large_state_fails_by_name_and_counts_attempts() -> None:
 
 @pytest.mark.guarantee("G14", section="4.5")
 def test_a_late_record_of_a_waiting_key_is_dropped_as_usual() -> None:
-    """Run alone after a failure of its key, it reached user code under any policy; it was counted each time."""
+    """Regression: after a failure of its key the record ran alone.
+
+    It reached user code under any policy, and was counted each time.
+    """
     log = Log()
     solo = Solo(log, late=mw.Late.DROP, on_failure=mw.retry(initial=seconds(1)))
     solo.watermark(100)
@@ -192,7 +201,7 @@ def run_hooks(solo: Solo) -> int:
 
 @pytest.mark.guarantee("G13")
 def test_asynchronous_hooks_run_at_once_only_up_to_the_setting() -> None:
-    """The bound was stated and never looked at: a delivery of 8,000 keys started 8,000 hooks."""
+    """Regression: the bound was not applied, so a delivery of 8,000 keys started 8,000 hooks."""
     solo = Solo(Waiting(), settings=IntervalSettings(async_hooks=3))
     solo.deliver(*[(f"k{n}", str(n), n) for n in range(10)])
     most = 0
@@ -205,7 +214,10 @@ def test_asynchronous_hooks_run_at_once_only_up_to_the_setting() -> None:
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_due_timers_of_a_busy_key_do_not_wait_behind_its_records() -> None:
-    """A key with asynchronous hooks took its timers up only when no record of it waited, which may be never."""
+    """Regression: a key with asynchronous hooks fired its timers only when none of its records waited.
+
+    That may never happen.
+    """
     waiting = Waiting()
     solo = Solo(waiting)
     solo.deliver(("k", "0", 0))
@@ -223,7 +235,7 @@ def test_due_timers_of_a_busy_key_do_not_wait_behind_its_records() -> None:
 
 
 def test_alarms_that_wait_for_something_else_do_not_ring_again() -> None:
-    """A processing-time timer that was due and had to wait for its key, and rows behind a commit, spun the worker."""
+    """Regression: the worker looped without a pause. A due timer waited for its key, or rows waited for a commit."""
 
     class Rings(mw.Computation[tuple[str, str], list[str]]):
         def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:

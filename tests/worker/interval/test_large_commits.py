@@ -56,7 +56,7 @@ class Backlog(mw.Computation[tuple[str, str], list[str]]):
 
 
 def successor(solo: Solo, **options: Any) -> Solo:
-    """A new owner of what is stored."""
+    """A new owner of the stored journal."""
     return Solo(Backlog(), entries=solo.entries, parts=solo.parts, **options)
 
 
@@ -208,7 +208,7 @@ def test_stragglers_beyond_one_entry_are_stored_in_the_commit() -> None:
 
 
 def test_keys_that_change_together_are_one_commit_of_any_size() -> None:
-    """No hook runs again for want of room."""
+    """No hook runs again because of a lack of room."""
     solo = Solo(Backlog(), settings=SMALL)
     solo.deliver(*((key, "9 50", 1) for key in "abcdefgh"))
     assert solo.commit_all() == 1
@@ -249,7 +249,7 @@ def test_a_chain_of_timers_produces_a_backlog_in_slices() -> None:
 def test_productions_of_any_size_arrive_once_and_in_order(
     sizes: list[list[int]], most: int, strong: bool, after: int
 ) -> None:
-    """An owner is replaced after any step; its successor, and the one after that, send the rest."""
+    """The owner is replaced after any step. The next owners send the rest."""
     solo = _Sized.solo(most, strong)
     made: list[str] = []
     seen: dict[Any, str] = {}

@@ -68,13 +68,13 @@ def opaque(solo: Solo, numbers: range) -> Delivery:
 
 @dataclass
 class Disk:
-    """What was written: base parts, and state rows by key."""
+    """The written data: base parts, and state rows by key."""
 
     parts: dict[PartId, bytes] = field(default_factory=dict)
     rows: dict[bytes, StateRow] = field(default_factory=dict)
 
     def serve(self, solo: Solo) -> None:
-        """Perform what was asked of the store; appends are acknowledged."""
+        """Perform the effects for the store. Appends are acknowledged."""
         kinds = AppendEntry | WriteParts | FlushStates | ReadStates
         while any(isinstance(one, kinds) for one in solo.waiting):
             for write in solo.take(WriteParts):

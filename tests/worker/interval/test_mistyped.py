@@ -20,7 +20,7 @@ class Out(msgspec.Struct):
 
 
 class Careless(mw.Computation[str, dict[int, int]]):
-    """For "state" and "out" it makes what is of another type; else it counts."""
+    """Counts. For "state" and "out" it returns a value of another type."""
 
     def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[str]) -> None:
         ctx.state[len(ctx.state)] = 1
@@ -79,7 +79,7 @@ def test_the_harness_refuses_a_record_of_a_wrong_type_when_sent() -> None:
 
 
 class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
-    """Puts what it is given into its state."""
+    """Assigns each value to its state."""
 
     def process_record(self, ctx: mw.Context[dict[int, int]], record: mw.Record[tuple[str, str]]) -> None:
         what: Any = record.value[1]
@@ -103,7 +103,7 @@ def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
 
 
 class Assigning:
-    """Assigns None for "none", else what it was given."""
+    """Assigns None for "none", otherwise the value."""
 
     def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]

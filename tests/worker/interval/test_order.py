@@ -53,7 +53,7 @@ def test_due_timers_of_blocked_keys_are_not_overtaken() -> None:
 
 @pytest.mark.guarantee("G5", section="4.6")
 def test_a_key_whose_timers_wait_for_a_commit_keeps_its_records() -> None:
-    """The earlier of two due timers was set by this batch: it takes effect when that is sealed, and fires first."""
+    """This batch set the earlier of two due timers. It takes effect when the batch is sealed, and fires first."""
     solo = Solo(Ordered())
     solo.deliver(("key", "18", 1))
     solo.commit_all()

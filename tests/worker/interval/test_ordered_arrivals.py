@@ -32,7 +32,7 @@ OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
 
 class Keeps(mw.Computation[tuple[str, str], list[str]]):
-    """Keeps what it gets, and passes it on."""
+    """Keeps each record, and forwards it."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state.append(record.value[1])
@@ -89,7 +89,10 @@ def test_what_is_not_looked_up_waits_behind_what_is() -> None:
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_behind_a_delivery_that_is_refused_nothing_is_taken() -> None:
-    """What holds the watermark was, although there was no room: it overtook what its key had produced before."""
+    """Regression: a record that holds the watermark was accepted without room.
+
+    It overtook earlier productions of its key.
+    """
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.watermark(1)
     solo.handle(made(1, ("key", "a", 500)))
@@ -104,7 +107,10 @@ def test_behind_a_delivery_that_is_refused_nothing_is_taken() -> None:
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_feedback_is_taken_with_what_stands_before_it() -> None:
-    """What closes a cycle is always taken: it would else wait for itself. So is what its sender sent before it."""
+    """A record that closes a cycle is always accepted: it would wait for itself.
+
+    So are its sender's earlier records.
+    """
     solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
     solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
     solo.handle(made(1, ("key", "a", 500)))
@@ -120,7 +126,7 @@ def test_feedback_is_taken_with_what_stands_before_it() -> None:
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_a_record_that_holds_follows_its_keys_earlier_ones() -> None:
-    """While the outbox is full only that is run, and what its sender's keys have produced for the same keys before."""
+    """With a full outbox only such a record runs, after earlier productions of the sender's keys for the same keys."""
     solo = Solo(Keeps(), settings=IntervalSettings(outbox_records=1))
     solo.deliver(("other", "fills the outbox", 1))
     solo.commit_all()
@@ -157,7 +163,7 @@ def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_waiting_deliveries_are_bounded_in_bytes_for_all_senders() -> None:
-    """There was a bound of deliveries for each sequence, and there are as many sequences as journals."""
+    """Regression: only deliveries of one sequence were bounded, and each journal has a sequence."""
     solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
     for number in range(1, 6):
         one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
@@ -267,8 +273,11 @@ def test_holding_senders_enter_a_full_log_one_by_one() -> None:
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
-    """A former owner had committed the first of two records. The second waits for room in the outbox, and the sender
-    held the watermark for both. Consumers that were full waited for that, and took nothing out of the outbox."""
+    """A former owner had committed the first of two records.
+
+    The second waits for room in the outbox. Regression: the sender held the watermark for both. Full consumers waited
+    for that, and emptied no outbox.
+    """
     settings = IntervalSettings(outbox_records=1, batch_records=1)
     both = ("k", "first", 17), ("k", "second", 34)
     before = Solo(Keeps(), settings=settings)

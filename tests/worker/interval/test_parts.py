@@ -35,7 +35,7 @@ def test_parts_hold_all_rows_in_order_within_their_bounds(
 
 @pytest.mark.guarantee("G13")
 def test_rows_whose_size_is_known_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An outbox of 200 MiB was encoded in halves, seven times over, while the worker's lease ran out."""
+    """Regression: an outbox of 200 MiB was halved and encoded seven times. The worker's lease ended meanwhile."""
     encoded: list[int] = []
 
     def counting(value: Any) -> bytes:

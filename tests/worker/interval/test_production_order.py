@@ -368,7 +368,7 @@ def test_a_deposed_sender_is_refused() -> None:
 
 @pytest.mark.guarantee("G13", section="7.1")
 def test_nothing_is_kept_of_consumers_that_came_and_went() -> None:
-    """Each consumer that there ever was left a table of its flows, for as long as the interval was owned."""
+    """Regression: each former consumer left a table of flows while the interval was owned."""
     journals: dict[str, str] = {}
     outbox = Outbox(lambda consumer, key: journals.get(consumer, ""))
     for number in range(1, 50):

@@ -26,7 +26,7 @@ from tests.worker.interval.solo import Solo
 
 
 class Echo(mw.Computation[tuple[str, str], None]):
-    """Produces what it gets: "2 x" twice."""
+    """Produces each record; "2 x" twice."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]
@@ -201,7 +201,7 @@ def test_a_stuck_key_does_not_make_receivers_keep_all_later_ids() -> None:
 
 
 def test_a_batch_fits_a_message_also_after_a_takeover() -> None:
-    """All productions that a takeover found for one receiver made one batch, however many they were."""
+    """Regression: a takeover put all productions for one receiver into one batch, of any size."""
     outbox = Outbox(lambda consumer, key: "j")
     rows: list[Any] = [(n, b"k", "s", b"v" * 700_000, 1, (("c", b"k"),), b"") for n in range(9)]
     batches = outbox.add(rows)
@@ -232,8 +232,10 @@ def test_weak_productions_are_sent_first_and_acked_later() -> None:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later() -> None:
-    """An ACK that came while the append that stores the straggler was in flight was journaled nowhere: each takeover
-    sent the record again, long after its id had been collected."""
+    """Regression: an ACK during the append that stores the straggler was not journaled.
+
+    Each takeover sent the record again, long after its id had been collected.
+    """
     solo = weak()
     solo.deliver(("k", "x", 1))
     (send,) = solo.take(SendDelivery)
@@ -275,7 +277,7 @@ def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
 
 @pytest.mark.guarantee("G8", section="7.1")
 def test_a_successor_uses_its_own_clock_after_an_owner_far_ahead() -> None:
-    """The wall time acted upon was inherited: a timer of a second lasted for as long as the clock before was ahead."""
+    """Regression: the next owner inherited the wall time. A timer of a second waited until its clock had caught up."""
     for ahead, shown in [(9_000_000, 10_000_000), (3_600_000_000, 1_000_000)]:
         before = Solo(Echo())
         before.now += ahead

@@ -1,4 +1,4 @@
-"""The sample of an interval's keys: what halves the load, and what is too hot to split (7.1, 8.4)."""
+"""The sample of an interval's keys: where a split halves the load, and which key is too hot to split (7.1, 8.4)."""
 
 from __future__ import annotations
 

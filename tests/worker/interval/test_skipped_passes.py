@@ -1,4 +1,4 @@
-"""Watermarks and ACKs bring on all that waits for them or for the time, though they skip passes without work (G8)."""
+"""Watermarks and ACKs trigger all waiting work, though they skip passes without work (G8)."""
 
 from __future__ import annotations
 

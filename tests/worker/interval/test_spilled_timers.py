@@ -143,7 +143,7 @@ class SlowStore(CoreDriver):
                 self.reached["behind"] += core.state.timers.behind
 
     def clear(self) -> None:
-        """Lose all memory. A part of what is on its way to the store still gets there."""
+        """Lose all memory. Some writes that are in flight still reach the store."""
         if self.chance is not None and self._waiting:
             self.reached["cut short"] += 1
             for journal, effect in self._waiting[: self.chance.randrange(len(self._waiting) + 1)]:
@@ -189,7 +189,7 @@ class Timed:
         return self.driver.reached
 
     def log(self, key: str) -> Log:
-        """What was done for a key."""
+        """The finished work of a key."""
         return self.harness.state("mapper", key) or Log()
 
     def inject(self) -> None:
@@ -214,7 +214,7 @@ class Timed:
             self.harness.advance_clock(Duration(self.chance.randint(1, 60)))
 
     def rest(self) -> None:
-        """All that waits is done: a key's timers are shown wherever they stand."""
+        """Finish all waiting work. The timers of a key are shown wherever they are."""
         self.driver.chance = None
         self.harness.advance_clock(Duration(1))
         for journal, core in self.driver.cores.items():

@@ -46,7 +46,7 @@ def former(ids: DeliveryIds) -> Solo:
 @pytest.mark.parametrize("ids", IDS)
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_new_life_repeats_the_ids_of_the_former_one(ids: DeliveryIds, restarted: bool) -> None:
-    """The records of the new life were ACKed without an effect: their ids were those of the former life."""
+    """Regression: records of the new life had the ids of the former one. They were ACKed without an effect."""
     solo = former(ids)
     if restarted:
         # The journal is older than the new life.
@@ -68,7 +68,7 @@ def test_a_new_life_repeats_the_ids_of_the_former_one(ids: DeliveryIds, restarte
 @pytest.mark.parametrize("gap", [False, True])
 @pytest.mark.parametrize("end", [1_000, MAX_TIMESTAMP])
 def test_a_new_life_begins_behind_the_end_of_the_former(gap: bool, end: int) -> None:
-    """The former life's horizon refused the new life's records for ever: too old."""
+    """Regression: the id horizon of the former life refused the new life's records as too old, for ever."""
     solo = former(IDS[0])
     solo.handle(GroupWatermarks({INJECTOR: end}, {INJECTOR: [("injector/in/p", 2)]}))
     if gap:

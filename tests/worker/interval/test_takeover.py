@@ -1,4 +1,4 @@
-"""A takeover of many keys and timers: what it costs before the first record can be processed (6.2, 7.1)."""
+"""A takeover of many keys and timers: its cost before the first record can be processed (6.2, 7.1)."""
 
 from __future__ import annotations
 

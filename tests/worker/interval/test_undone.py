@@ -1,4 +1,4 @@
-"""What a hook that raises undoes goes on by itself: perhaps no other event comes (G8; 4.1)."""
+"""Work that a failing hook undoes runs again without another event (G8; 4.1)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.worker.interval.test_weak_line import Swelling
 
 
 class Echoing(mw.Computation[tuple[str, str], None]):
-    """Produces what it gets."""
+    """Produces each record."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         ctx.produce("out", record.value[1])
@@ -54,7 +54,7 @@ def with_consumers(solo: Solo, *names: str) -> None:
 
 @pytest.mark.guarantee("G13", section="6.1.3")
 def test_a_straggler_is_stored_once_for_any_number_of_consumers() -> None:
-    """An entry had each production once for each consumer: more bytes than a store takes in one write."""
+    """Regression: an entry had each production once for each consumer. It exceeded what a store takes in one write."""
     solo = Solo(Echoing(), strong=False, straggler_delay=1_000)
     with_consumers(solo, "a", "b", "c")
     solo.deliver(("ahead", "ahead", 1))

@@ -1,4 +1,4 @@
-"""Weak commits in line: what is produced does not wait for the ACKs of what was produced before it (6.1.3; G10)."""
+"""Queued weak commits: productions do not wait for the ACKs of earlier ones (6.1.3; G10)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.worker.interval.solo import Solo
 
 
 class Counting(mw.Computation[tuple[str, str], int]):
-    """Produces what it gets, and counts; "timer" sets a processing-time timer, too."""
+    """Produces each record, and counts. "timer" also sets a processing-time timer."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state += 1
@@ -69,7 +69,7 @@ class Swelling(mw.Computation[tuple[str, str], bytes]):
 
 
 class Passing(mw.Computation[tuple[str, str], None]):
-    """Produces what it gets, and keeps nothing."""
+    """Produces each record, and keeps nothing."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         ctx.produce("out", record.value[1])
@@ -129,7 +129,7 @@ def test_stragglers_are_stored_commit_by_commit_and_sent_again() -> None:
 
 @pytest.mark.guarantee("G12")
 def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
-    """Each way in which a later batch may change what an earlier one of the same commit had set, replayed."""
+    """A later batch of a commit changes a key of an earlier one in each possible way. The entry is replayed."""
     solo = Solo(Changing(), strong=False, straggler_delay=1_000)
     tokens = lined_up(solo, "ahead")
     steps = [("k", what) for what in ("set", "again", "cancel", "hold", "let-go", "set")]
@@ -238,7 +238,7 @@ def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
 
 
 def fired() -> Solo:
-    """Its timer has fired, and the commit of that is in flight."""
+    """A timer has fired, and its commit is in flight."""
     solo = weak()
     (token,) = lined_up(solo, "timer")
     solo.handle(Acknowledged(token))

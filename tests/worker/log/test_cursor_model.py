@@ -142,7 +142,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.life.number for one in self.gone))
     @rule(data=st.data())
     def the_gone_call_again(self, data: st.DataObject) -> None:
-        """A subscriber goes on where its broken call was: in the same life of its cursor, or not at all."""
+        """A subscriber continues where its broken call was, in the same life of its cursor, or not at all."""
         old = data.draw(st.sampled_from([one for one in self.gone if one.life.number]))
         one = Following(old.name, old.life, next=old.next)
         if self.current.get(old.name) is old.life:

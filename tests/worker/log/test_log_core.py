@@ -37,7 +37,7 @@ from millwheel.worker.messages import (
     Opened,
     Started,
 )
-from millwheel.worker.owner import OwnerPhase
+from millwheel.worker.stages import OwnerPhase
 from tests.worker.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered
 
 # Delivery.
@@ -217,7 +217,7 @@ def test_a_takeover_refuses_a_journal_with_a_hole() -> None:
 
 
 def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
-    """The entries that are there follow each other; only the head says that there were more."""
+    """The present entries have no gap. Only the head shows that there were more."""
     driver = LogDriver()
     fill(driver, 0, 3)
     opened = perform_at_store(driver.store, FenceJournal(JOURNAL, 2))
@@ -230,7 +230,7 @@ def test_a_takeover_refuses_a_journal_without_its_last_entries() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_what_a_full_log_refuses_is_fresh_when_sent_again() -> None:
-    """A sender without an order is let in with the records that hold the watermark, and with no other."""
+    """An unordered sender is admitted only with records that hold the watermark."""
     driver = LogDriver(SMALL)
     reader = driver.subscribe("c")
     driver.run()

@@ -39,7 +39,7 @@ CURSORS = ["x", "y"]
 
 @dataclass
 class Producer:
-    """A sender that keeps what is not ACKed, and never sends below its watermark, late records aside."""
+    """A sender that keeps un-ACKed records, and sends only late records below its watermark."""
 
     name: str
     computation: str
@@ -73,7 +73,7 @@ class Producer:
 
 @dataclass
 class Follower:
-    """One subscriber of a cursor: what it was sent, and where it must begin."""
+    """One subscriber of a cursor: the records that it got, and where it must begin."""
 
     cursor: str
     reader: Reader
@@ -146,7 +146,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def stray_copy(self, data: st.DataObject) -> None:
-        """A delivery comes once more as it was sent, however long ago."""
+        """A delivery comes once more, unchanged, at any later time."""
         self.driver.handle(data.draw(st.sampled_from(self.sent))[0])
 
     @rule(name=st.sampled_from(["injector/windows/p", "journal", "opaque", "batch"]), by=st.integers(1, 50))
@@ -277,7 +277,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def kept(self) -> None:
-        """Nothing goes that a cursor has not ACKed; memory is bounded; the store has no row that nobody knows."""
+        """Un-ACKed records of each cursor are kept, memory is bounded, and the store has no unknown row."""
         state = self.driver.core.state
         records = state.records
         for name, acked in state.cursors.durable.items():
@@ -294,7 +294,7 @@ class LogMachine(RuleBasedStateMachine):
         assert edges == [records.start] + [one.end for one in records.closed]
 
     def teardown(self) -> None:
-        """Senders and subscribers get what is due to them; then the list has everything, once."""
+        """Finish all deliveries and subscriptions. The list then has everything once."""
         self.listen()
         for _ in range(50):
             if not any(one.unacked for one in self.producers.values()):

@@ -78,7 +78,7 @@ def test_records_age_while_they_are_served_with_any_owners_clock() -> None:
 
 @pytest.mark.guarantee("G13", section="7.1")
 def test_the_age_is_journaled_while_records_wait_without_events() -> None:
-    """Else records of a log whose owners come and go would never grow old."""
+    """Otherwise records of a log with many short-lived owners would never grow old."""
     driver = LogDriver(SMALL, LogRetention(max_age=8_000_000))
     driver.pass_time(5_000_000)
     assert driver.appends == 0, "there is nothing that could grow old"
@@ -163,8 +163,10 @@ def parts(store: MemoryStore) -> int:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_segments_collected_before_a_base_names_them_are_removed() -> None:
-    """Only what an earlier base had named was deleted: where the watermark moves on quickly, every segment stayed, in
-    the store for ever and in memory till the next takeover."""
+    """Regression: only segments that an earlier base had named were deleted.
+
+    With a fast watermark all others stayed, in the store for ever and in memory until the next takeover.
+    """
     driver = LogDriver(IDS)
     driver.core.state.dedup.segment_ids = 4
     counts = []

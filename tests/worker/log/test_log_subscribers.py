@@ -1,4 +1,4 @@
-"""The stream log's core: subscribers and cursors, and what is kept for them (G13)."""
+"""The core of a stream log: subscribers, cursors, and the records kept for them (G13)."""
 
 from __future__ import annotations
 

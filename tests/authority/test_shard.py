@@ -1,4 +1,4 @@
-"""The authority's shell on a store: what is journaled before what is let out, and what a bad network may do (7.2)."""
+"""The authority's driver on a store: values are journaled before they are broadcast, also over a bad network (7.2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def said(watermark: int, sequencer: int = 1, keys: KeyInterval = ALL_KEYS) -> li
 
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark: int, name: str = GROUP) -> None:
-    """Listen until ``name`` stands at ``watermark``."""
+    """Watch until the watermark of ``name`` is ``watermark``."""
     async for news in updates:
         if name in news and news[name].watermark == watermark:
             return
@@ -41,31 +41,31 @@ async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], watermark:
 
 @pytest.mark.guarantee("G4", section="7.2")
 async def test_accept_report_and_watch_work_through_the_driver() -> None:
-    shell = await opened(MemoryStore())
-    updates = shell.broadcasts.watch([GROUP, "other.2"])
+    open_shard = await opened(MemoryStore())
+    updates = open_shard.broadcasts.watch([GROUP, "other.2"])
     first = await anext(updates)
     assert first == {GROUP: BroadcastUpdate(MIN_TIMESTAMP), "other.2": BroadcastUpdate(MIN_TIMESTAMP)}
-    assert await shell.accept(GROUP, ALL_KEYS, 1) == MIN_TIMESTAMP
+    assert await open_shard.accept(GROUP, ALL_KEYS, 1) == MIN_TIMESTAMP
     assert await anext(updates) == {GROUP: BroadcastUpdate(MIN_TIMESTAMP, ((ALL_KEYS, 1),))}
-    assert await shell.report(said(42)) == []
+    assert await open_shard.report(said(42)) == []
     assert await anext(updates) == {GROUP: BroadcastUpdate(42)}
     with pytest.raises(AcceptRefusedError):
-        await shell.accept(GROUP, cut(b"m")[0], 1)
-    (refusal,) = await shell.report(said(50, sequencer=9))
+        await open_shard.accept(GROUP, cut(b"m")[0], 1)
+    (refusal,) = await open_shard.report(said(50, sequencer=9))
     assert not refusal.superseded
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G7", section="7.2")
 async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     store = FaultyStore()
-    shell = await opened(store)
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([GROUP])
+    open_shard = await opened(store)
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    updates = open_shard.broadcasts.watch([GROUP])
     await anext(updates)
     store.gate.clear()
-    accepting = asyncio.create_task(shell.accept("other.2", ALL_KEYS, 2))
-    await shell.report(said(10))
+    accepting = asyncio.create_task(open_shard.accept("other.2", ALL_KEYS, 2))
+    await open_shard.report(said(10))
     coming = asyncio.ensure_future(anext(updates))
     await asyncio.sleep(0.05)
     assert store.in_flight == 1
@@ -74,98 +74,98 @@ async def test_nothing_is_let_out_before_it_is_journaled() -> None:
     store.gate.set()
     assert await coming == {GROUP: BroadcastUpdate(10)}
     assert await accepting == MIN_TIMESTAMP
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.paper(section="7.2")
 async def test_changes_during_an_append_share_the_next_one() -> None:
     store = FaultyStore()
-    shell = await opened(store)
-    await shell.accept(GROUP, ALL_KEYS, 1)
+    open_shard = await opened(store)
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
     before = len(store.appends)
     store.gate.clear()
-    updates = shell.broadcasts.watch([GROUP])
+    updates = open_shard.broadcasts.watch([GROUP])
     for watermark in range(1, 200):
-        await shell.report(said(watermark))
+        await open_shard.report(said(watermark))
         if watermark % 20 == 0:
             await asyncio.sleep(0.003)
     store.gate.set()
     await reaches(updates, 199)
     assert store.most_in_flight == 1
     assert len(store.appends) - before <= 3
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.paper(section="7.2")
 async def test_nearby_changes_share_an_append_a_lone_one_does_not_wait() -> None:
     store, pause = FaultyStore(), patience(0.3)
-    shell = await opened(store, settings=ShardSettings(coalesce=pause))
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([GROUP])
+    open_shard = await opened(store, settings=ShardSettings(coalesce=pause))
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    updates = open_shard.broadcasts.watch([GROUP])
     await asyncio.sleep(pause * 1.1)
     store.appends.clear()
     async with asyncio.timeout(pause * 0.9):
-        await shell.report(said(1))
+        await open_shard.report(said(1))
         await reaches(updates, 1)
     for watermark in range(2, 50):
-        await shell.report(said(watermark))
+        await open_shard.report(said(watermark))
     assert len(store.appends) == 1
     await reaches(updates, 49)
     assert len(store.appends) == 2
-    await shell.close()
+    await open_shard.close()
 
 
 async def after_a_slow_append(longest_rest: float) -> tuple[FaultyStore, AuthorityShard]:
     """A shard that has just waited 50 ms for its store, and rests for 1,000 times as long if it may."""
     store = FaultyStore()
-    shell = await opened(store, settings=ShardSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
+    open_shard = await opened(store, settings=ShardSettings(coalesce=0.0, rest=1_000.0, longest_rest=longest_rest))
     store.gate.clear()
     asyncio.get_running_loop().call_later(0.05, store.gate.set)
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    return store, shell
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    return store, open_shard
 
 
 @pytest.mark.paper(section="7.2")
 async def test_watermarks_leave_a_slow_store_idle_but_calls_do_not() -> None:
-    store, shell = await after_a_slow_append(longest_rest=50.0)
+    store, open_shard = await after_a_slow_append(longest_rest=50.0)
     # The shard rests for 50 s now.
     store.appends.clear()
-    await shell.report(said(10))
+    await open_shard.report(said(10))
     await asyncio.sleep(0.05)
     assert store.appends == []
-    updates = shell.broadcasts.watch([GROUP])
+    updates = open_shard.broadcasts.watch([GROUP])
     async with asyncio.timeout(patience(1)):
-        await shell.accept("other.2", ALL_KEYS, 2)
+        await open_shard.accept("other.2", ALL_KEYS, 2)
         await reaches(updates, 10)
     assert len(store.appends) == 1
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_watermarks_resume_soon_after_any_store_outage() -> None:
-    _, shell = await after_a_slow_append(longest_rest=0.05)
-    updates = shell.broadcasts.watch([GROUP])
+    _, open_shard = await after_a_slow_append(longest_rest=0.05)
+    updates = open_shard.broadcasts.watch([GROUP])
     async with asyncio.timeout(patience(1)):
-        await shell.report(said(10))
+        await open_shard.report(said(10))
         await reaches(updates, 10)
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_an_append_of_unknown_outcome_is_repeated_byte_for_byte() -> None:
     store = FaultyStore()
-    shell = await opened(store)
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([GROUP])
+    open_shard = await opened(store)
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    updates = open_shard.broadcasts.watch([GROUP])
     store.appends.clear()
     store.script = ["lost", "unsure"]
-    await shell.report(said(10))
+    await open_shard.report(said(10))
     await reaches(updates, 10)
     assert len(store.appends) == 3
     assert len(set(store.appends)) == 1
-    await shell.report(said(11))
+    await open_shard.report(said(11))
     await reaches(updates, 11)
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G3", section="7.2")
@@ -238,12 +238,12 @@ async def test_a_refusal_without_an_unknown_attempt_is_never_success() -> None:
 @pytest.mark.guarantee("G7", section="7.2")
 async def test_a_successor_starts_from_what_was_broadcast() -> None:
     store = MemoryStore()
-    shell = await opened(store)
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    updates = shell.broadcasts.watch([GROUP])
-    await shell.report(said(77))
+    open_shard = await opened(store)
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    updates = open_shard.broadcasts.watch([GROUP])
+    await open_shard.report(said(77))
     await reaches(updates, 77)
-    await shell.close()
+    await open_shard.close()
     registry = CollectorRegistry()
     successor = await opened(store, 2, registry=registry)
     first = await anext(successor.broadcasts.watch([GROUP]))
@@ -255,33 +255,33 @@ async def test_a_successor_starts_from_what_was_broadcast() -> None:
 @pytest.mark.guarantee("G8")
 async def test_changes_without_a_waiting_caller_are_journaled_in_time() -> None:
     store = MemoryStore()
-    shell = await opened(store, settings=ShardSettings(idle=0.03))
+    open_shard = await opened(store, settings=ShardSettings(idle=0.03))
     left, right = cut(b"m")
-    await shell.accept(GROUP, left, 1)
-    await shell.accept(GROUP, right, 2)
+    await open_shard.accept(GROUP, left, 1)
+    await open_shard.accept(GROUP, right, 2)
     before = (await store.read_head(JOURNAL)).commit
-    await shell.report(said(100, 1, left))
+    await open_shard.report(said(100, 1, left))
     assert (await store.read_head(JOURNAL)).commit == before
     await asyncio.sleep(0.1)
     assert (await store.read_head(JOURNAL)).commit == before + 1
-    await shell.close()
+    await open_shard.close()
 
 
 async def test_a_base_is_written_at_run_time_and_crash_remains_deleted() -> None:
     store = FaultyStore()
     settings = ShardSettings(coalesce=0.0, core=CoreSettings(snapshot_bytes=2_000))
-    shell = await opened(store, settings=settings)
-    await shell.accept(GROUP, ALL_KEYS, 1)
+    open_shard = await opened(store, settings=settings)
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
     store.parts = ["lost"]
-    updates = shell.broadcasts.watch([GROUP])
+    updates = open_shard.broadcasts.watch([GROUP])
     for watermark in range(1, 60):
-        await shell.report(said(watermark))
+        await open_shard.report(said(watermark))
         await reaches(updates, watermark)
     for _ in range(500):
         if (await store.read_head(JOURNAL)).parts:
             break
         await asyncio.sleep(0.01)
-    await shell.close()
+    await open_shard.close()
     orphan = PartId("left behind", 1, 7)
     await store.write_part(JOURNAL, orphan, b"")
     successor = await opened(store, 2)
@@ -316,18 +316,18 @@ async def test_an_owner_deposed_while_opening_spares_its_successor() -> None:
 
 @pytest.mark.guarantee("G13", section="7.2")
 async def test_a_slow_listener_gets_only_the_newest_value() -> None:
-    shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
-    await shell.accept(GROUP, ALL_KEYS, 1)
-    slow, fast = shell.broadcasts.watch([GROUP]), shell.broadcasts.watch([GROUP])
+    open_shard = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
+    await open_shard.accept(GROUP, ALL_KEYS, 1)
+    slow, fast = open_shard.broadcasts.watch([GROUP]), open_shard.broadcasts.watch([GROUP])
     await anext(slow)
     for watermark in range(1, 50):
-        await shell.report(said(watermark))
+        await open_shard.report(said(watermark))
         await reaches(fast, watermark)
     assert await anext(slow) == {GROUP: BroadcastUpdate(49)}
     await slow.aclose()
     await fast.aclose()
-    assert len(shell.broadcasts._listeners) == 0  # noqa: SLF001  # nothing is kept of a listener that went
-    await shell.close()
+    assert len(open_shard.broadcasts._listeners) == 0  # noqa: SLF001  # nothing is kept of a listener that went
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G13")
@@ -335,73 +335,73 @@ async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("millwheel.authority.broadcasts._MAX_WAITING_SEQUENCERS", 3)
-    shell = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
-    updates = shell.broadcasts.watch([GROUP])
+    open_shard = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
+    updates = open_shard.broadcasts.watch([GROUP])
     await anext(updates)
     pieces = cut(b"a", b"b", b"c", b"d", b"e")
     for sequencer, keys in enumerate(pieces, start=1):
-        await shell.accept(GROUP, keys, sequencer)
-    (listener,) = shell.broadcasts._listeners  # noqa: SLF001  # nothing is kept of a listener that went
+        await open_shard.accept(GROUP, keys, sequencer)
+    (listener,) = open_shard.broadcasts._listeners  # noqa: SLF001  # nothing is kept of a listener that went
     assert len(listener._sequencers) == 0  # noqa: SLF001  # nothing is kept of a listener that went
     news = await anext(updates)
     assert dict(news[GROUP].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.paper(section="5.2")
 async def test_expected_injectors_and_removal_work_through_the_driver() -> None:
     registry = CollectorRegistry()
     store = MemoryStore()
-    shell = await opened(store, registry=registry)
-    await shell.expect_injectors(STREAM, ["a", "b"])
+    open_shard = await opened(store, registry=registry)
+    await open_shard.expect_injectors(STREAM, ["a", "b"])
     with pytest.raises(AcceptRefusedError, match="expects no process 'c'"):
-        await shell.accept(INJECTOR, "c", 1)
-    await shell.accept(INJECTOR, "a", 1)
-    await shell.accept(INJECTOR, "b", 2)
-    updates = shell.broadcasts.watch([INJECTOR])
-    await shell.report([WatermarkReport(INJECTOR, "a", 1, 5), WatermarkReport(INJECTOR, "b", 2, MAX_TIMESTAMP)])
+        await open_shard.accept(INJECTOR, "c", 1)
+    await open_shard.accept(INJECTOR, "a", 1)
+    await open_shard.accept(INJECTOR, "b", 2)
+    updates = open_shard.broadcasts.watch([INJECTOR])
+    await open_shard.report([WatermarkReport(INJECTOR, "a", 1, 5), WatermarkReport(INJECTOR, "b", 2, MAX_TIMESTAMP)])
     await reaches(updates, 5, INJECTOR)
-    await shell.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])
+    await open_shard.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])
     await reaches(updates, MAX_TIMESTAMP, INJECTOR)
     labels = {"group": INJECTOR}
     assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) == float("inf")
     assert registry.get_sample_value("millwheel_authority_reports_total") == 3
     assert registry.get_sample_value("millwheel_authority_refused_total", {"reason": "acceptance"}) == 1
     assert (registry.get_sample_value("millwheel_authority_append_seconds_count") or 0) >= 4
-    await shell.remove(INJECTOR)
-    await shell.remove("never-there.9")
+    await open_shard.remove(INJECTOR)
+    await open_shard.remove("never-there.9")
     assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) is None
-    await shell.close()
+    await open_shard.close()
 
 
 @pytest.mark.guarantee("G7", section="6.2")
 async def test_a_delayed_removal_spares_an_injector_that_is_back() -> None:
     store = MemoryStore()
-    shell = await opened(store)
-    await shell.accept(INJECTOR, "a", 41)
-    await shell.remove(INJECTOR, 40)
-    assert shell.explain(INJECTOR) is not None
-    await shell.remove(INJECTOR, 41)
-    assert shell.explain(INJECTOR) is None
-    await shell.close()
+    open_shard = await opened(store)
+    await open_shard.accept(INJECTOR, "a", 41)
+    await open_shard.remove(INJECTOR, 40)
+    assert open_shard.explain(INJECTOR) is not None
+    await open_shard.remove(INJECTOR, 41)
+    assert open_shard.explain(INJECTOR) is None
+    await open_shard.close()
 
 
 async def test_a_shard_opens_an_existing_journal_by_a_new_sequencer() -> None:
     store = MemoryStore()
     with pytest.raises(JournalMissingError):
         await AuthorityShard.open(store, JOURNAL, 1)
-    shell = await opened(store)
+    open_shard = await opened(store)
     with pytest.raises(SequencerRefusedError):
         await AuthorityShard.open(store, JOURNAL, 1)
-    await shell.close()
+    await open_shard.close()
 
 
 async def test_closing_notifies_all_waiting_callers() -> None:
     store = FaultyStore()
-    shell = await opened(store)
+    open_shard = await opened(store)
     store.gate.clear()
-    waiting = asyncio.create_task(shell.accept(GROUP, ALL_KEYS, 1))
+    waiting = asyncio.create_task(open_shard.accept(GROUP, ALL_KEYS, 1))
     await asyncio.sleep(0.02)
-    await shell.close()
+    await open_shard.close()
     with pytest.raises(AuthorityStoppedError, match="was closed"):
         await waiting

@@ -1,4 +1,4 @@
-"""The shell over loopback gRPC, with workers that refuse, move, split and die (5.2, 6.1.1)."""
+"""The driver over loopback gRPC, with workers that refuse, move, split and die (5.2, 6.1.1)."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ async def test_a_process_begins_where_it_was_or_where_the_others_are() -> None:
 
 @pytest.mark.guarantee("G8", section="7.2")
 async def test_an_authority_that_moves_before_it_has_answered_is_found() -> None:
-    """An injector that opens follows the authority to its new address, well before its patience (10 s) ends."""
+    """An opening injector follows the authority to its new address, well before its patience (10 s) ends."""
     async with cluster(1) as made:
         there, made.authority = made.authority, "127.0.0.1:1"
         injector = Injector("s", address=made.address, settings=SETTINGS)
