@@ -39,6 +39,8 @@ class Aggregator(Generic[A, R]):
         specialise: Returns the aggregator for records of a type, if the aggregator depends on it.
         differ: Whether the results of two accumulators differ. It is given only if ``add`` changes no accumulator in
             place. By default the encodings of the results are compared, which takes longer.
+        item: Where ``add`` only merges something of the record with the accumulator: what it is, as Python source that
+            reads the variable ``value``. Several aggregates at once are then one piece of code.
 
     A median, for example::
 
@@ -56,10 +58,6 @@ class Aggregator(Generic[A, R]):
     specialise: Callable[[Any], Aggregator[A, R]] | None = None
     differ: Callable[[A, A], bool] | None = None
     item: str = ""
-    """Python source of what ``add`` merges with the accumulator, by the variable ``value``.
-
-    Empty: ``add`` does more than to merge.
-    """
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.

@@ -140,5 +140,5 @@ def attribute(of: str, name: str) -> str:
 
 
 def always(one: Any, other: Any) -> bool:
-    """Whether the results differ of two accumulators that one record is between, if each record changes the result."""
+    """``differ`` of an aggregate whose result each record changes. Its ``add`` may change an accumulator in place."""
     return True

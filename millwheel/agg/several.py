@@ -14,6 +14,7 @@ from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.agg.numbers import one_more, plus
 from millwheel.agg.reading import always, attribute, same
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.exact_types import is_writable
 
 __all__ = ["combined", "several"]
 
@@ -63,36 +64,52 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
         same if all(one.result is same for one in aggregators.values()) else compiled["result"],
         row,
         lambda record_type: combined({name: one.bind(record_type) for name, one in aggregators.items()}),
-        _differ(aggregators, compiled["differ"]),
+        compiled["differ"],
     )
 
 
-def _differ(aggregators: Mapping[str, Aggregator[Any, Any]], compiled: Any) -> Any:
-    if any(one.add is one_more for one in aggregators.values()):
-        return always
-    return compiled if all(one.differ for one in aggregators.values()) else None
-
-
 def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[Any, Any]]) -> dict[str, Any]:
-    """``add``, ``result`` and ``differ``, from source code: loops over the names take as long as the aggregates."""
+    """``add``, ``result`` and ``differ``, from source code: loops over the names take as long as the aggregates.
+
+    ``add`` makes a new accumulator only where ``differ`` compares it with the one before, and something has changed.
+    """
     functions: dict[str, Any] = {"new": accumulator, "row": row}
-    added, results, differences = [], [], []
+    added, results, differences = {}, [], []
     for number, (name, one) in enumerate(aggregators.items()):
         called = {"add": one.add, "merge": one.merge, "result": one.result, "differ": one.differ}
         functions.update({f"{function}_{number}": given for function, given in called.items()})
         kept, other = attribute("kept", name), attribute("other", name)
         if one.item:
-            added.append(f"{kept} + {one.item}" if one.merge is plus else f"merge_{number}({kept}, {one.item})")
+            added[name] = f"{kept} + {one.item}" if one.merge is plus else f"merge_{number}({kept}, {one.item})"
         else:
-            added.append(f"add_{number}({kept}, record)")
+            added[name] = f"add_{number}({kept}, record)"
         results.append(kept if one.result is same else f"result_{number}({kept})")
         differences.append(f"{kept} != {other}" if one.differ is ne else f"differ_{number}({kept}, {other})")
-    source = (
+    always_differ = any(one.add is one_more for one in aggregators.values())
+    compared = not always_differ and all(one.differ for one in aggregators.values())
+    source = [
         "def add(kept, record):",
         "    value = record.value" if any("value" in one.item for one in aggregators.values()) else "",
-        f"    return new({', '.join(added)})",
+        *(_copies(added) if compared else _changes(added)),
         f"def result(kept): return row({', '.join(results)})",
         f"def differ(kept, other): return {' or '.join(differences)}",
-    )
+    ]
     exec("\n".join(source), functions)
-    return functions
+    return functions | {"differ": functions["differ"] if compared else always if always_differ else None}
+
+
+def _copies(added: Mapping[str, str]) -> list[str]:
+    """Lines that make another accumulator of the expressions, unless they are the fields of ``kept``."""
+    lines = [f"    made_{number} = {one}" for number, one in enumerate(added.values())]
+    same_fields = [f"made_{number} is {attribute('kept', name)}" for number, name in enumerate(added)]
+    made = ", ".join(f"made_{number}" for number in range(len(added)))
+    return [*lines, f"    if {' and '.join(same_fields)}: return kept", f"    return new({made})"]
+
+
+def _changes(added: Mapping[str, str]) -> list[str]:
+    """Lines that assign the expressions to the fields of ``kept``."""
+    lines = [
+        f"kept.{name} = {one}" if is_writable(name) else f"setattr(kept, {name!r}, {one})"
+        for name, one in added.items()
+    ]
+    return [f"    {line}" for line in (*lines, "return kept")]

@@ -136,12 +136,16 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
             state.append(after)
         elif self._differ is always:
             after = state[0] = self._add(state[0], record)
+        elif self._differ is None:
+            # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
+            encoded = rank_bytes(self._result(state[0]))
+            after = state[0] = self._add(state[0], record)
+            if encoded == rank_bytes(self._result(after)):
+                return
         else:
             before = state[0]
-            # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
-            encoded = rank_bytes(self._result(before)) if self._differ is None else b""
             after = state[0] = self._add(before, record)
-            if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
+            if after is before or not self._differ(before, after):
                 return
         value = after if self._result is same else self._result(after)
         ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, value, 0))

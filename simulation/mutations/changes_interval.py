@@ -137,7 +137,7 @@ rewriting(
     "a hook that returned something has not done its work",
     Runner._run_records,
     "if outcome is not None:",
-    "if is_async:",
+    "if program.record_is_async:",
     seeds=0,
     test="tests/worker/interval/test_hook_errors.py"
     "::test_a_hook_that_returns_a_value_fails_and_nothing_is_acked[record-coroutine]",
