@@ -17,8 +17,8 @@ from setuptools import Extension, setup
 _MODULES: Final = [
     "millwheel/model/watermarks.py",
     "millwheel/sdk/context.py",
+    "millwheel/sdk/context_timers.py",
     "millwheel/sdk/scope.py",
-    "millwheel/worker/commit_counts.py",
     "millwheel/worker/interval/blocked_key_table.py",
     "millwheel/worker/interval/cache/cells.py",
     "millwheel/worker/interval/clocks.py",
@@ -36,13 +36,17 @@ _MODULES: Final = [
     "millwheel/worker/interval/hooks/scheduler.py",
     "millwheel/worker/interval/commits/sealing.py",
     "millwheel/worker/interval/commits/timer_changes.py",
+    "millwheel/worker/interval/serving.py",
     "millwheel/worker/interval/setup.py",
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
     "millwheel/worker/interval/commits/weak_commits.py",
     "millwheel/worker/journal.py",
+    "millwheel/worker/journal_base.py",
     "millwheel/worker/log/core.py",
+    "millwheel/worker/log/serving.py",
     "millwheel/worker/owner.py",
+    "millwheel/worker/stages.py",
 ]
 
 # The links to the role folders, where mypyc finds the modules above. A source distribution has no links.

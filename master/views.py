@@ -61,7 +61,8 @@ def _interval(
         cached_bytes=0 if load is None else load.cached_bytes,
         count=0 if load is None else load.keys,
         sample=() if load is None else tuple(load.sample),
-        reported=load is not None,
+        # One that its owner cannot run has no load. It says nothing of the load that there would be.
+        reported=load is not None and not load.absence,
         # An interval blocked by a damaged value stays where it is: another owner would read the same value.
         keeps_bounds=bool(interval.parents) or (load is not None and load.quarantined),
         by_operator=interval.request_id.startswith(SPLIT_BY_OPERATOR),

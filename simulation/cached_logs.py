@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millwheel.worker.log import LogCore
-from millwheel.worker.log.segments import Records
 from millwheel.worker.log.state import LogState
+from millwheel.worker.log.stored_segments import Records
 from simulation.twin_logs import LogTwin
 
 __all__ = ["log_differences", "log_rests"]

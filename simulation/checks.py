@@ -31,6 +31,7 @@ from simulation.forms import MIDDLE, SINK, life_of
 from simulation.joining import Joinings
 from simulation.order import JournalOrder, steps_out_of_order
 from simulation.pipelines import pipeline_differences
+from simulation.returning import stayed_differences
 from simulation.store import StoreWatch, finished, whole_entry
 from simulation.updates import update_differences
 from simulation.windowed import window_differences
@@ -253,6 +254,10 @@ class Checks(StoreWatch):
             return
         found = Counter(number for _, item in records.values() for number in item.ids)
         joined = progress.neighbour_joined if "z0" in progress.ended else None
+        if self._world.plan.stays:
+            for difference in stayed_differences(self._world.plan, progress, joined, found):
+                self._world.violated(difference)
+            return
         for difference in neighbour_differences(self._world.plan, joined, progress.first_sent, found):
             self._world.violated(difference)
 

@@ -46,6 +46,8 @@ class ClientProgress:
         """Whether a topology that comes back is known to be cancelled."""
         self.returned: float | None = None
         """The virtual time since which it is back and the clients of its first incarnation are gone."""
+        self.stayed: Counter[int] = Counter()
+        """How often a second topology that stays had each record by then."""
         self.committed_batches: dict[tuple[str, str], int] = {}
         """By injector process that is a Spark query: the last batch that its checkpoint has as committed."""
         self.written: set[tuple[str, str]] = set()

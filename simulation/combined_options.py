@@ -238,4 +238,5 @@ def changing_forms(plan: Plan, chance: Random) -> None:
     plan.form_streams = chosen
     plan.forms = chance.randint(2, 6)
     plan.added = plan.neighbour = None
+    plan.stays = False
     plan.versions = 0

@@ -1,4 +1,7 @@
-"""A second topology that reads a stream of the first one: it is submitted, cancelled, and submitted again."""
+"""A second topology that reads a stream of the first one: it is submitted, cancelled, and submitted again.
+
+Or it is submitted once, and stays while the first one is cancelled and comes back: see :mod:`simulation.returning`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def neighbour(progress: ClientProgress) -> Main:
         plan = world.plan
         assert plan.neighbour is not None
         chance = Random(f"neighbour {plan.seed} {process.life}")
-        pause = plan.span / plan.neighbour_lives / 2
+        pause = plan.returns_at / 4 if plan.stays else plan.span / plan.neighbour_lives / 2
         # Each incarnation is a submission and a cancellation; the last one is not cancelled. A finished step is not
         # repeated.
         while progress.neighbour_steps < 2 * plan.neighbour_lives - 1:

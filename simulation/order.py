@@ -21,7 +21,7 @@ from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.dedup import IdDelta, OpaqueIds
+from millwheel.worker.dedup import OpaqueIds, decode_delta
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import IntervalEntry, ProductionRow
 from millwheel.worker.interval.entry import decode_entry as decode_interval
@@ -69,7 +69,7 @@ class JournalOrder:
         else:
             return
         taken: dict[Place, dict[str, list[tuple[int, int]]]] = {}
-        consumed = IdDelta.from_wire(entry.ids)
+        consumed = decode_delta(entry.ids)
         for sequence, positions in consumed.positions:
             for position in positions:
                 if (made := self._made.get((sequence, position))) is not None:

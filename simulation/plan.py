@@ -136,6 +136,8 @@ class Plan:
     """The computation whose state has another format from the first new version on."""
     returns_at: float = 0.0
     """Seconds after its submission at which the topology is cancelled and submitted again; 0: it is not."""
+    stays: bool = False
+    """Whether the second topology reads an injected stream, and stays while the first one goes away and comes back."""
     surely: frozenset[int] | None = None
     """For a topology that was submitted again: the records that were sent since. None: all records must arrive."""
     form: Form | None = None

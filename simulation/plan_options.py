@@ -329,6 +329,22 @@ def _returning(plan: Plan, chance: Random) -> None:
     plan.added = plan.neighbour = None
     plan.guests = plan.retired = False
     plan.renewed = ""
+    if chance.random() < 0.6 and not any(one.files for one in plan.readers):
+        _stays(plan, chance)
+
+
+def _stays(plan: Plan, chance: Random) -> None:
+    """A second topology reads a source of the one that comes back. Each life sends records with the same ids."""
+    plan.stays, plan.neighbour_lives = True, 1
+    plan.returns_at = chance.uniform(0.2, 0.5) * plan.span
+    plan.neighbour = {
+        "name": "other",
+        "kind": chance.choice(("count", "slow", "flaky", "pass")),
+        "inputs": {chance.choice([source["name"] for source in plan.sources]): chance.choice("ab")},
+        "outputs": ["z0"],
+        **plain_node(),
+        "belated": True,
+    }
 
 
 def _settled(plan: Plan, chance: Random) -> None:

@@ -14,12 +14,9 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
-from millwheel.coordination.etcd import EtcdSettings
-from millwheel.coordination.etcd.link import EtcdConnection
-from millwheel.coordination.etcd.v3 import etcd_pb2
 from millwheel.store.cassandra import CassandraSettings
 
-__all__ = ["cassandra", "cassandra_settings", "etcd", "put_raw", "three_cassandra_nodes"]
+__all__ = ["cassandra", "cassandra_settings", "etcd", "three_cassandra_nodes"]
 
 
 SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
@@ -36,18 +33,6 @@ def _folder() -> Path:
 def etcd() -> EtcdCluster:
     """One member of etcd with its default limits."""
     return _started(EtcdCluster(_folder() / "etcd"))
-
-
-async def put_raw(key: str | bytes, value: bytes) -> None:
-    """Put any bytes into etcd, as something else than MillWheel might."""
-    connection = EtcdConnection(EtcdSettings(etcd().endpoints))
-    request = etcd_pb2.TxnRequest()
-    raw = key.encode() if isinstance(key, str) else key
-    request.success.add(request_put=etcd_pb2.PutRequest(key=raw, value=value))
-    try:
-        await connection.call("/etcdserverpb.KV/Txn", request, etcd_pb2.TxnResponse, repeatable=False)
-    finally:
-        await connection.close()
 
 
 @cache

@@ -14,8 +14,7 @@ deliveries of the same sending interval wait behind it. The owner's queue says w
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
@@ -24,6 +23,7 @@ from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
 from millwheel.worker.lookups import Admission, DeliveryLookups, WaitingBytes, refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
+from millwheel.worker.ordered_senders import OrderedSender, OrderedSenders, out_of_order
 from millwheel.worker.turns import HolderTurns
 
 __all__ = ["ArrivalOrder", "DeliveryAdmission", "ReceiverQueue", "column_problem"]
@@ -31,13 +31,9 @@ __all__ = ["ArrivalOrder", "DeliveryAdmission", "ReceiverQueue", "column_problem
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
-_OUT_OF_ORDER: Final = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 
 _MAX_WAITING_PER_SENDER: Final = 64
 """Maximum number of deliveries of one sender that wait behind a delivery with a pending look-up (G13)."""
-
-_MAX_SENDERS: Final = 10_000
-"""Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
 
 
 def column_problem(delivery: Delivery) -> str | None:
@@ -54,48 +50,8 @@ def column_problem(delivery: Delivery) -> str | None:
     return None
 
 
-class _Sender:
-    """The state of one sending interval. ``last`` is the number that the next delivery must name as predecessor.
-
-    Invariant: ``last`` is the number of the last delivery in ``waiting``, or ``taken`` if none waits. Exception: it is
-    0 after the sender started again and was refused, while deliveries of its earlier attempt still wait.
-    """
-
-    __slots__ = ("last", "retired", "sequencer", "taken", "waiting")
-
-    def __init__(self) -> None:
-        self.sequencer = 0
-        self.retired = False
-        """Whether the sender is retired. A retired sender is dropped when none of its deliveries waits."""
-        self.last = 0
-        self.taken = 0
-        """The newest number that was accepted. The deliveries in ``waiting`` follow it."""
-        self.waiting: deque[Delivery] = deque()
-        """The first delivery has a pending look-up. The others wait behind it."""
-
-
-class ArrivalOrder:
-    """Passes deliveries on in their senders' order. ``admit`` performs the admission of one delivery.
-
-    A sender is dropped if none of its deliveries was accepted and none waits. So a late, refused delivery of a retired
-    sender leaves no state behind.
-    """
-
-    def __init__(
-        self, admit: Callable[[Delivery, list[OwnerEffect]], Admission], room: WaitingBytes | None = None
-    ) -> None:
-        """
-        Args:
-            admit: Performs the admission of the delivery that is next in order.
-            room: Counts the bytes of the waiting deliveries. None: there is no limit.
-        """
-        self._admit = admit
-        self._room = WaitingBytes() if room is None else room
-        self._senders: OrderedDict[str, _Sender] = OrderedDict()
-        """In order of the last delivery received, the most recent last."""
-
-    def __len__(self) -> int:
-        return len(self._senders)
+class ArrivalOrder(OrderedSenders):
+    """Passes deliveries on in their senders' order."""
 
     def arrived(self, delivery: Delivery, out: list[OwnerEffect]) -> None:
         """Accept a delivery, let it wait, or refuse it."""
@@ -112,7 +68,7 @@ class ArrivalOrder:
         if sender is None or order.after == 0 or not self._follows(sender, delivery):
             sender = self._begun(sender, delivery)
             if sender is None:
-                out.append(_out_of_order(delivery))
+                out.append(out_of_order(delivery))
                 return
             self._refuse_behind(sender, out)
         self._senders.move_to_end(origin)
@@ -136,90 +92,9 @@ class ArrivalOrder:
             self._drop_if_idle(origin, sender)
 
     @staticmethod
-    def _follows(sender: _Sender, delivery: Delivery) -> bool:
+    def _follows(sender: OrderedSender, delivery: Delivery) -> bool:
         order = delivery.order
         return order is not None and order.after == sender.last and delivery.sender.sequencer == sender.sequencer
-
-    def _begun(self, sender: _Sender | None, delivery: Delivery) -> _Sender | None:
-        """The sender's state, reset to start with this delivery. None if the delivery starts nothing or is outdated."""
-        order = delivery.order
-        assert order is not None
-        number = delivery.sender.sequencer, order.number
-        if order.after or (sender is not None and number <= (sender.sequencer, sender.last)):
-            return None
-        if sender is None:
-            self._make_room()
-            sender = self._senders[delivery.sender.name] = _Sender()
-        sender.sequencer = delivery.sender.sequencer
-        sender.last = sender.taken = 0
-        return sender
-
-    def _make_room(self) -> None:
-        """Forget the sender that was silent for the longest time, if there are too many."""
-        if len(self._senders) >= _MAX_SENDERS:
-            oldest = next((origin for origin, one in self._senders.items() if not one.waiting), None)
-            if oldest is not None:
-                del self._senders[oldest]
-
-    def _refuse_behind(self, sender: _Sender, out: list[OwnerEffect]) -> None:
-        """Refuse the deliveries that wait behind the first one. The sender starts again, so it repeats them."""
-        while len(sender.waiting) > 1:
-            refused = sender.waiting.pop()
-            self._room.leave(refused)
-            out.append(_out_of_order(refused))
-
-    def settled(self, delivery: Delivery, admission: Admission, out: list[OwnerEffect]) -> None:
-        """The look-up for a delivery has ended with ``admission``: continue with the deliveries behind it."""
-        if delivery.order is None or admission is Admission.WAITS:
-            return
-        origin = delivery.sender.name
-        sender = self._senders.get(origin)
-        if sender is None or not sender.waiting or sender.waiting[0] is not delivery:
-            return
-        self._room.leave(sender.waiting.popleft())
-        if admission is Admission.TAKEN and delivery.sender.sequencer == sender.sequencer:
-            sender.taken = delivery.order.number
-        if self._take_waiting(sender, out):
-            sender.last = sender.taken
-            self._drop_if_idle(origin, sender)
-
-    def _take_waiting(self, sender: _Sender, out: list[OwnerEffect]) -> bool:
-        """Process the deliveries that waited behind another. Returns whether none waits any more.
-
-        ``sender.last`` stays the number of the last waiting delivery.
-        """
-        while sender.waiting:
-            following = sender.waiting[0]
-            assert following.order is not None
-            if following.order.after not in (0, sender.taken):
-                out.append(_out_of_order(following))
-            else:
-                admission = self._admit(following, out)
-                if admission is Admission.WAITS:
-                    return False
-                if admission is Admission.TAKEN:
-                    sender.taken = following.order.number
-            self._room.leave(sender.waiting.popleft())
-        return True
-
-    def _drop_if_idle(self, origin: str, sender: _Sender) -> None:
-        """Forget a sender without waiting deliveries, if it is retired or none of its deliveries was accepted."""
-        if not sender.waiting and (sender.retired or not sender.taken):
-            del self._senders[origin]
-
-    def forget(self, origins: Iterable[str]) -> None:
-        """These senders are retired: drop their state (G13)."""
-        for origin in origins:
-            self._room.forget(origin)
-            sender = self._senders.get(origin)
-            if sender is not None:
-                sender.retired = True
-                if not sender.waiting:
-                    del self._senders[origin]
-
-
-def _out_of_order(delivery: Delivery) -> Acknowledge:
-    return Acknowledge(delivery, _OUT_OF_ORDER, (), "what comes before it was not taken here: begin again")
 
 
 class ReceiverQueue(Protocol):

@@ -1,4 +1,4 @@
-"""One owner's journal: its head, its appends, and the base on its way into the head (6.1.2; G12).
+"""One owner's journal: its head, its appends and its counts (6.1.2; G12).
 
 Intervals and logs share it.
 """
@@ -6,64 +6,67 @@ Intervals and logs share it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from dataclasses import dataclass
 
 from millwheel.store.contract import Append, JournalHead, PartId
-from millwheel.worker.commit_counts import CommitCounts
-from millwheel.worker.dedup import DedupSnapshot
-from millwheel.worker.messages import AppendEntry, DeleteEntries, DeleteParts, OwnerEffect, WriteParts
+from millwheel.worker.journal_base import JournalBase
+from millwheel.worker.messages import AppendEntry, DeleteEntries, DeleteParts, OwnerEffect
 
-__all__ = ["DEDUP_PART", "OwnedJournal"]
-
-DEDUP_PART: Final = "dedup"
-"""The kind of base part that holds the ids in memory, and the names of the segments."""
+__all__ = ["CommitCounts", "OwnedJournal"]
 
 
-class OwnedJournal:
+@dataclass(slots=True)
+class CommitCounts:
+    """Totals since the journal began. They are journaled with the commits that they count.
+
+    A new count goes to the end of ``row``. A stored row may be shorter: an older version wrote it.
+    """
+
+    records: int = 0
+    duplicates: int = 0
+    late: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    """Late records that had no effect: of ``late=Late.DROP``, and those that a hook counted."""
+
+    @property
+    def row(self) -> tuple[int, int, int, int, int]:
+        """The totals as a journal stores them. A log runs no hooks, and stores the first three."""
+        return self.records, self.duplicates, self.late, self.dead_letters, self.dropped
+
+    def add(self, records: int, duplicates: int, late: int, dead_letters: int = 0, dropped: int = 0) -> None:
+        """Add the counts of one commit, or other totals."""
+        self.records += records
+        self.duplicates += duplicates
+        self.late += late
+        self.dead_letters += dead_letters
+        self.dropped += dropped
+
+    def since(self, before: CommitCounts) -> CommitCounts:
+        """The difference from the earlier totals ``before``."""
+        return CommitCounts(*(now - then for now, then in zip(self.row, before.row, strict=True)))
+
+
+class OwnedJournal(JournalBase):
     """A journal's content as its owner knows it.
 
     Invariant: truncation point <= committed <= sealed. The truncation point moves only in an append, to a commit n for
     which both conditions hold. (a) All rows that changed up to n are acknowledged. (b) Base parts captured at n are
     acknowledged, and the same append names them. So an owner that stops in between leaves unnamed parts, and entries
     that the next takeover reads again. It never leaves a truncation point without its base.
-
-    A base is on its way from ``write_base`` until ``appended`` of the append that names it. One is on its way at a
-    time. Bases are captured only while no sealed commit is in flight, so they show committed state only.
-
-    It has many attributes: those of the head, of the append in flight, and of the base on its way.
     """
 
     def __init__(self, name: str, sequencer: int) -> None:
-        self.name = name
-        self.sequencer = sequencer
+        super().__init__(name, sequencer)
         self.sealed = 0
         """The newest commit number assigned to a batch."""
-        self.committed = 0
         self.truncation_point = 0
-        self.parts: tuple[PartId, ...] = ()
-        """The parts of the base that the head names. Empty before the first base."""
         self.entry_parts: dict[int, tuple[PartId, ...]] = {}
         """The parts of divided entries, by commit: entries above the truncation point, and the entry in flight."""
-        self.segments: dict[str, tuple[PartId, ...]] = {}
-        """Stored id segments of the duplicate check, by name."""
-        self.foreign: dict[str, str] = {}
-        """The segments whose parts are still in a parent's journal, each with that journal."""
         self.counts = CommitCounts()
         self._inherited = CommitCounts()
-        self.bytes = 0
-        """Approximate size of the entries above the newest base."""
         self._size = 0
         """The size of the entry in flight."""
-        self._number = 0
-        """The number of the last base."""
-        self._writing: tuple[int, tuple[PartId, ...]] | None = None
-        """The base whose parts are being written: the commit that it shows, and its parts."""
-        self._written: tuple[int, tuple[PartId, ...]] | None = None
-        """The newest acknowledged base that no append has named."""
-        self._named: tuple[int, tuple[PartId, ...]] | None = None
-        """The base that the append in flight names."""
-        self._collected: list[PartId] = []
-        """Parts of collected id segments. They are deleted with the next base."""
 
     @property
     def still(self) -> bool:
@@ -115,10 +118,6 @@ class OwnedJournal:
             parts = sum((each for number, each in self.entry_parts.items() if number > point), parts)
         return AppendEntry(self.name, Append(self.sequencer, commit, point, parts, entry, sync))
 
-    def _name_base(self, rows_upto: int) -> None:
-        if self.wants_append(rows_upto):
-            self._named, self._written = self._written, None
-
     def appended(self, commit: int) -> list[OwnerEffect]:
         """The entry is in the journal. If its append has named a base, returns the deletions of what is below it."""
         self.committed = commit
@@ -149,43 +148,3 @@ class OwnedJournal:
     def base_at_rest(self) -> bool:
         """Whether no base is on its way."""
         return self._writing is None and self._written is None and self._named is None
-
-    def write_base(
-        self, blobs: dict[str, bytes], ids: DedupSnapshot, more: dict[PartId, bytes], kept: Iterable[PartId]
-    ) -> WriteParts:
-        """Write a base that shows the last commit.
-
-        Args:
-            blobs: Its parts by name.
-            ids: The ids, as of the same commit. Stored segments that it does not name are collected.
-            more: Further parts of it, which have ids already.
-            kept: Parts of earlier bases that stay valid.
-        """
-        blobs = blobs | {f"{DEDUP_PART}/{number}": blob for number, blob in enumerate(ids.blobs)}
-        parts = {PartId(name, self.sequencer, self.committed): blob for name, blob in blobs.items()} | more
-        relied = set(ids.segments)
-        for name in [name for name in self.segments if name not in relied]:
-            self._collected += self.segments.pop(name)
-        segments = [part for name in ids.segments for part in self.segments[name]]
-        self._number += 1
-        self._writing = self.committed, tuple(sorted([*parts, *kept, *segments]))
-        self.bytes = 0
-        return WriteParts(self.name, self._number, parts)
-
-    def parts_written(self, number: int) -> None:
-        """Parts are acknowledged. If they are those of the base, an append may name it."""
-        if self._writing is not None and number == self._number:
-            self._written, self._writing = self._writing, None
-
-    def base_waits(self, rows_upto: int) -> bool:
-        """Whether a captured base waits for rows that changed before it."""
-        base = self._written if self._writing is None else self._writing
-        return base is not None and rows_upto < base[0]
-
-    def wants_append(self, rows_upto: int) -> bool:
-        """Whether the next append names a base."""
-        return self._written is not None and self._written[0] <= rows_upto
-
-    def collect(self, parts: Iterable[PartId]) -> None:
-        """Delete these parts with the next base."""
-        self._collected += parts

@@ -1,75 +1,35 @@
-"""The stages of every owner of a journal: of a key interval, or of a stream's log (sections 6.2, 7.1).
+"""What every owner of a journal does with events: of a key interval, or of a stream's log (sections 4.5, 6.2).
 
-1. It fences the journal and reads it (G3). Then it replays the journal.
-2. It has the authority accept its sequencer (G4).
-3. It serves.
-4. It is lost: at the first refusal by the store, the authority or a receiver.
+Its stages are in ``stages.py``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.watermarks import InputWatermark
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.admission import DeliveryAdmission
 from millwheel.worker.id_segments import AdmissionState
+from millwheel.worker.lives import SenderLives
 from millwheel.worker.messages import (
-    Accepted,
-    AcceptSequencer,
     CatalogChanged,
-    Delivery,
-    Deposed,
-    FenceJournal,
     GroupWatermarks,
-    Opened,
-    OpenFailed,
-    OwnerEffect,
-    Parent,
     Report,
     SequenceChecked,
-    Started,
 )
+from millwheel.worker.stages import OwnerConfig, OwnerPhase, OwnerStages
 
-__all__ = ["OwnerConfig", "OwnerCore", "OwnerPhase"]
+__all__ = ["OwnerCore"]
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
 
-Handler = Callable[[Any], Sequence[Any] | None]
-"""Processes an event of one type. None: there is no effect."""
 
-
-class OwnerPhase(Enum):
-    """The stage that an owner has reached."""
-
-    OPENING = "taking the journal"
-    ACCEPTING = "waiting for the authority"
-    SERVING = "serving"
-    LOST = "not the owner any more"
-
-
-class OwnerConfig(Protocol):
-    """The identity of an owner: its journal and its sequencer. One worker with two sequencers is two owners."""
-
-    @property
-    def incarnation(self) -> IncarnationId: ...
-    @property
-    def journal(self) -> str: ...
-    @property
-    def keys(self) -> KeyInterval: ...
-    @property
-    def sequencer(self) -> int: ...
-    @property
-    def parents(self) -> tuple[Parent, ...]: ...
-
-
-class OwnerCore(ABC, Generic[EventT, EffectT]):
+class OwnerCore(OwnerStages[EffectT], Generic[EventT, EffectT]):
     """One owner of a journal: a worker under one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
 
     Invariant: no effect of a commit leaves the core before the preceding commit is in the journal. An older owner that
@@ -93,32 +53,19 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
             admission: Admits its deliveries.
             look: Sets its clock.
         """
-        self.phase = OwnerPhase.OPENING
-        self._config = config
+        super().__init__(config)
         self._inputs = inputs
         self._ids = ids
         self._admission = admission
         self._look = look
-        self._lives: Mapping[str, int] = {}
-        """The floor of each injector group's life, as the catalog shows it."""
+        self._sender_lives = lives = SenderLives(inputs, ids, admission)
         self._early: dict[str, dict[KeyInterval | str, int]] = {}
         """The sequencers of groups that were broadcast before the committed ids were known."""
-        self._handlers: dict[type, Handler] = {
-            Started: self._on_started,
-            Delivery: self._deliveries(serving=False),
+        self._handlers |= {
             GroupWatermarks: self._on_watermarks,
-            CatalogChanged: self._on_catalog_changed,
+            CatalogChanged: lives.catalog_changed,
             SequenceChecked: admission.lookups.sequence_checked,
-            Opened: self._on_opened,
-            Accepted: self._on_accepted,
-            OpenFailed: self._on_lost,
-            Deposed: self._on_lost,
         }
-
-    @property
-    def keys(self) -> KeyInterval:
-        """The keys that it owns."""
-        return self._config.keys
 
     def step(self, event: EventT, now: int) -> Sequence[EffectT]:
         """Process ``event`` at ``now``, in microseconds of its clock."""
@@ -133,55 +80,20 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
     # What an interval and a log do differently.
 
     @abstractmethod
-    def _recover(self, opened: Opened) -> None:
-        """Rebuild the cached state from the journal."""
-
-    @abstractmethod
-    def _serve(self, watermark: int) -> Sequence[EffectT]:
-        """The owner begins to serve. ``watermark`` is the last broadcast value for its keys."""
-
-    @abstractmethod
     def _pump(self) -> Sequence[EffectT]:
         """After each event: do every step that is possible now."""
-
-    @abstractmethod
-    def _deliveries(self, serving: bool) -> Handler:
-        """Processes deliveries, while the owner serves and before."""
-
-    def _end(self) -> Sequence[EffectT]:
-        """The owner is lost."""
-        return ()
 
     def _answer_lost(self, event: EventT) -> Sequence[EffectT]:
         """An event after the loss."""
         return ()
 
-    # Stages.
+    # Groups.
 
-    def _on_started(self, event: Started) -> Sequence[OwnerEffect]:
-        config = self._config
-        return [FenceJournal(config.journal, config.sequencer, config.parents)]
-
-    def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
-        self._recover(event)
-        self._begin_lives({})
+    def _opened(self) -> None:
+        self._sender_lives.opened()
         self._forget_ids(self._ids.watermarks, {group: known.items() for group, known in self._early.items()})
         self._early.clear()
         self._admission.forget_ended()
-        self.phase = OwnerPhase.ACCEPTING
-        config = self._config
-        return [AcceptSequencer(config.incarnation, config.keys, config.sequencer)]
-
-    def _on_accepted(self, event: Accepted) -> Sequence[EffectT]:
-        self.phase = OwnerPhase.SERVING
-        self._handlers[Delivery] = self._deliveries(serving=True)
-        return self._serve(event.watermark)
-
-    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[EffectT]:
-        self.phase = OwnerPhase.LOST
-        return self._end()
-
-    # Groups.
 
     def _on_watermarks(self, event: GroupWatermarks) -> None:
         self._inputs.update(event.values)
@@ -206,35 +118,6 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         for group, watermark in values.items():
             if group in ids.dedup.opaque_groups:
                 ids.advance(group, watermark)
-
-    def _on_catalog_changed(self, event: CatalogChanged) -> None:
-        if event.slack is not None:
-            self._ids.slack = event.slack
-        for group, floor in event.lives.items():
-            # The value of a former life may be above that of the present one (G7).
-            if floor > self._lives.get(group, floor):
-                self._inputs.restart(group)
-                self._ids.watermarks.pop(group, None)
-        before, self._lives = self._lives, {**self._lives, **event.lives}
-        if self.phase is not OwnerPhase.OPENING:
-            self._begin_lives(before)
-        self._admission.retire(event.retired)
-        self._admission.end(event.ended_injectors, event.ended_queries)
-        inputs = self._inputs
-        known = inputs.groups.keys()
-        for group in event.groups.difference(known):
-            inputs.add(group)
-        for group in known - event.groups:
-            inputs.remove(group)
-        watermarks = self._ids.watermarks
-        for group in watermarks.keys() - event.groups - event.beside:
-            del watermarks[group]
-
-    def _begin_lives(self, before: Mapping[str, int]) -> None:
-        """Drop the ids of former lives, once the committed ids are known. ``before``: the lives known earlier."""
-        if self._ids.exactly_once:
-            for group, floor in self._lives.items():
-                self._ids.dedup.begin_life(group, floor, first=group not in before)
 
     # Reports.
 

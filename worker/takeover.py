@@ -8,7 +8,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import SEGMENT_PART
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal_base import DEDUP_PART
 
 __all__ = ["numbered_entries", "restored_ids"]
 

@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right, insort
 from hashlib import blake2b
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -299,6 +300,11 @@ class Words(mw.Computation[Bid, None]):
                 ctx.produce("out", word)
 
 
+def spread(bid: Bid) -> int:
+    """One of many keys, as a step without state needs no key of its own, and no auction should have one machine."""
+    return crc32(bid.bidder.to_bytes(4)) % 1_024
+
+
 def _sum(total: int, bid: Bid) -> tuple[int, list[int]]:
     total += bid.price
     return total, [total]
@@ -369,6 +375,6 @@ PAIRS: Final = (
             .flat_map(str.split, str)
             .named("out")
         ),
-        plain(Words, str),
+        plain(Words, str, key=mw.key(spread)),
     ),
 )

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 import millwheel as mw
+from millwheel.sdk.keys import KeyExtractor
 
 __all__ = ["BEGIN", "SECOND", "Bid", "Pair", "Row", "chunks_of", "plain", "topology_of"]
 
@@ -18,6 +19,7 @@ CHUNK: Final = 1_000
 """Records that arrive together. They are a second of event time, in any order."""
 _KEYS: Final = 200
 _EVERY: Final = SECOND // CHUNK
+AUCTION: Final = mw.key("auction")
 
 
 class Bid(msgspec.Struct):
@@ -57,12 +59,16 @@ def topology_of(pair: Pair, *, by_hand: bool) -> mw.Topology:
 
 
 def plain(
-    computation: type[mw.Computation[Any, Any]], result: Any, *inputs: str, **options: Any
+    computation: type[mw.Computation[Any, Any]],
+    result: Any,
+    *inputs: str,
+    key: KeyExtractor = AUCTION,
+    **options: Any,
 ) -> Callable[[mw.Topology], None]:
-    """A program of one computation, whose key is the auction. ``inputs``: beside ``bids``."""
+    """A program of one computation, whose key is the auction by default. ``inputs``: beside ``bids``."""
 
     def add(topology: mw.Topology) -> None:
-        keys = {stream: mw.key("auction") for stream in ("bids", *inputs)}
+        keys = dict.fromkeys(("bids", *inputs), key)
         topology.add(computation, name="out", inputs=keys, outputs={"out": result}, **options)
 
     return add

@@ -55,6 +55,11 @@ class Aggregator(Generic[A, R]):
     result_type: Any = None
     specialise: Callable[[Any], Aggregator[A, R]] | None = None
     differ: Callable[[A, A], bool] | None = None
+    item: str = ""
+    """Python source of what ``add`` merges with the accumulator, by the variable ``value``.
+
+    Empty: ``add`` does more than to merge.
+    """
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.

@@ -51,21 +51,31 @@ def max(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
 def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[Any, Any]:
     reader = Reader(of, item)
 
-    def merge(a: Any, b: Any) -> Any:
-        if a is None or b is None:
-            return b if a is None else a
-        return a if (a <= b if smallest else a >= b) else b
+    merge = _smaller if smallest else _larger
 
     def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
         get = reader.of_records(record_type)
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
-        return Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne)
+        item = reader.source(record_type) if where is None else ""
+        return Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne, item)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)
 
     return make(NUMBER if item is None else item)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a <= b else b
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a >= b else b
 
 
 def min_by(of: Of, *, where: Where = None) -> Aggregator[Any, Any]:

@@ -13,7 +13,7 @@ from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
-__all__ = ["count", "counting", "histogram", "mean", "one_more", "sum", "variance"]
+__all__ = ["count", "counting", "histogram", "mean", "one_more", "plus", "sum", "variance"]
 
 Add = Callable[[Any, Record[Any]], Any]
 
@@ -25,7 +25,8 @@ def counting(add: Add, where: Where) -> Add:
     return lambda accumulator, record: add(accumulator, record) if where(record.value) else accumulator
 
 
-def _plus(a: Any, b: Any) -> Any:
+def plus(a: Any, b: Any) -> Any:
+    """The sum of both."""
     return a + b
 
 
@@ -40,7 +41,8 @@ def count(*, where: Where = None) -> Aggregator[int, int]:
     Args:
         where: Which records count, by their values.
     """
-    return Aggregator(int, int, counting(one_more, where), _plus, same, int, differ=ne)
+    item = "1" if where is None else ""
+    return Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne, item=item)
 
 
 def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
@@ -56,7 +58,8 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
     def make(kind: Any, record_type: Any = Any) -> Aggregator[Any, Any]:
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
-        return Aggregator(kind, lambda: 0, add, _plus, same, kind, specialise, ne)
+        item = reader.source(record_type) if where is None else ""
+        return Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne, item)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)

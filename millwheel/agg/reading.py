@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from operator import attrgetter
 from typing import Any, Final
 
 from millwheel.sdk.errors import UsageError
+from millwheel.sdk.exact_types import is_writable
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import Field, field_of, returned_type, type_name
 
-__all__ = ["NUMBER", "Of", "Reader", "Where", "same"]
+__all__ = ["NUMBER", "Of", "Reader", "Where", "always", "attribute", "same"]
 
 NUMBER: Final[Any] = int | float
 """The type of what is read, if nothing determines it."""
@@ -62,6 +64,14 @@ class Reader:
             return _path(self.of) if "." in self.of else _field(self.of)
         return self.of
 
+    def source(self, record_type: Any) -> str:
+        """Python source that reads the variable ``value``. Empty: only ``get`` can."""
+        if self.of is None:
+            return "value"
+        if isinstance(self.of, str) and _has_attributes(record_type, self.of):
+            return reduce(attribute, self.of.split("."), "value")
+        return ""
+
     def of_records(self, record_type: Any = Any) -> Callable[[Record[Any]], Any]:
         """The function that reads the value of a record. It is faster where the type shows that ``of`` is a field."""
         if self.of is None:
@@ -102,3 +112,13 @@ def _path(path: str) -> Callable[[Any], Any]:
 def same(value: Any) -> Any:
     """The value itself."""
     return value
+
+
+def attribute(of: str, name: str) -> str:
+    """Python source that reads an attribute."""
+    return f"{of}.{name}" if is_writable(name) else f"getattr({of}, {name!r})"
+
+
+def always(one: Any, other: Any) -> bool:
+    """Whether the results differ of two accumulators that one record is between, if each record changes the result."""
+    return True

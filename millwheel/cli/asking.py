@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from millwheel.cli.failing import output_of
+from millwheel.cli.output import OutputFormat
+
 __all__ = ["Yes", "confirm"]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question. A script needs this.")]
@@ -22,7 +25,8 @@ def confirm(question: str) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         agreed = typer.confirm(question, err=True)
     else:
-        typer.echo(f"{question} [y/N]", err=True)
+        if output_of(sys.argv[1:]) is OutputFormat.TABLE:  # a program reads stderr as one object
+            typer.echo(f"{question} [y/N]", err=True)
         answer = "" if sys.stdin is None else sys.stdin.readline()
         if not answer:
             raise typer.BadParameter(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from millwheel.model.time import Timestamp
 from millwheel.operators.results import each_of
@@ -62,7 +64,8 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         self.windows = windows
         self.function = function
         self.output = output
-        self.fields = {one.name: f"of_{place}" for place, one in enumerate(inputs)}
+        self._list_of = {one.name: attrgetter(f"of_{place}") for place, one in enumerate(inputs)}
+        self._windows_of = windows.windows_of
         self.result = result
         self._new = _groups_type(inputs)
         # The type argument for G. It defines the type of the state.
@@ -76,7 +79,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         """Keep the record in its windows that have not ended."""
         kept: dict[tuple[int, int], Any] = ctx.state
         taken, late = False, record.late
-        for window in self.windows.windows_of(record.timestamp):
+        for window in self._windows_of(record.timestamp):
             if late and window.end <= ctx.watermark:  # only a late record is in a window that has ended
                 if window in kept:
                     # Its timer is due, or was given up while the state could not be read. Set again, it fires at once.
@@ -87,7 +90,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
             if groups is None:
                 groups = kept[window.bounds] = self._new()
                 ctx.set_timer(Timestamp(window.end), window.tag)
-            getattr(groups, self.fields[record.stream]).append(record.value)
+            self._list_of[record.stream](groups).append(record.value)
         if not taken and record.late:
             ctx.count_dropped()
 
@@ -95,9 +98,10 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         """Produce the results of a window."""
         window = Window.from_tag(timer.tag)
         groups: Any = ctx.state.pop(window)
-        lists = [sorted(group, key=rank_bytes) for group in msgspec.structs.astuple(groups)]
+        lists = [sorted(group, key=rank_bytes) if len(group) > 1 else group for group in astuple(groups)]
+        output, at = self.output, result_time(window)
         for result in each_of(self.function(*lists), self.function):
-            ctx.produce(self.output, result, timestamp=result_time(window))
+            ctx.produce(output, result, timestamp=at)
         if not ctx.state:
             del ctx.state
 

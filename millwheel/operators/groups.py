@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.reading import always, same
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.operators.results import each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
@@ -137,6 +138,8 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
         if not state:
             after = self._add(self.aggregator.new(), record)
             state.append(after)
+        elif self._differ is always:
+            after = state[0] = self._add(state[0], record)
         else:
             before = state[0]
             # Encoded, because the value may be the accumulator, and ``add`` may change that in place.
@@ -144,7 +147,8 @@ class RunningAggregate(Computation[Any, list[A]], Generic[A]):
             after = state[0] = self._add(before, record)
             if not (self._differ(before, after) if self._differ else encoded != rank_bytes(self._result(after))):
                 return
-        ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, self._result(after), 0))
+        value = after if self._result is same else self._result(after)
+        ctx.produce(self.output, self._make(ctx.key, _NO_TIME, _NO_TIME, value, 0))
 
 
 _NO_TIME: Final = Timestamp(0)

@@ -106,26 +106,29 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         else:
             kept, others, before, after, span = waiting.right, waiting.left, self.after, self.before, self.right_span
         found = bool(others) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
-        # A tuple of a time alone comes before all records of this time. So no values are compared.
-        place = bisect_left(kept, (at + 1,))
+        # Mostly a record is the newest. A tuple of a time alone comes before all records of this time. So no values are
+        # compared.
+        place = len(kept) if not kept or kept[-1][0] <= at else bisect_left(kept, (at + 1,))
         kept.insert(place, (at, value, found))
         # Where the watermark has passed the timer and its record is here, the timer is due, or of an earlier form.
-        if not place or kept[0][0] + span < ctx.watermark:
+        ends = kept[0][0] + span
+        if not place or (ends < MAX_TIMESTAMP and ends < ctx.watermark):
             tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
             self._wake(ctx, kept, span, tag, alone)
 
     def _meet(
-        self, ctx: Context[Any], others: list[Any], first: int, last: int, at: int, value: Any, is_left: bool
+        self, ctx: Context[Any], others: list[Any], first: int, last: int, at: Timestamp, value: Any, is_left: bool
     ) -> bool:
         """Produce the pairs of a record with ``others`` from ``first`` to ``last``. Returns whether there are any."""
-        low, high = bisect_left(others, (first,)), bisect_left(others, (last + 1,))
+        low = 0 if others[0][0] >= first else bisect_left(others, (first,))
+        high = len(others) if others[-1][0] <= last else bisect_left(others, (last + 1,))
         function, output = self.function, self.output
         for index in range(low, high):
             time, other, found = others[index]
             if not found:
                 others[index] = (time, other, True)
             pair = function(value, other) if is_left else function(other, value)
-            ctx.produce(output, pair, timestamp=Timestamp(max(at, time)))
+            ctx.produce(output, pair, timestamp=at if at > time else time)
         return low < high
 
     def _wake(self, ctx: Context[Any], kept: list[Any], span: int, tag: str, alone: bool) -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from millwheel.agg.reading import Of, Reader
 from millwheel.model.time import TimeDomain, Timestamp
-from millwheel.operators.ordered_context import OrderedContext, Queue, Waiting, Wrapped, alarm
+from millwheel.operators.ordered_context import NEVER, OrderedContext, Queue, Waiting, Wrapped, alarm
 from millwheel.sdk.computation import Computation, input_and_state_types, overrides_migrate, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.defaults import default_of, makes_the_same
@@ -112,32 +112,36 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
     def process_record(self, ctx: Context[Queue[T, S]], record: Record[Any]) -> Awaitable[None] | None:
         """Keep the record until the low watermark has passed it."""
         if record.late:
-            return self._run(self._pass(OrderedContext(ctx, self._wrapped), record))
+            face = OrderedContext(ctx, self._wrapped)
+            return self._run(face, self._pass(face, record))
         self._keep(ctx, record)
         return None
 
     def process_timer(self, ctx: Context[Queue[T, S]], timer: Timer) -> Awaitable[None] | None:
         """Pass what the low watermark has passed."""
-        return self._run(self._fire(OrderedContext(ctx, self._wrapped), timer))
+        face = OrderedContext(ctx, self._wrapped)
+        return self._run(face, self._fire(face, timer))
 
-    def _run(self, calls: Iterator[tuple[Any, Call]]) -> Awaitable[None] | None:
-        for face, (hook, item) in calls:
+    def _run(self, face: OrderedContext[Any], calls: Iterator[Call]) -> Awaitable[None] | None:
+        for hook, item in calls:
             if hook(face, item) is not None:
                 raise UsageError(f"{hook.__qualname__} returned a value, and a hook returns None")
         return None
 
-    def _pass(self, face: OrderedContext[Any], record: Record[Any]) -> Iterator[tuple[Any, Call]]:
+    def _pass(self, face: OrderedContext[Any], record: Record[Any]) -> Iterator[Call]:
         """What to call for a late record."""
         before = alarm(face.queue)
-        yield face.at(record.timestamp, face.real.watermark), (self.inner.process_record, record)
+        face.at(record.timestamp, face.real.watermark)
+        yield self.inner.process_record, record
         face.rearm(before)
 
-    def _fire(self, face: OrderedContext[Any], timer: Timer) -> Iterator[tuple[Any, Call]]:
+    def _fire(self, face: OrderedContext[Any], timer: Timer) -> Iterator[Call]:
         """What to call for a timer of the computation."""
         before = None
         if timer.domain is TimeDomain.PROCESSING_TIME:
             before = alarm(face.queue)
-            yield face.at(None, face.real.watermark), (self.inner.process_timer, timer)
+            face.at(None, face.real.watermark)
+            yield self.inner.process_timer, timer
         yield from self._due(face)
         face.rearm(before)
 
@@ -160,21 +164,24 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
         if low == 0 and (due := alarm(queue)) is not None:
             ctx.set_timer(Timestamp(due[0]), hold=Timestamp(due[1]))
 
-    def _due(self, face: OrderedContext[Any]) -> Iterator[tuple[Any, Call]]:
+    def _due(self, face: OrderedContext[Any]) -> Iterator[Call]:
         """The records and timers of ``inner`` that the low watermark has passed, in their order."""
         waiting: list[Any] = face.queue.waiting
+        timers = face.queue.timers
         watermark, key = face.real.watermark, face.key.encode()
         process, done, ready = self.inner.process_record, 0, bisect_left(waiting, (watermark,))
         try:
             for _ in range(_STEPS):
-                at, tag = face.first_timer()
+                at, tag = face.first_timer() if timers else NEVER
                 if done < ready and waiting[done][0] < at:
                     time, value, stream = waiting[done]
                     done += 1
-                    yield face.at(time, time), (process, Record(key, b"", time, stream, _unused, False, value))
+                    face.at(time, time)
+                    yield process, Record(key, b"", time, stream, _unused, False, value)
                 elif at <= watermark:
                     stamp = max(face.remove_timer(tag) or (at,))
-                    yield face.at(stamp, stamp), (self.inner.process_timer, Timer(tag, Timestamp(at)))
+                    face.at(stamp, stamp)
+                    yield self.inner.process_timer, Timer(tag, Timestamp(at))
                 else:
                     break
         finally:
@@ -187,16 +194,18 @@ class AsyncOrdered(Ordered[T, S], Generic[T, S]):
     async def process_record(self, ctx: Context[Queue[T, S]], record: Record[Any]) -> None:
         """See Ordered."""
         if record.late:
-            await self._run_all(self._pass(OrderedContext(ctx, self._wrapped), record))
+            face = OrderedContext(ctx, self._wrapped)
+            await self._run_all(face, self._pass(face, record))
         else:
             self._keep(ctx, record)
 
     async def process_timer(self, ctx: Context[Queue[T, S]], timer: Timer) -> None:
         """See Ordered."""
-        await self._run_all(self._fire(OrderedContext(ctx, self._wrapped), timer))
+        face = OrderedContext(ctx, self._wrapped)
+        await self._run_all(face, self._fire(face, timer))
 
-    async def _run_all(self, calls: Iterator[tuple[Any, Call]]) -> None:
-        for face, (hook, item) in calls:
+    async def _run_all(self, face: OrderedContext[Any], calls: Iterator[Call]) -> None:
+        for hook, item in calls:
             pending = hook(face, item)
             if pending is not None:
                 await pending

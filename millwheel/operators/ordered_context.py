@@ -71,10 +71,9 @@ class OrderedContext(Generic[S]):
         self._first: tuple[int, str] | None = None
         """(time, tag) of the first timer in the queue. None: it must be looked for."""
 
-    def at(self, stamp: int | None, watermark: int) -> OrderedContext[S]:
-        """This context for the next hook. ``stamp``: the timestamp of its productions. None: as in any other timer."""
+    def at(self, stamp: int | None, watermark: int) -> None:
+        """Prepare for the next hook. ``stamp``: the timestamp of its productions. None: as in any other timer."""
         self._stamp, self._watermark = stamp, watermark
-        return self
 
     @property
     def key(self) -> str:
@@ -110,9 +109,10 @@ class OrderedContext(Generic[S]):
 
     def produce(self, stream: str, value: Any, *, timestamp: Timestamp | None = None) -> None:
         """See Context."""
-        if timestamp is None and self._stamp is not None:
+        stamp, earliest = self._stamp, self.real._earliest
+        if timestamp is None and stamp is not None:
             # What a late record sets may be later than its own time, as in any computation.
-            timestamp = Timestamp(max(self._stamp, self.real._earliest))
+            timestamp = Timestamp(stamp if stamp > earliest else earliest)
         self.real.produce(stream, value, timestamp=timestamp)
 
     def set_timer(

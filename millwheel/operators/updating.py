@@ -51,20 +51,15 @@ class Update(Computation[Any, list[S]], Generic[S]):
     def process_record(self, ctx: Context[list[S]], record: Record[Any]) -> None:
         """Update the state, and produce the results."""
         kept = ctx.state
-        state = self.next_state(ctx, kept, record.value)
+        state, results = self.function(kept[0] if kept else deepcopy(self.initial), record.value)
+        for result in results if results.__class__ is list else each_of(results, self.function):
+            ctx.produce(self.output, result)
         if state is None:
             kept.clear()
         elif kept:
             kept[0] = state
         else:
             kept.append(state)
-
-    def next_state(self, ctx: Context[Any], kept: list[S], value: Any) -> S | None:
-        """The state after a value, whose results are produced. ``kept``: the state before, if there is one."""
-        state, results = self.function(kept[0] if kept else deepcopy(self.initial), value)
-        for result in each_of(results, self.function):
-            ctx.produce(self.output, result)
-        return state
 
 
 class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
@@ -99,8 +94,10 @@ class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
     def process_record(self, ctx: Context[list[tuple[int, S]]], record: Record[Any]) -> None:
         """Update the state, produce the results, and renew the time."""
         kept = ctx.state
-        before, ends = ([kept[0][1]], kept[0][0]) if kept else ([], 0)
-        state = self.update.next_state(ctx, before, record.value)
+        ends, before = kept[0] if kept else (0, deepcopy(self.update.initial))
+        state, results = self.update.function(before, record.value)
+        for result in each_of(results, self.update.function):
+            ctx.produce(self.update.output, result)
         if state is None:
             ctx.cancel_timer(domain=self.domain)
             del ctx.state

@@ -19,7 +19,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
-from millwheel.sdk.reading import reading_hook, values_read
+from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
 from millwheel.sdk.records import Record, Timer
 from millwheel.sdk.topology import TopologyGraph
 
@@ -42,7 +42,14 @@ class CompiledComputation:
     inputs: dict[str, Callable[[bytes], Any]]
     """By input stream: the decoder of its values, which raises ValueDecodeError."""
     input_names: dict[str, str]
-    """By input stream: the name by which the hooks know it."""
+    """By input stream: the name by which the topology's code knows it."""
+    hook_names: dict[str, str]
+    """By input stream: the name by which the hooks know its records."""
+    one_reading: dict[str, Callable[[bytes], Any] | None]
+    """By input stream: the function from an encoded value to what the hook gets, or to DROPPED.
+
+    None: the hook decodes the value itself.
+    """
     process_record: dict[str, RecordHook]
     """By input stream: the hook for its records."""
     process_timer: TimerHook
@@ -95,18 +102,24 @@ def compile_computation(
         state = versioned(state, value_format, computation.state_version, computation.migrate, declared.where)
     if not verify:
         state = replace(state, check=None)
+    readings = declared.readings
     names = {full_name(topology.name, stream) if full_names else stream: stream for stream in declared.inputs}
     return CompiledComputation(
         name=name,
         computation=computation,
         inputs={stream: _codec(plan.streams[called]).decode for stream, called in names.items()},
         input_names=names,
+        hook_names={stream: hook_name(called, readings.get(called, ())) for stream, called in names.items()},
+        one_reading={
+            stream: one_reading(_codec(plan.streams[called]).decode, readings.get(called, ()))
+            for stream, called in names.items()
+        },
         process_record={
-            stream: reading_hook(computation, declared.readings.get(called, ())) for stream, called in names.items()
+            stream: reading_hook(computation, readings.get(called, ())) for stream, called in names.items()
         },
         process_timer=computation.process_timer,
         never_late=frozenset(stream for stream, called in names.items() if called in declared.never_late),
-        diverted={stream: values_read(declared.readings.get(called, ())) for stream, called in names.items()},
+        diverted={stream: values_read(readings.get(called, ())) for stream, called in names.items()},
         outputs={
             stream.name: _encoder(name, stream, verify) for stream in plan.streams.values() if name in stream.producers
         },

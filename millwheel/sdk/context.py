@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from typing import Any, Final, Generic, TypeVar
 
-from millwheel.model.limits import MAX_TAG_BYTES, MAX_VALUE_BYTES
-from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
-from millwheel.model.units import NEWEST_USUAL_US, OLDEST_USUAL_US
+from millwheel.model.limits import MAX_VALUE_BYTES
+from millwheel.model.time import LAST_TIMESTAMP, Timestamp
+from millwheel.sdk.context_timers import TimersAndHold
 from millwheel.sdk.errors import (
     ProductionTimestampError,
-    TooLargeError,
     UndeclaredStreamError,
     UsageError,
     ValueEncodeError,
 )
-from millwheel.sdk.hook_faults import check_unusual, large_production, no_domain, too_many
-from millwheel.sdk.scope import PAGES_TAG, UNSET, OutputBinding, Production, Scope, StateCell, TimerSetting
+from millwheel.sdk.hook_faults import large_production, too_many
+from millwheel.sdk.scope import UNSET, OutputBinding, Production, Scope, StateCell
 
 __all__ = ["Context"]
 
@@ -29,37 +28,21 @@ State = TypeVar("State")
 _PRODUCTION_BYTES: Final = 64
 """The size counted for each production, in addition to its value, stream, consumers and keys (its own key included)."""
 
-_TIMER_BYTES: Final = 96
-"""The size counted for each timer that is set, in addition to its key and tag."""
 
-
-class Context(Generic[State]):
+class Context(TimersAndHold, Generic[State]):
     """Access to all data of one key (figure 7). It is valid only while the hook that received it runs."""
 
-    __slots__ = (
-        "_cause",
-        "_cell",
-        "_dropped",
-        "_earliest",
-        "_hold",
-        "_key",
-        "_origin",
-        "_produced",
-        "_productions",
-        "_scope",
-        "_stamp",
-        "_timers",
-    )
+    __slots__ = ("_cell", "_dropped", "_earliest", "_origin", "_productions", "_stamp")
 
     def __init__(self, key: bytes, cell: StateCell, scope: Scope) -> None:
         self._key = key
         self._cell = cell
         self._scope = scope
         self._productions: list[Production] | None = None
-        self._timers: dict[tuple[TimeDomain, str], TimerSetting | None] | None = None
+        self._timers = None
         self._produced = 0
         self._dropped = 0
-        self._hold: Any = UNSET
+        self._hold = UNSET
         # From the record or timer of the current hook: the default timestamp of productions, the least timestamp of
         # productions, and the event time for which timers are set.
         self._stamp = 0
@@ -150,7 +133,9 @@ class Context(Generic[State]):
         binding = self._scope.outputs.get(stream)
         if binding is None:
             raise UndeclaredStreamError(self._scope.computation, stream, tuple(self._scope.outputs))
-        at = self._stamp if timestamp is None else min(self._checked(timestamp, "produce"), LAST_TIMESTAMP)
+        at = self._stamp if timestamp is None else self._checked(timestamp, "produce")
+        if at > LAST_TIMESTAMP:
+            at = LAST_TIMESTAMP
         if at < self._earliest:
             raise ProductionTimestampError(self._scope.computation, stream, at, self._earliest)
         self._produce(binding, value, at)
@@ -169,104 +154,15 @@ class Context(Generic[State]):
     def _add(self, production: Production) -> None:
         names = len(production.stream) + len(self._key)
         to = sum([len(consumer) + len(key) for consumer, key in production.targets])
-        self._made(len(production.value) + names + to + _PRODUCTION_BYTES)
+        size = len(production.value) + names + to + _PRODUCTION_BYTES
+        # This is ``_made`` without a call, because it runs for each production.
+        self._produced += size
+        self._scope.produced_bytes += size
         if self._productions is None:
             self._productions = []
         elif len(self._productions) >= self._scope.most:
             raise too_many(self.key, "produce", "records", self._scope.most)
         self._productions.append(production)
-
-    def set_timer(
-        self,
-        at: Timestamp,
-        tag: str = "",
-        *,
-        domain: TimeDomain = TimeDomain.EVENT_TIME,
-        hold: Timestamp | None = None,
-    ) -> None:
-        """Call ``process_timer`` for this key when the low watermark, or the clock, reaches ``at``.
-
-        A key has at most one timer for each domain (event time or processing time) and tag. Setting it again replaces
-        it. It never fires early (G6). In processing time the clock is the wall clock of the key's owner, which is
-        ``now``. A timer that a wrong clock has set too far ahead waits until the clocks of later owners reach it.
-
-        Until the firing is committed, the timer holds the output watermark. The records that the firing produces are
-        therefore not late (section 4.6).
-
-        Args:
-            at: When the timer fires, in microseconds since the epoch.
-            tag: Distinguishes the timers of a key; up to 256 bytes.
-            domain: Whether ``at`` is an event time or a processing time.
-            hold: Where the timer holds the output watermark. By default ``at``; in processing time, the timestamp of
-                the record or timer that the hook runs for.
-
-        Raises:
-            UsageError: The computation has no ``process_timer``. Or an argument has a wrong type, is out of range, or
-                is probably in another unit.
-            TooLargeError: The tag is too long, or the hooks of the key set over 15 million timers in this commit.
-        """
-        if not self._scope.handles_timers:
-            raise UsageError(
-                f"computation {self._scope.computation!r} sets a timer, and has no process_timer: define it"
-            )
-        if type(domain) is not TimeDomain:
-            raise no_domain(domain)
-        at = self._checked(at, "set_timer", domain)
-        hold = None if hold is None else self._checked(hold, "set_timer(hold=…)")
-        if tag == PAGES_TAG:
-            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
-        if not isinstance(tag, str):
-            raise UsageError(f"a timer's tag is a str, not {type(tag).__name__}: {tag!r}")
-        if len(tag) * 4 > MAX_TAG_BYTES and len(tag.encode()) > MAX_TAG_BYTES:
-            raise TooLargeError(f"the timer tag {tag[:32]!r}…", len(tag.encode()), MAX_TAG_BYTES)
-        self._made(_TIMER_BYTES + len(self._key) + len(tag))
-        if self._timers is None:
-            self._timers = {}
-        elif len(self._timers) >= self._scope.most:
-            raise too_many(self.key, "set", "timers", self._scope.most)
-        self._timers[domain, tag] = TimerSetting(at, hold, self._cause)
-
-    def cancel_timer(self, tag: str = "", *, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """Cancel a timer of this key. This has no effect if there is no such timer.
-
-        Args:
-            tag: The tag of the timer.
-            domain: The domain of the timer.
-
-        Raises:
-            UsageError: The domain is no TimeDomain.
-        """
-        if type(domain) is not TimeDomain:
-            raise no_domain(domain)
-        if tag == PAGES_TAG:
-            raise UsageError(f"the tag {tag!r} is MillWheel's own: use another")
-        if self._timers is None:
-            self._timers = {}
-        self._timers[domain, tag] = None
-
-    def _made(self, size: int) -> None:
-        """Count bytes of the commit, without states. If there are many, no more hooks run before the commit."""
-        self._produced += size
-        self._scope.produced_bytes += size
-
-    def set_hold(self, timestamp: Timestamp) -> None:
-        """Hold the output watermark at ``timestamp`` for this key's state, until it is cleared (section 5.2).
-
-        From the next commit on, hooks of the key may produce records at or after ``timestamp``. If ``timestamp`` is
-        behind the reported output watermark, it is too late to hold that. The hold then becomes the timestamp of the
-        record or timer that the hook runs for.
-
-        Args:
-            timestamp: Microseconds since the epoch.
-
-        Raises:
-            UsageError: The timestamp is not an integer, is out of range, or is probably in another unit.
-        """
-        self._hold = (self._checked(timestamp, "set_hold"), self._cause)
-
-    def clear_hold(self) -> None:
-        """Remove the hold of this key's state."""
-        self._hold = None
 
     def count_dropped(self, records: int = 1) -> None:
         """Count records that the hook drops because they are too late to have an effect (section 4.5).
@@ -278,17 +174,6 @@ class Context(Generic[State]):
             records: How many.
         """
         self._dropped += records
-
-    def _checked(self, timestamp: Timestamp, method: str, domain: TimeDomain = TimeDomain.EVENT_TIME) -> Timestamp:
-        """The timestamp, after a check of its type and range. The journal could not decode a value of another type."""
-        if type(timestamp) is not int and not _is_integer(timestamp):
-            kind = type(timestamp).__name__
-            raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {kind}: {timestamp!r}")
-        if not OLDEST_USUAL_US <= timestamp <= NEWEST_USUAL_US:
-            processing, scope = domain is TimeDomain.PROCESSING_TIME, self._scope
-            reference = scope.now if processing else self._cause
-            check_unusual(timestamp, method, reference, processing=processing, any_unit=scope.any_timestamp)
-        return Timestamp(int(timestamp))
 
 
 def _clear_state(context: Context[Any]) -> None:
@@ -306,7 +191,3 @@ def _deletable(plain: Any) -> property:
 
 
 setattr(Context, "state", _deletable(vars(Context)["state"]))  # noqa: B010 - mypy takes the name for a property
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

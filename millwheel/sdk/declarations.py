@@ -247,8 +247,11 @@ def _take_inputs(declared: ComputationDeclaration, inputs: object) -> None:
         if not isinstance(stream, str):
             declared.problem(f"inputs= takes a mapping from streams to keys, such as {example}: {stream!r} is no name")
         elif not isinstance(extractor, KeyExtractor):
-            hint = f": write millwheel.key({extractor!r})" if isinstance(extractor, str) or callable(extractor) else ""
-            declared.problem(f"it is keyed by {extractor!r:.80}, which is no key{hint}", at=f"input {stream!r}")
+            shown = repr(extractor)
+            if callable(extractor):  # a function's repr has an address
+                shown = getattr(extractor, "__name__", shown)
+            hint = f": write millwheel.key({shown})" if isinstance(extractor, str) or callable(extractor) else ""
+            declared.problem(f"it is keyed by {shown:.80}, which is no key{hint}", at=f"input {stream!r}")
         else:
             declared.inputs[stream] = extractor
 

@@ -23,7 +23,7 @@ from millwheel.sdk.apart import own_name
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.function_code import code_digest, may_change_its_argument
-from millwheel.sdk.records import key_extractor
+from millwheel.sdk.records import key_extractor, text_extractor
 from millwheel.sdk.typeinfo import Field, field_of, is_key_type, members, supertype, type_name
 
 __all__ = [
@@ -68,16 +68,25 @@ class KeyExtractor:
             field is no str or int. It raises TooLargeError for a key of more than 4,096 bytes.
         """
         describe = _KeyDescription(stream, consumer, type_name(record_type), str(self))
+        return key_extractor(self._part_of(record_type), _text, describe.failed, describe.too_large)
+
+    def bind_text(self, record_type: Any) -> Callable[[Any], str]:
+        """The same for the key as text, where it becomes a part of something else."""
+        describe = _KeyDescription("", "", type_name(record_type), str(self))
+        return text_extractor(self._part_of(record_type), _text, describe.failed, describe.too_large)
+
+    def _part_of(self, record_type: Any) -> Callable[[Any], Any]:
+        """A function from a value to the str or int that is its key."""
         if self.function is not None:
-            return _one_part(self.function, describe)
+            return self.function
         getters = [_getter(record_type, path) for path in self.fields]
         if len(getters) == 1:
-            return _one_part(getters[0], describe)
+            return getters[0]
         if all(isinstance(get, attrgetter) for get in getters):
             read: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.fields)  # all parts in one call
         else:
             read = _read_all(getters)
-        return _one_part(lambda value: join_key(*read(value)), describe)
+        return lambda value: join_key(*read(value))
 
     @property
     def needs_copy(self) -> bool:
@@ -253,6 +262,9 @@ class _KeyDescription:
         where = f"{self}: no key in a value of {type_name(type(value))}"
         return KeyExtractionError(f"{where}: {why}", computation=self.consumer, extractor_raised=not no_key)
 
+    def too_large(self, size: int) -> TooLargeError:
+        return TooLargeError(f"a key of {self}", size, MAX_KEY_BYTES)
+
 
 class _NotAKeyError(Exception):
     """A part of a key is neither str nor int."""
@@ -265,12 +277,6 @@ def _text(part: Any) -> str:
     if isinstance(part, int) and not isinstance(part, bool):
         return int.__repr__(part)
     raise _NotAKeyError(f"got {type_name(type(part))} ({part!r:.80}), and a key is made of str and int only")
-
-
-def _one_part(get: Callable[[Any], Any], describe: _KeyDescription) -> Extract:
-    return key_extractor(
-        get, _text, describe.failed, lambda size: TooLargeError(f"a key of {describe}", size, MAX_KEY_BYTES)
-    )
 
 
 def _read_all(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:

@@ -11,51 +11,48 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED, Reading, as_it_is
 from millwheel.sdk.records import Record
 
-__all__ = ["reading_hook", "values_read"]
+__all__ = ["hook_name", "one_reading", "reading_hook", "values_read"]
 
 Hook = Callable[[Context[Any], Record[Any]], Awaitable[None] | None]
 
 
+def hook_name(stream: str, readings: Sequence[Reading]) -> str:
+    """The name by which the hook knows the records of ``stream``."""
+    return readings[0].called if len(readings) == 1 else stream
+
+
+def one_reading(decode: Callable[[bytes], Any], readings: Sequence[Reading]) -> Callable[[bytes], Any] | None:
+    """A function from an encoded value to what the hook gets, or to DROPPED. None: the hook decodes the value itself.
+
+    It runs before the hook, without the key's state. So a record that a filter drops needs none.
+    """
+    if len(readings) != 1 or readings[0].convert is as_it_is:
+        return None
+    convert = readings[0].convert
+    return lambda encoded: convert(decode(encoded))
+
+
 def reading_hook(computation: Computation[Any, Any], readings: Sequence[Reading]) -> Hook:
-    """``process_record``, called for each reading with the value that its functions make. No readings: the hook itself.
+    """``process_record``; with several readings, called for each with the value that its functions make.
 
     A function that raises makes the hook fail, as its own code would.
     """
     process = computation.process_record
-    if not readings:
+    if len(readings) < 2:
         return process
-    if len(readings) > 1 and inspect.iscoroutinefunction(process):
+    if inspect.iscoroutinefunction(process):
 
         async def process_each(ctx: Context[Any], record: Record[Any]) -> None:
             for one in _read(record, readings):
                 await process(ctx, one)
 
         return process_each
-    if len(readings) > 1:
 
-        def process_all(ctx: Context[Any], record: Record[Any]) -> None:
-            for one in _read(record, readings):
-                process(ctx, one)
+    def process_all(ctx: Context[Any], record: Record[Any]) -> None:
+        for one in _read(record, readings):
+            process(ctx, one)
 
-        return process_all
-    called, convert = readings[0].called, readings[0].convert
-    if convert is as_it_is:
-
-        def process_as(ctx: Context[Any], record: Record[Any]) -> Awaitable[None] | None:
-            record.stream = called
-            return process(ctx, record)
-
-        return process_as
-
-    def process_one(ctx: Context[Any], record: Record[Any]) -> Awaitable[None] | None:
-        value = convert(record.value)
-        if value is DROPPED:
-            return None
-        record._value = value
-        record.stream = called
-        return process(ctx, record)
-
-    return process_one
+    return process_all
 
 
 def _read(record: Record[Any], readings: Sequence[Reading]) -> Iterator[Record[Any]]:

@@ -8,7 +8,7 @@ makes as few calls as it can. For a fault, the caller gives a function that desc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -16,18 +16,21 @@ from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import TimeDomain, Timestamp
 
 __all__ = [
+    "UNDECODED",
     "Record",
     "Timer",
     "described_decoder",
     "exact_check",
     "key_extractor",
+    "text_extractor",
     "typed_encoder",
     "verifying_encoder",
 ]
 
 In_co = TypeVar("In_co", covariant=True)
 
-_UNDECODED: Any = object()
+UNDECODED: Final[Any] = object()
+"""Stands for the value of a record that has not been decoded."""
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes], Any]
@@ -49,7 +52,7 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
     stream: str
     _decode: Callable[[bytes], In_co]
     late: bool
-    _value: Any = _UNDECODED
+    _value: Any = UNDECODED
 
     @property
     def key(self) -> str:
@@ -63,7 +66,7 @@ class Record(msgspec.Struct, Generic[In_co], eq=False):
         Raises:
             ValueDecodeError: The bytes do not decode as the stream's type.
         """
-        if self._value is _UNDECODED:
+        if self._value is UNDECODED:
             self._value = self._decode(self._encoded)
         return self._value  # type: ignore[no-any-return]
 
@@ -198,5 +201,27 @@ def key_extractor(
         if len(encoded) > MAX_KEY_BYTES:
             raise too_large(len(encoded))
         return encoded
+
+    return extract
+
+
+def text_extractor(
+    get: Callable[[Any], Any],
+    text: Callable[[Any], str],
+    fault: Callable[[Any, Exception], Exception],
+    too_large: Callable[[int], Exception],
+) -> Callable[[Any], str]:
+    """The same for a key as text."""
+
+    def extract(value: Any) -> str:
+        try:
+            part = get(value)
+            found: str = part if part.__class__ is str else text(part)
+        except Exception as error:
+            raise fault(value, error) from error
+        # A character has four bytes at most.
+        if len(found) * 4 > MAX_KEY_BYTES and len(found.encode()) > MAX_KEY_BYTES:
+            raise too_large(len(found.encode()))
+        return found
 
     return extract

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 from millwheel.sdk.arrays import is_numpy, plain_of
 from millwheel.sdk.codecs import ValueCodec, ValueFormat
+from millwheel.sdk.declarations import as_it_is
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 
@@ -36,21 +37,21 @@ def _plain(value: Any) -> Any:
 _encode = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic").encode
 
 
-def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any], int]:
-    """A function from a value of ``stream`` to one of ``shards`` numbers.
+def spreader(topology: TopologyGraph, stream: str, shards: int) -> Callable[[Any], str]:
+    """A function from a value of ``stream`` to one of ``shards`` numbers, as text.
 
     It depends on the value alone. A record that is sent again therefore gets the same number in every process.
     """
 
-    @cache
-    def encoder() -> Callable[[Any], bytes]:
-        codec = _codec_of(topology, stream)
-        if codec.format is not ValueFormat.MSGPACK:
-            return codec.encode
-        return _encode
+    known: Callable[[Any], bytes] | None = None
+    numbers = [str(number) for number in range(shards)]
 
-    def shard_of(value: Any) -> int:
-        return crc32(encoder()(value)) % shards
+    def shard_of(value: Any) -> str:
+        nonlocal known
+        if known is None:
+            codec = _codec_of(topology, stream)
+            known = _encode if codec.format is ValueFormat.MSGPACK else codec.encode
+        return numbers[crc32(known(value)) % shards]
 
     return shard_of
 
@@ -77,9 +78,13 @@ def _codec_of(topology: TopologyGraph, stream: str) -> ValueCodec:
 
 def bytes_of(value: Any) -> bytes:
     """An encoding of a value that is the same in every process: of a message, bytes, or what MessagePack can encode."""
-    if isinstance(value, Message):
-        return value.SerializeToString(deterministic=True)
-    return value if isinstance(value, bytes) else _encode(value)
+    return _encoder_of(value.__class__)(value)
+
+
+def _encoder_of(kind: type) -> Callable[[Any], bytes]:
+    if issubclass(kind, Message):
+        return lambda message: message.SerializeToString(deterministic=True)
+    return as_it_is if issubclass(kind, bytes) else _encode
 
 
 def bytes_reader(topology: TopologyGraph, streams: Iterable[str]) -> Callable[[Any], bytes]:
@@ -96,11 +101,15 @@ def bytes_reader(topology: TopologyGraph, streams: Iterable[str]) -> Callable[[A
                 return codec.encode
         return None
 
+    encoders: dict[type, Callable[[Any], bytes]] = {}
+
     def encode(value: Any) -> bytes:
+        kind = value.__class__
+        encoder = encoders.get(kind) or encoders.setdefault(kind, _encoder_of(kind))
         try:
-            return bytes_of(value)
+            return encoder(value)
         except TypeError:
-            by_codec = custom(value.__class__)
+            by_codec = custom(kind)
             if by_codec is None:
                 raise
             return bytes(memoryview(by_codec(value)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypedDict
 from millwheel.model.time import Duration
 from millwheel.operators import LEFT, RIGHT
 from millwheel.sdk.computation import Computation
-from millwheel.sdk.declarations import DROPPED, UNKNOWN, Reading, as_it_is, declare_computation
+from millwheel.sdk.declarations import UNKNOWN, Reading, as_it_is, declare_computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import KeyExtractor, may_be_without_key
 from millwheel.sdk.options import (
@@ -25,8 +25,8 @@ from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
-from millwheel.streams.derivations import DerivedKeyExtractor, derivation_of, key_reader
-from millwheel.streams.steps import Branch, are_disjoint, expands, keeps_value, on_a_copy, to_one
+from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
+from millwheel.streams.steps import Branch, are_disjoint, compiled, expands, keeps_value, on_a_copy, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
 
@@ -204,26 +204,23 @@ def _plain(stream: str, readings: Sequence[Reading]) -> bool:
 
 
 def _key_of(topology: TopologyGraph, stream: str, read: Sequence[tuple[Input, Branch]]) -> KeyExtractor:
-    """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says."""
+    """The key of a stream's records, from their values. No record has two keys, as ``_problem`` says.
+
+    A value that all branches drop has no key. It is spread, and dropped again where it is read.
+    """
     if _keyed_as_they_are(read):
         return read[0][0].extractor
     keyed = [(one, branch) for one, branch in read if not expands(branch.steps)]
     copy = copier(topology, stream)
     pipelines = [
-        (to_one(on_a_copy(branch.steps, copy, key_changes=one.extractor.needs_copy)), key_reader(one.extractor))
+        (on_a_copy(branch.steps, copy, key_changes=one.extractor.needs_copy), KeyTexts(one.extractor))
         for one, branch in keyed
     ]
-    spread = spreader(topology, stream, _SHARDS)
-
-    def key_after_steps(value: Any) -> str | int:
-        for convert, key_of in pipelines:
-            made = convert(value)
-            if made is not DROPPED:
-                return key_of(made).decode()
-        return spread(value)  # a dropped value has no key: it is dropped again where it is read
-
+    function = spreader(topology, stream, _SHARDS)
+    for steps, texts in reversed(pipelines):
+        function = compiled(steps, "texts[made.__class__](made)", "next_key(value)", texts=texts, next_key=function)
     derivation = derivation_of([(branch, one.extractor, one.record_type) for one, branch in keyed])
-    return DerivedKeyExtractor(function=key_after_steps, derivation=derivation)
+    return DerivedKeyExtractor(function=function, derivation=derivation)
 
 
 def _keyed_as_they_are(read: Sequence[tuple[Input, Branch]]) -> bool:

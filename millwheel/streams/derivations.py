@@ -20,6 +20,7 @@ from millwheel.streams.steps import Branch, Filter, Map, Only
 
 __all__ = [
     "DerivedKeyExtractor",
+    "KeyTexts",
     "derivation_of",
     "derived_key",
     "key_reader",
@@ -103,21 +104,28 @@ def value_key(topology: TopologyGraph, branches: Iterable[Branch]) -> DerivedKey
     return DerivedKeyExtractor(function=number_of, derivation=KeyDerivation("hash_of()", (hash_of,)))
 
 
-def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
-    """A function from a value of any type to its key."""
-    bound: dict[type, Callable[[Any], bytes]] = {}
+class KeyTexts(dict[type, Callable[[Any], str]]):
+    """Functions from values to their keys as text, by the values' classes."""
 
-    def read(value: Any) -> bytes:
-        extract = bound.get(type(value)) or bound.setdefault(type(value), extractor.bind(type(value)))
-        return extract(value)
+    def __init__(self, extractor: KeyExtractor) -> None:
+        super().__init__()
+        self._extractor = extractor
 
-    return read
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        read = self[kind] = self._extractor.bind_text(kind)
+        return read
 
 
 def text_key_reader(extractor: KeyExtractor) -> Callable[[Any], str]:
     """A function from a value of any type to its key as text."""
-    read = key_reader(extractor)
-    return lambda value: read(value).decode()
+    texts = KeyTexts(extractor)
+    return lambda value: texts[value.__class__](value)
+
+
+def key_reader(extractor: KeyExtractor) -> Callable[[Any], bytes]:
+    """A function from a value of any type to its key."""
+    read = text_key_reader(extractor)
+    return lambda value: read(value).encode()
 
 
 def _derive(branch: Branch, extractor: KeyExtractor, record_type: Any) -> KeyDerivation:

@@ -10,7 +10,9 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from millwheel.agg import Aggregator, several
+from millwheel.agg import Aggregator
+from millwheel.agg.reading import attribute
+from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import KeyExtractor, split_key
@@ -43,7 +45,7 @@ def aggregates_by_name(
     """
     if not aggregates:
         raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as n=agg.count()")
-    aggregator = several(aggregates).bind(given.known_type)
+    aggregator = combined(aggregates).bind(given.known_type)
     values = get_type_hints(aggregator.result_type)
     return aggregator, row_of(into, values, given.extractor, given.known_type, windowed=windowed)
 
@@ -89,12 +91,12 @@ def row_of(
 
 def _maker(
     into: Any, filled: Sequence[str], parts: Sequence[str], offered: Mapping[str, Any], values: Mapping[str, Any]
-) -> Callable[[str, Timestamp, Timestamp, Mapping[str, Any], int], Any]:
+) -> Callable[[str, Timestamp, Timestamp, Any, int], Any]:
     """``Row.make``, from source code: it runs for each result."""
 
     def source_of(name: str) -> str:
         if name in values:
-            return f"value[{name!r}]"
+            return attribute("value", name)
         if name not in parts:
             return name
         text = f"split(key)[{parts.index(name)}]" if len(parts) > 1 else "key"
@@ -105,7 +107,7 @@ def _maker(
     arguments += [f"**{{{name!r}: {source_of(name)}}}" for name in filled[len(arguments) :]]
     names: dict[str, Any] = {"into": into, "split": split_key}
     exec(f"def make(key, start, end, value, revision): return into({', '.join(arguments)})", names)
-    made: Callable[[str, Timestamp, Timestamp, Mapping[str, Any], int], Any] = names["make"]
+    made: Callable[[str, Timestamp, Timestamp, Any, int], Any] = names["make"]
     return made
 
 

@@ -9,7 +9,7 @@ from millwheel.agg import Aggregator
 from millwheel.sdk.keys import key
 from millwheel.sdk.spreading import bytes_reader
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.derivations import derived_key, key_reader
+from millwheel.streams.derivations import derived_key, text_key_reader
 from millwheel.streams.steps import Branch
 from millwheel.windows.assigners import Assigner
 from millwheel.windows.result import Row
@@ -29,11 +29,11 @@ def declare_phases(
     options: StepOptions,
 ) -> MergePartials[Any]:
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``."""
-    partials, read = f"{name}-partials", key_reader(given.extractor)
+    partials, read = f"{name}-partials", text_key_reader(given.extractor)
     encode = bytes_reader(given.topology, [branch.stream for branch in given.branches])
 
     def shard_of(value: Any) -> str:
-        return f"{crc32(encode(value)) % shards}|{read(value).decode()}"
+        return f"{crc32(encode(value)) % shards}|{read(value)}"
 
     sharded = derived_key(shard_of, given.extractor, given.record_type, f"in {shards} shards")
     first = partial_aggregate(windows, aggregator, partials, too_late)

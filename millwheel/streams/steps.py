@@ -21,6 +21,8 @@ __all__ = [
     "Only",
     "Step",
     "are_disjoint",
+    "compiled",
+    "divide",
     "expands",
     "keeps_value",
     "on_a_copy",
@@ -109,69 +111,61 @@ def _may_change(step: Step) -> bool:
     return may_change_its_argument(step.keep if isinstance(step, Filter) else step.function)
 
 
+def divide(steps: Sequence[Step]) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """The steps before the first FlatMap, and those from it on."""
+    at = next((place for place, step in enumerate(steps) if isinstance(step, FlatMap)), len(steps))
+    return tuple(steps[:at]), tuple(steps[at:])
+
+
 def to_one(steps: Sequence[Step]) -> Callable[[Any], Any]:
     """The pipeline as a function from a value to its only result, or to DROPPED. It must not expand."""
-    functions = [_as_function(step) for step in steps]
-    if len(functions) == 1:
-        return functions[0]
-    if len(functions) == 2:
-        return _both(*functions)
-
-    def run(value: Any) -> Any:
-        for function in functions:
-            value = function(value)
-            if value is DROPPED:
-                break
-        return value
-
-    return run
-
-
-def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def run(value: Any) -> Any:
-        made = first(value)
-        return DROPPED if made is DROPPED else second(made)
-
-    return run
-
-
-def _as_function(step: Step) -> Callable[[Any], Any]:
-    if isinstance(step, Map):
-        return step.function
-    if isinstance(step, FlatMap):
-        raise ValueError("a flat_map makes several values of one")
-    if isinstance(step, Only):
-        kind = step.kind
-        return lambda value: value if isinstance(value, kind) else DROPPED
-    keep = step.keep
-    return lambda value: value if keep(value) else DROPPED
+    if len(steps) == 1 and isinstance(steps[0], Map):
+        return steps[0].function
+    return compiled(steps, "made", "dropped", dropped=DROPPED)
 
 
 def to_many(steps: Sequence[Step]) -> Callable[[Any], Iterable[Any]]:
     """The pipeline as a function from a value to all its results."""
-    for at, step in enumerate(steps):
-        if isinstance(step, FlatMap):
-            after = to_many(steps[at + 1 :]) if steps[at + 1 :] else None
-            return _expanding(to_one(steps[:at]), step.function, after)
-    convert = to_one(steps)
-
-    def single(value: Any) -> Iterable[Any]:
-        result = convert(value)
-        return () if result is DROPPED else (result,)
-
-    return single
+    first, rest = divide(steps)
+    if not rest:
+        return compiled(first, "(made,)", "()")
+    expand = _expanding(rest)
+    return compiled(first, "expand(made)", "()", expand=expand) if first else expand
 
 
-def _expanding(
-    before: Callable[[Any], Any],
-    function: Callable[[Any], Iterable[Any]],
-    after: Callable[[Any], Iterable[Any]] | None,
-) -> Callable[[Any], Iterable[Any]]:
-    def run(value: Any) -> Iterable[Any]:
-        value = before(value)
-        if value is DROPPED:
-            return ()
-        # One by one: a generator may yield one object again and again, and change it in between.
-        return function(value) if after is None else (each for one in function(value) for each in after(one))
+def _expanding(steps: Sequence[Step]) -> Callable[[Any], Iterable[Any]]:
+    """The pipeline of a FlatMap and the steps after it."""
+    function: Callable[[Any], Iterable[Any]] = steps[0].function  # type: ignore[union-attr]
+    if len(steps) == 1:
+        return function
+    after = to_many(steps[1:])
+    # One by one: a generator may yield one object again and again, and change it in between.
+    return lambda value: (each for one in function(value) for each in after(one))
 
+
+def compiled(steps: Sequence[Step], result: str, otherwise: str, **names: Any) -> Callable[[Any], Any]:
+    """A function that runs a pipeline, from source code: it runs for each record, and calls take most of its time.
+
+    Args:
+        steps: The steps. They do not expand.
+        result: What the function returns: an expression of ``made``, which is the pipeline's result.
+        otherwise: What it returns for a value that a filter drops: an expression of ``value``, which is that value.
+        names: What both expressions use beside these.
+    """
+    lines = ["def run(value):", "    made = value"]
+    for number, step in enumerate(steps):
+        called = f"step_{number}"
+        if isinstance(step, Map):
+            names[called] = step.function
+            lines.append(f"    made = {called}(made)")
+        elif isinstance(step, Filter):
+            names[called] = step.keep
+            lines.append(f"    if not {called}(made): return {otherwise}")
+        elif isinstance(step, Only):
+            names[called] = step.kind
+            lines.append(f"    if not isinstance(made, {called}): return {otherwise}")
+        else:
+            raise ValueError("a flat_map makes several values of one")
+    exec("\n".join([*lines, f"    return {result}"]), names)
+    run: Callable[[Any], Any] = names["run"]
     return run

@@ -10,7 +10,7 @@ from millwheel.agg.reading import Of, Reader
 from millwheel.operators import COPIES, ROWS
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import UNKNOWN, DerivedStream, declare_computation
+from millwheel.sdk.declarations import UNKNOWN, DerivedStream, Reading, declare_computation
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.options import ComputationOptions
@@ -25,7 +25,7 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
-from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, on_a_copy, to_many
+from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, divide, on_a_copy, to_many, to_one
 
 if TYPE_CHECKING:
     from millwheel.streams.keyed import KeyedStream
@@ -357,14 +357,21 @@ class Stream(MissingSteps, Generic[T]):
         return Stream(self.topology, branches, record_type)
 
     def _add_hop(self, name: str, branches: list[Branch]) -> None:
-        pipelines: dict[str, list[Any]] = {}
+        read: dict[str, list[tuple[Step, ...]]] = {}
         for branch in branches:
             alone = sum(each.stream == branch.stream for each in branches) == 1
             steps = branch.steps if alone else on_a_copy(branch.steps, copier(self.topology, branch.stream))
-            pipelines.setdefault(branch.stream, []).append(to_many(steps))
-        inputs = {stream: key(spreader(self.topology, stream, _SHARDS)) for stream in pipelines}
-        hop = _Hop(name, pipelines)
-        self.topology.declare(declare_computation(hop, name, inputs, {name: self.record_type}, ComputationOptions()))
+            read.setdefault(branch.stream, []).append(steps)
+        inputs = {stream: key(spreader(self.topology, stream, _SHARDS)) for stream in read}
+        # What one pipeline does to a record before a flat_map needs no hook. So a record that it drops has none.
+        divided = {stream: divide(each[0]) for stream, each in read.items() if len(each) == 1}
+        rest = {stream: [divided[stream][1]] if stream in divided else each for stream, each in read.items()}
+        hop = _Hop(name, {stream: [to_many(steps) for steps in each] for stream, each in rest.items()})
+        declared = declare_computation(hop, name, inputs, {name: self.record_type}, ComputationOptions())
+        for stream, (first, _) in divided.items():
+            if first:
+                declared.readings[stream] = (Reading(stream, UNKNOWN, to_one(first)),)
+        self.topology.declare(declared)
 
 
 class _Hop(Computation[Any, None]):

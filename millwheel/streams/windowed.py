@@ -119,9 +119,8 @@ class WindowedStream(Generic[T]):
 
         Raises:
             UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
-                the records do not have. Or nothing fills a field of the class. Or session windows are given with
-                ``early``. Or ``spread`` is given with session windows, ``allowed_lateness`` or ``early``, or is not
-                positive.
+                the records do not have. Or nothing fills a field of the class. Or ``spread`` is given with session
+                windows, ``allowed_lateness`` or ``early``, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -145,12 +144,14 @@ class WindowedStream(Generic[T]):
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         step: Aggregate[Any] | SessionAggregate[Any]
         if isinstance(self.windows, SessionWindows):
-            if early is not None:
-                raise UsageError(
-                    "session windows have no early results: a later record may join two sessions with results"
-                )
             step = SessionAggregate(
-                self.windows, aggregator, output=name, allowed_lateness=allowed_lateness, too_late=too_late, row=row
+                self.windows,
+                aggregator,
+                output=name,
+                early=early,
+                allowed_lateness=allowed_lateness,
+                too_late=too_late,
+                row=row,
             )
         else:
             step = Aggregate(

@@ -30,10 +30,10 @@ from millwheel.testing.cluster import Produced, VirtualCluster
 from millwheel.testing.cores import HOOK_TIMEOUT_SECONDS, HookTimeoutError
 from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Delivery, HookFailed
 
 __all__ = ["Produced", "TopologyHarness"]

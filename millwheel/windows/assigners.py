@@ -15,7 +15,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timesta
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling"]
+__all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling", "window_tag"]
 
 _DAY_US: Final = 86_400_000_000
 _NONE: Final = Duration(0)
@@ -35,13 +35,27 @@ class Window(NamedTuple):
     @property
     def tag(self) -> str:
         """The timer tag of this window."""
-        return f"{self.start}/{self.end}"
+        return window_tag(self.start, self.end)
 
-    @classmethod
-    def from_tag(cls, tag: str) -> Window:
+    @staticmethod
+    def from_tag(tag: str) -> Window:
         """The window with this timer tag."""
-        start, _, end = tag.partition("/")
-        return cls(int(start), int(end))
+        return _window_of(tag)
+
+
+# Many keys have the same few windows at a time, so their tags are made once.
+
+
+@lru_cache(maxsize=1_024)
+def window_tag(start: int, end: int) -> str:
+    """The timer tag of a window."""
+    return f"{start}/{end}"
+
+
+@lru_cache(maxsize=1_024)
+def _window_of(tag: str) -> Window:
+    start, _, end = tag.partition("/")
+    return Window(int(start), int(end))
 
 
 def _window(start: int, end: int) -> Window:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
+from millwheel.agg.numbers import one_more
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -92,11 +93,13 @@ class Aggregate(Computation[Any, Panes[A]]):
         self.allowed_lateness = allowed_lateness
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late, row)
-        self._row = Result if row is None else row.make
+        self._row: Callable[[str, Any, Any, Any, int], Any] = Result if row is None else row.make
         # The type argument for A. It defines the type of the state.
         self.__orig_class__ = Aggregate[aggregator.accumulator]  # type: ignore[name-defined]
         self._add = aggregator.add
+        self._counts = aggregator.add is one_more  # the most frequent one, without a call for each window
         self._new = aggregator.new
+        self._result = aggregator.result
         self._windows_of = windows.windows_of
 
     def declared_outputs(self) -> Mapping[str, Any]:
@@ -105,14 +108,15 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""
-        panes, early, add = ctx.state, self.early, self._add
+        panes, early, add, counts = ctx.state, self.early, self._add, self._counts
+        revises = early is not None or record.late
         taken = False
         for window in self._windows_of(record.timestamp):
-            pane = panes.get(window)
+            pane: Pane[Any] | None = panes.get(window)
             if pane is not None:
                 taken = True
-                pane.accumulator = add(pane.accumulator, record)
-                if early is not None or record.late:
+                pane.accumulator = pane.accumulator + 1 if counts else add(pane.accumulator, record)
+                if revises:
                     self._revise(ctx, window, pane)
             elif window.end > ctx.watermark:
                 taken = True
@@ -128,17 +132,19 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
-        window = Window.from_tag(timer.tag.removeprefix(_PURGE))
+        panes = ctx.state
         if timer.tag.startswith(_PURGE):
-            self._purge(ctx, window)
-        elif timer.domain is TimeDomain.PROCESSING_TIME:
-            pane = ctx.state[window]
-            pane.early_at = 0
-            self._produce(ctx, window, pane)
+            self._purge(ctx, Window.from_tag(timer.tag.removeprefix(_PURGE)))
         else:
-            self._produce(ctx, window, ctx.state[window])
-            self._end(ctx, window)
-        if not ctx.state:
+            window = Window.from_tag(timer.tag)
+            pane = panes[window]
+            if timer.domain is TimeDomain.EVENT_TIME:
+                self._produce(ctx, window, pane)
+                self._end(ctx, window)
+            else:
+                pane.early_at = 0
+                self._produce(ctx, window, pane)
+        if not panes:
             del ctx.state
 
     def _given_up(self, ctx: Context[Panes[A]], timer: Timer) -> None:
@@ -218,14 +224,13 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         pane.revision += 1
-        value = self.aggregator.result(pane.accumulator)
-        result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, pane.revision)
+        result = self._row(ctx.key, window.start, window.end, self._result(pane.accumulator), pane.revision)
         ctx.produce(self.output, result, timestamp=self._time_of(window))
 
 
 def result_time(window: Window) -> Timestamp:
     """The timestamp of a window's results: its end, but at most LAST_TIMESTAMP."""
-    return Timestamp(min(window.end, LAST_TIMESTAMP))
+    return LAST_TIMESTAMP if window.end > LAST_TIMESTAMP else Timestamp(window.end)
 
 
 def output_types(

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, Final, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -16,16 +16,18 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import SessionWindows, Window
 from millwheel.windows.computation import output_types, result_time
+from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
 __all__ = ["SessionAggregate"]
 
 A = TypeVar("A")
 
-Sessions = list[tuple[int, int, A, int]]
-"""(start, end, accumulator, revision) of each session, by increasing start. Sessions do not overlap.
+Sessions = list[tuple[int, int, A, int, int]]
+"""(start, end, accumulator, revision, early) of each session, by increasing start. Sessions do not overlap.
 
-The revision is that of the last result, and -1 before the first one.
+The revision is that of the last result, and -1 before the first one. ``early`` is the time at which the timer of the
+next early result is due; 0: none is set.
 """
 
 _NONE: Final = Duration(0)
@@ -45,6 +47,9 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
     kept, and whose own would not be kept either, is produced unchanged to ``too_late``. If there is no such stream, it
     is counted and dropped.
 
+    With ``early=``, a session also produces results before its end, with all records so far. They have the end that the
+    session has then, also as timestamp. Each is replaced in the same way: by a later one that contains it.
+
     Invariant: a session that has not ended has a timer at its end, tagged with its start. One that has ended is kept
     until its timer of deletion. A form of the step with another ``allowed_lateness`` may have set this timer.
 
@@ -54,6 +59,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         windows: The gap that ends a session, from ``windows.session(gap)``.
         aggregator: Computes one value from the records of a session.
         output: The stream of the results.
+        early: When results are produced before a session's end, as for :class:`Aggregate`.
         allowed_lateness: How long a session is kept after its end, in microseconds of event time.
         too_late: The stream of records whose session is not kept any more.
         row: What a result is. By default a Result.
@@ -69,6 +75,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         aggregator: Aggregator[A, Any],
         *,
         output: str = "sessions",
+        early: Early | None = None,
         allowed_lateness: Duration = _NONE,
         too_late: str | None = None,
         row: Row | None = None,
@@ -81,6 +88,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         self.gap = windows.gap
         self.aggregator = aggregator
         self.output = output
+        self.early = early
         self.allowed_lateness = allowed_lateness
         self.too_late = too_late
         self.outputs = output_types(aggregator, output, too_late, row)
@@ -96,6 +104,8 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         """Add the record to its session. Merge the sessions that the record connects."""
         start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
         sessions, aggregator = ctx.state, self.aggregator
+        # A record that is not late joins no session that has ended.
+        watermark = ctx.watermark if record.late else MIN_TIMESTAMP
         # The sessions that begin before the end, and end after the start. A tuple of a time alone comes before all
         # sessions that begin then, so no accumulators are compared.
         low = high = bisect_left(sessions, (end,))
@@ -103,25 +113,52 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             low -= 1
         joined = sessions[low:high]
         if joined:
-            first, last = min(start, joined[0][0]), max(end, joined[-1][1])
-            accumulator = reduce(aggregator.merge, [one[2] for one in joined])
-            revision = max([one[3] for one in joined])
-        elif self._kept_until(end) > ctx.watermark:
-            first, last, accumulator, revision = start, end, aggregator.new(), -1
+            first, last, accumulator, revision, early = joined[0] if high - low == 1 else self._merged(joined)
+            # Then it has no timer but that of its end, which is set again.
+            goes_on = high - low == 1 and first <= start and last > watermark and revision < 0 and not early
+            first, last = min(start, first), max(end, last)
+        elif self._kept_until(end) > watermark:
+            first, last, accumulator, revision, early, goes_on = start, end, aggregator.new(), -1, 0, True
         else:
             self._drop(ctx, record)
             return
-        sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision)]
-        for begin, ended, _, before in joined:
-            if begin != first:
-                ctx.cancel_timer(str(begin))
-            if before >= 0 or ended <= ctx.watermark:
-                ctx.cancel_timer(_PURGE + str(begin))
-        if last <= ctx.watermark and (revision >= 0 or not joined):
+        sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision, 0)]
+        if not goes_on:
+            self._forget_timers(ctx, joined, first)
+        if last <= watermark and (revision >= 0 or not joined):
             ctx.cancel_timer(str(first))
             self._end(ctx, low)
-        else:
-            ctx.set_timer(Timestamp(last), str(first))
+            return
+        ctx.set_timer(Timestamp(last), str(first))
+        if self.early is not None and last > watermark:
+            self._announce(ctx, low, self.early, early)
+
+    def _merged(self, joined: Sessions[A]) -> tuple[int, int, A, int, int]:
+        """Several sessions as one."""
+        accumulator = reduce(self.aggregator.merge, [one[2] for one in joined])
+        due = [one[4] for one in joined if one[4]]
+        return joined[0][0], joined[-1][1], accumulator, max([one[3] for one in joined]), min(due) if due else 0
+
+    def _forget_timers(self, ctx: Context[Sessions[A]], joined: Sessions[A], first: int) -> None:
+        """Cancel the timers of sessions that are joined, except one that is set again."""
+        for begin, ended, _, revision, early in joined:
+            if begin != first:
+                ctx.cancel_timer(str(begin))
+            if revision >= 0 or ended <= ctx.watermark:
+                ctx.cancel_timer(_PURGE + str(begin))
+            if early:
+                ctx.cancel_timer(str(begin), domain=TimeDomain.PROCESSING_TIME)
+
+    def _announce(self, ctx: Context[Sessions[A]], place: int, early: Early, set_before: int) -> None:
+        """Produce an early result, or set the timer for it. ``set_before``: when that of joined sessions was due."""
+        if not early.period:
+            self._produce(ctx, place)
+            return
+        start, end, accumulator, revision, _ = ctx.state[place]
+        at = min(set_before or MAX_TIMESTAMP, ctx.now + early.period)
+        ctx.state[place] = start, end, accumulator, revision, at
+        hold = result_time(Window(start, end))
+        ctx.set_timer(Timestamp(at), str(start), domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
     def _kept_until(self, end: int) -> int:
         return min(end + self.allowed_lateness, MAX_TIMESTAMP)
@@ -136,10 +173,12 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             ctx.count_dropped()
 
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
-        """Produce the result of a session that has ended, or delete one that is no longer kept."""
+        """Produce the result of a session, early or at its end, or delete a session that is no longer kept."""
         place = self._place(ctx, timer)
         if timer.tag.startswith(_PURGE):
             self._delete(ctx, place)
+        elif timer.domain is TimeDomain.PROCESSING_TIME:
+            self._produce(ctx, place)
         else:
             self._end(ctx, place)
 
@@ -148,20 +187,27 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         place = self._place(ctx, timer)
         if timer.tag.startswith(_PURGE):
             self._delete(ctx, place)
-        else:
+        elif timer.domain is TimeDomain.EVENT_TIME:
             self._keep(ctx, place)
 
     def _end(self, ctx: Context[Sessions[A]], place: int) -> None:
         """Produce the result of a session. Then keep the session for late records, or delete it."""
-        start, end, accumulator, revision = ctx.state[place]
-        ctx.state[place] = start, end, accumulator, revision + 1
+        self._produce(ctx, place)
+        self._keep(ctx, place)
+
+    def _produce(self, ctx: Context[Sessions[A]], place: int) -> None:
+        start, end, accumulator, revision, early = ctx.state[place]
+        ctx.state[place] = start, end, accumulator, revision + 1, 0
+        if early:
+            ctx.cancel_timer(str(start), domain=TimeDomain.PROCESSING_TIME)
         value = self.aggregator.result(accumulator)
         result = self._row(ctx.key, Timestamp(start), Timestamp(end), value, revision + 1)
         ctx.produce(self.output, result, timestamp=result_time(Window(start, end)))
-        self._keep(ctx, place)
 
     def _keep(self, ctx: Context[Sessions[A]], place: int) -> None:
-        start, end, _, _ = ctx.state[place]
+        start, end, _, _, early = ctx.state[place]
+        if early:  # the result of the end was given up
+            ctx.cancel_timer(str(start), domain=TimeDomain.PROCESSING_TIME)
         if (until := self._kept_until(end)) > ctx.watermark:
             ctx.set_timer(Timestamp(until), _PURGE + str(start))
         else:

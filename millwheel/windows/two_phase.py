@@ -123,6 +123,7 @@ class MergePartials(Computation[Any, Merged[A]]):
 
     def __init__(self, aggregator: Aggregator[A, Any], output: str, row: Row | None = None) -> None:
         self.aggregator = aggregator
+        self._merge = aggregator.merge
         self.output = output
         self.outputs = output_types(aggregator, output, None, row)
         self._row = Result if row is None else row.make
@@ -139,7 +140,7 @@ class MergePartials(Computation[Any, Merged[A]]):
         window = Window(partial.start, partial.end)
         merged = ctx.state
         if window in merged:
-            merged[window] = self.aggregator.merge(merged[window], partial.value)
+            merged[window] = self._merge(merged[window], partial.value)
         else:
             merged[window.bounds] = partial.value
         # One microsecond after the timestamp of the partial results. At that watermark, all of them have arrived.

@@ -7,7 +7,7 @@ from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue, Out
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.subscription import Subscription
-from millwheel.client.subscription.log_call import LogCall
+from millwheel.client.subscription.reading import LogCall
 from millwheel.client.watermark_streams import ReportStream
 from millwheel.model.outbound import OutboundBatch, OutboundSending
 from millwheel.rpc.delivery_connection import DeliveryConnection

@@ -45,7 +45,7 @@ rewriting(
     "G8",
     "a delivery to an interval that was let go is answered",
     CoreHost.post,
-    "            _refuse(event)\n",
+    "            refuse_not_owner(event)\n",
     "",
     seeds=0,
     test="tests/worker/test_host.py::test_every_delivery_is_answered_when_the_host_closes",
@@ -69,7 +69,7 @@ rewriting(
     "G8",
     "deliveries that wait are answered when the interval is let go",
     CoreHost._shut,
-    "        _refuse(delivery)\n",
+    "        refuse_not_owner(delivery)\n",
     "        pass\n",
 )
 
@@ -219,7 +219,7 @@ rewriting(
     "G8",
     "a sender that joins an interval is known by what was broadcast of it before",
     HostNotices.notify,
-    "if not changed.groups <= one.groups:",
+    "if not groups <= one.groups:",
     "if False:",
     seeds=0,
     test="tests/worker/test_worker.py::test_a_sender_that_joins_is_known_by_earlier_broadcasts",

@@ -21,7 +21,7 @@ from millwheel.store.contract import (
 from millwheel.store.memory import MemoryStore
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.shell import host
+from millwheel.worker.shell import events
 from millwheel.worker.shell.calls import CallingHost
 from simulation.mutations.base import mutation, replace
 
@@ -100,7 +100,7 @@ def refusal_taken_for_success() -> None:
             await certain.append(store, effect.journal, effect.append)
         posting.post(Appended(effect.append.commit))
 
-    replace(host, "append", lambda _: append)
+    replace(events, "append", lambda _: append)
 
 
 @mutation("G1", "an append of unknown outcome is repeated until it is certain")
@@ -119,7 +119,7 @@ def silence_taken_for_success() -> None:
 
         return once
 
-    replace(host, "append", make)
+    replace(events, "append", make)
 
 
 @mutation("G3", "each assignment has a sequencer of its own")

@@ -10,7 +10,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
-from millwheel.worker.log.segments import Records
+from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.messages import Acknowledge
 from millwheel.worker.shell import building

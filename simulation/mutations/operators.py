@@ -98,7 +98,7 @@ _taken_out(
 _taken_out(
     "one-initial-state",
     "each key gets a copy of the initial state of its own",
-    Update.next_state,
+    Update.process_record,
     "deepcopy(self.initial)",
     "self.initial",
     "update",

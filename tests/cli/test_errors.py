@@ -78,7 +78,9 @@ async def test_a_script_without_yes_is_asked_to_give_it(cli: Cli) -> None:
     assert "pass --yes" in shown.err
     answered = await cli("topology", "cancel", "sample", "-o", "json", typed="n\n")
     assert answered.code == 1
-    assert json.loads(answered.err.splitlines()[-1])["error"]["message"] == "aborted"
+    assert json.loads(answered.err)["error"]["message"] == "aborted", "and no question before it"
+    refused = await cli("topology", "cancel", "sample", "-o", "json")
+    assert "pass --yes" in json.loads(refused.err)["error"]["message"]
     agreed = await cli("topology", "cancel", "sample", typed="y\n")
     assert agreed.out == "topology sample is cancelled (version 1)\n"
 

@@ -63,7 +63,7 @@ async def test_a_call_that_ends_while_it_begins_reports_why(monkeypatch: pytest.
         def Subscribe(self) -> Late:
             return Late(self.real.Subscribe())
 
-    monkeypatch.setattr("millwheel.client.subscription.log_call.SubscriptionServiceStub", Stub)
+    monkeypatch.setattr("millwheel.client.subscription.reading.SubscriptionServiceStub", Stub)
     add = partial(subscription_pb2_grpc.add_SubscriptionServiceServicer_to_server, Refusing())  # type: ignore[abstract]
     async with LoopbackServer(add) as address:
         link = LogLink(Control(address), "s", patience=30.0)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ async def test_a_table_enters_though_its_records_are_gone_meanwhile() -> None:
     first = wire.SubscribeResponse(first_offset=0, next_offset=1, values=[b"a"], timestamps_us=[1], end_offset=9)
     # Retention has deleted the rest before it was read.
     gone = wire.SubscribeResponse(first_offset=9, next_offset=9, end_offset=9)
-    table.subscription._link = Answers(first, gone)  # type: ignore[assignment]  # noqa: SLF001  # no server is needed
+    table.subscription._calls = Answers(first, gone)  # type: ignore[assignment]  # noqa: SLF001  # no server is needed
     async with asyncio.timeout(patience(10)), table:
         assert table.rows == {b"a": b"a"}
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from deploy.local.child import free_ports
-from millwheel.client.injector import Injector, InjectorSettings, driver
+from millwheel.client.injector import Injector, InjectorSettings, session
 from millwheel.client.subscription import Subscription, log_link
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.waiting import wait_notices
@@ -21,7 +21,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(describe: object, say: object, *, first: float = 0.0) -> object:
         return wait_notices(describe, say, first=0.2)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(driver, "wait_notices", at_once)
+    monkeypatch.setattr(session, "wait_notices", at_once)
     monkeypatch.setattr(log_link, "wait_notices", at_once)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from millwheel.coordination.contract import (
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from millwheel.model.envelope import wrap
-from tests.components import etcd, put_raw
+from tests.components import etcd
 from tests.patience import patience
 from tests.relay import CuttingProxy
 
@@ -336,9 +337,15 @@ async def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
 
 def ask(endpoint: str, path: str, **body: Any) -> None:
     """etcd's own HTTP gateway, as an operator's tool would use it."""
-    request = urllib.request.Request(f"http://{endpoint}/v3/auth/{path}", json.dumps(body).encode())
+    request = urllib.request.Request(f"http://{endpoint}/v3/{path}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=patience(10)):
         pass
+
+
+async def put_raw(key: bytes, value: bytes) -> None:
+    """Put any bytes, as something else than MillWheel might."""
+    row = {"key": b64encode(key).decode(), "value": b64encode(value).decode()}
+    await asyncio.to_thread(ask, etcd().endpoints[0], "kv/put", **row)
 
 
 async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
@@ -349,13 +356,13 @@ async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
             # etcd does not ask yet who one is.
             await coordinator.transact([], [Put("k", b"v")])
             for user, password in (("root", "r"), ("mill", "right")):
-                ask(endpoint, "user/add", name=user, password=password)
+                ask(endpoint, "auth/user/add", name=user, password=password)
             for role in ("root", "mill"):
-                ask(endpoint, "role/add", name=role)
-                ask(endpoint, "user/grant", user=role, role=role)
+                ask(endpoint, "auth/role/add", name=role)
+                ask(endpoint, "auth/user/grant", user=role, role=role)
             key, end = ("bWlsbHdoZWVsLw==", "bWlsbHdoZWVsMA==")  # millwheel/ to millwheel0
-            ask(endpoint, "role/grant", name="mill", perm={"permType": "READWRITE", "key": key, "range_end": end})
-            ask(endpoint, "enable")
+            ask(endpoint, "auth/role/grant", name="mill", perm={"permType": "READWRITE", "key": key, "range_end": end})
+            ask(endpoint, "auth/enable")
             for _ in range(4):
                 assert await coordinator.get("k") is not None
                 lease = await coordinator.grant_lease(60)
@@ -392,7 +399,7 @@ async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: E
     first = await coordinator.list("")
     whole_value = wrap(b"whole")
     for bad in (whole_value[:-1], whole_value[:3], b"", b"whole", whole_value[:-1] + b"E"):
-        await put_raw(f"etcd{tmp_path}/topologies/t", bad)
+        await put_raw(f"etcd{tmp_path}/topologies/t".encode(), bad)
         with pytest.raises(DamagedValueError, match="value topologies/t is damaged"):
             await coordinator.get("topologies/t")
         damaged, whole = (await coordinator.list("topologies/")).entries

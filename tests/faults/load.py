@@ -76,17 +76,17 @@ class Load:
         return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
     @asynccontextmanager
-    async def flowing(self, patience: float, before: Sequence[Happened] = ()) -> AsyncIterator[list[str]]:
+    async def flowing(self, within: float, before: Sequence[Happened] = ()) -> AsyncIterator[list[str]]:
         """It sends as long as the block lasts. Then it waits for the ends of all streams; if they do not come within
-        ``patience`` seconds, what the block has says so. ``before``: history of sources that were cut off."""
+        ``within`` seconds, what the block has says so. ``before``: history of sources that were cut off."""
         missed: list[str] = []
         async with asyncio.TaskGroup() as group:
             running = group.create_task(self._run(before))
             yield missed
             self._enough.set()
-            if not (await asyncio.wait([running], timeout=patience))[0]:
+            if not (await asyncio.wait([running], timeout=within))[0]:
                 running.cancel()
-                missed.append(f"the streams have not ended after {patience:.0f} s: {self.lag_as_text()}")
+                missed.append(f"the streams have not ended after {within:.0f} s: {self.lag_as_text()}")
 
     async def _run(self, before: Sequence[Happened]) -> None:
         async with ControlClient(self.address, patience=_PATIENCE) as client:
@@ -126,9 +126,8 @@ class Load:
 
     async def _inject(self, injector: Injector, sent: Sent) -> None:
         positions = range(sent.first, sent.first + len(sent.keys))
-        events = [
-            Event(*row) for row in zip(sent.keys, sent.groups, [sent.source] * len(positions), positions, strict=True)
-        ]
+        rows = zip(sent.keys, sent.groups, positions, strict=True)
+        events = [Event(key, group, sent.source, position) for key, group, position in rows]
         await injector.send_many(events, sent.timestamps, positions=positions)
         self.sent[sent.source] += len(events)
 

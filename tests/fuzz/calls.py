@@ -82,6 +82,7 @@ class Calls(Surface):
     """A surface: each case is one call at one server."""
 
     def __init__(self, name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]]) -> None:
+        super().__init__()
         self.name = name
         self._serve = serve
         self._paths = {method: path for path, method in methods().items()}
@@ -91,15 +92,15 @@ class Calls(Surface):
         self._faults = Faults()
 
     async def open(self) -> None:
-        self._target = await self.stack.enter_async_context(self._serve(self.place))
+        self._target = await self.enter_async_context(self._serve(self.place))
         for address in self._target.addresses:
-            self._channels.append(await self.stack.enter_async_context(open_channel(address)))
+            self._channels.append(await self.enter_async_context(open_channel(address)))
         for method, path in self._paths.items():
             found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != "UNIMPLEMENTED"]
             self._serving[path] = found or self._channels
         logging.getLogger().addHandler(self._faults)
-        self.stack.callback(logging.getLogger().removeHandler, self._faults)
-        self.stack.push_async_callback(self._target.still_serves)
+        self.callback(logging.getLogger().removeHandler, self._faults)
+        self.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
         """One call; its status."""

@@ -45,7 +45,7 @@ class StoredValues(Surface):
     async def open(self) -> None:
         shutil.copytree(await _made(), self.place / "db")
         self._rows: dict[str, list[tuple[bytes, bytes]]] = {}
-        self._database = await self.stack.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
+        self._database = await self.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
         rocks = self._database.rocks
         kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
         for kind, prefix in kinds.items():

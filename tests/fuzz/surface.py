@@ -16,29 +16,25 @@ class Unclear(AssertionError):
     """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""
 
 
-class Surface(ABC):
-    """Use it as ``async with``."""
+class Surface(AsyncExitStack, ABC):
+    """Use it as ``async with``. What is entered into it is left at the end of the block."""
 
     name: str
     place: Path
     """A directory of its own, for the length of the block."""
 
     async def __aenter__(self) -> Self:
-        self.stack = AsyncExitStack()
-        self.place = Path(self.stack.enter_context(TemporaryDirectory(prefix="millwheel-fuzz-")))
+        self.place = Path(self.enter_context(TemporaryDirectory(prefix="millwheel-fuzz-")))
         try:
             await self.open()
         except BaseException:
-            await self.stack.aclose()
+            await self.aclose()
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.stack.aclose()
-
     @abstractmethod
     async def open(self) -> None:
-        """Prepare the surface. ``stack`` closes at the end of the block."""
+        """Prepare the surface, which closes at the end of the block."""
 
     @abstractmethod
     async def case(self, random: Random) -> str:

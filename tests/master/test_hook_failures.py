@@ -6,7 +6,9 @@ from typing import Any
 
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
+from millwheel.master.loads import FRESH
 from millwheel.master.messages import PauseTopology, SubmitTopology
+from millwheel.master.views import view_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
@@ -70,6 +72,9 @@ def test_a_computation_whose_code_cannot_be_loaded_is_found() -> None:
     assert [(one.text, one.blocks) for one in found] == [
         ("computation zeitgeist/window-counter does not run: no module 'x'", True)
     ]
+    seen = {one.journal: one.reported for one in view_of(known, book, Timestamp(0), FRESH).intervals}
+    assert seen
+    assert not any(seen.values()), "balancing learns nothing of what does not run"
 
 
 def test_failures_that_block_no_key_are_news_for_a_minute() -> None:

@@ -18,13 +18,14 @@ from millwheel.master.messages import (
     RetireInjector,
     SplitInterval,
     SubmitTopology,
+    UpdateTopology,
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-from .harness import Master, World, topology
+from .harness import Master, World, source, topology
 
 STREAM = "zeitgeist/queries"
 _TAG = b"\xba\x06\x03"
@@ -120,3 +121,21 @@ def test_lives_of_an_injector_process_keep_newer_fields() -> None:
     assert reopened.sequencer > record.sequencer
     assert has(master.call(FinishInjector(STREAM, "p", reopened.sequencer)), b"new")
     assert has(master.call(RetireInjector(STREAM, "p", reopened.sequencer)), b"new")
+
+
+@pytest.mark.guarantee("G1", section="7.1")
+def test_a_life_begins_after_an_old_masters_update_ended_one() -> None:
+    """A master without lives keeps a stream's number in the record when its update removes the stream."""
+    world = World()
+    master = Master(world)
+    master.call(SubmitTopology(topology(), "r1"))
+    opened = master.call(OpenInjector(STREAM, "p")).sequencer
+    record = world.catalog().topologies["zeitgeist"]
+    del record.spec.streams[:]
+    del record.spec.computations[:]
+    record.spec.streams.append(source("zeitgeist/other"))
+    record.version += 1
+    assert record.injected_since, "as a field that the old master does not know"
+    world.transact((), (Put(keys.topology_key("zeitgeist"), record.SerializeToString()),))
+    Master(world, "n").call(UpdateTopology(topology(), "u2", 0))
+    assert world.catalog().injector_floors()[f"injector/{STREAM}"] > opened

@@ -116,10 +116,11 @@ def test_a_record_that_is_allowed_late_finds_its_partners(
 ) -> None:
     """Records are up to four microseconds late. The watermark rises on the way."""
     topology = mw.Topology("shop")
-    after = mw.Duration(span - before)
-    times: Any = {"before": mw.Duration(before), "after": after, "allowed_lateness": mw.Duration(4)}
+    times: Any = {"before": mw.Duration(before), "after": mw.Duration(span - before)}
     payments = topology.source("payments", Payment).key_by("order")
-    topology.source("orders", Order).key_by("id").join_within("joined", payments, pair, Pair, outer=outer, **times)
+    topology.source("orders", Order).key_by("id").join_within(
+        "joined", payments, pair, Pair, outer=outer, allowed_lateness=mw.Duration(4), **times
+    )
     harness, watermark = TopologyHarness(topology, split_at=["1"]), 0
     harness.advance(timestamp(0))
     left, right = list[tuple[int, Order]](), list[tuple[int, Payment]]()

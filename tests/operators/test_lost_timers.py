@@ -95,6 +95,7 @@ def cogroup(hits: Any, fault: Fault) -> None:
 KEPT: dict[str, Callable[[Any, Fault], Any]] = {
     "kept": window(allowed_lateness=mw.minutes(1)),
     "early and kept": window(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
+    "early session kept": session(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
     "session kept": session(allowed_lateness=mw.minutes(1)),
 }
 FORGOTTEN: dict[str, Callable[[Any, Fault], Any]] = {
@@ -102,6 +103,7 @@ FORGOTTEN: dict[str, Callable[[Any, Fault], Any]] = {
     "early": window(early=windows.every(mw.hours(1))),
     "spread": window(spread=2),
     "session": session(),
+    "early session": session(early=windows.every(mw.hours(1))),
     "complete": complete,
     "timeout": timeout,
     "cogroup": cogroup,

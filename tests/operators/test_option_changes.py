@@ -121,9 +121,15 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
     ),
     "session": (
         lambda left, _, options: left.window(windows.session(options["gap"])).aggregate(
-            "out", agg.count(), allowed_lateness=options.get("lateness", 0)
+            "out", agg.count(), allowed_lateness=options.get("lateness", 0), early=options.get("early")
         ),
-        [{"gap": gap, **late} for gap in (HOUR, 3 * HOUR) for late in ({}, {"lateness": HOUR}, {"lateness": 3 * HOUR})],
+        [
+            {"gap": HOUR},
+            {"gap": 3 * HOUR},
+            {"gap": HOUR, "lateness": HOUR},
+            {"gap": 3 * HOUR, "lateness": 3 * HOUR, "early": windows.each_change()},
+            {"gap": HOUR, "early": windows.every(mw.seconds(10))},
+        ],
     ),
     "count window": (count_window, [{"size": size, **within} for size in (2, 3) for within in ({}, {"within": HOUR})]),
     "in order": (

@@ -242,6 +242,11 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         lambda t: _add(t, inputs={"queries": "text"}),
         "computation 'counter', input 'queries': it is keyed by 'text', which is no key: write millwheel.key('text')",
     ),
+    "key function": (
+        lambda t: _add(t, inputs={"queries": mw.everything}),
+        "computation 'counter', input 'queries': it is keyed by everything, which is no key: write "
+        "millwheel.key(everything)",
+    ),
     "key nothing": (
         lambda t: _add(t, inputs={"queries": None}),
         "computation 'counter', input 'queries': it is keyed by None, which is no key",

@@ -190,7 +190,10 @@ def test_a_pane_of_an_earlier_version_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda windowed: windowed(windows.session(mw.seconds(1)), {}), "session windows have no early results"),
+        (
+            lambda windowed: windowed(windows.session(mw.seconds(1)), {"spread": 2}),
+            "without allowed_lateness and early",
+        ),
         (
             lambda windowed: windowed(windows.tumbling(mw.seconds(1)), {"spread": 2}),
             "without allowed_lateness and early",

@@ -82,7 +82,7 @@ def test_what_is_produced_is_of_the_declared_type(name: str) -> None:
 def test_sessions_declare_their_output() -> None:
     plan = plan_of(windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count()))
     assert plan.streams["sessions"].type == windows.Result[int]
-    assert plan.computations["windowed"].state_type == list[tuple[int, int, int, int]]
+    assert plan.computations["windowed"].state_type == list[tuple[int, int, int, int, int]]
 
 
 def test_two_phases_declare_their_outputs() -> None:

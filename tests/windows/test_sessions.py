@@ -130,6 +130,66 @@ def _replaces(one: Session, other: Session) -> bool:
     return within and one.revision > other.revision
 
 
+early_of = st.sampled_from([windows.each_change(), *(windows.every(mw.Duration(micros)) for micros in (1, 3, 20))])
+
+
+@pytest.mark.guarantee("G14", section="4.5")
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-9, 20), st.integers(0, 4), st.booleans()), max_size=25),
+    st.integers(1, 9),
+    early_of,
+)
+def test_results_of_sessions_replace_the_early_ones_within_them(
+    steps: list[tuple[str, int, int, bool]], gap: int, early: windows.Early
+) -> None:
+    """Each is a part of a session at the end. Records are up to nine microseconds late."""
+    step = windows.SessionAggregate(
+        windows.session(mw.Duration(gap)), agg.count(), early=early, allowed_lateness=mw.Duration(9)
+    )
+    harness, watermark, sent = harness_of(step), 0, dict[str, list[int]](a=[], b=[])
+    harness.advance(Timestamp(0))
+    for page, shift, rise, crashes in steps:
+        harness.send("hits", Hit(page), Timestamp(watermark + shift))
+        sent[page].append(watermark + shift)
+        if crashes:
+            harness.crash()
+        harness.advance_clock(mw.Duration(2))
+        watermark += rise
+        harness.advance(Timestamp(watermark))
+    harness.finish()
+    found = [Session(r.key, r.start, r.end, r.value, r.revision) for r in harness.values("sessions")]
+    last = [one[:4] for one in found if not any(_replaces(other, one) for other in found)]
+    expected = list[tuple[str, int, int, int]]()
+    for page, stamps in sent.items():
+        for stamp in sorted(stamps):
+            if not expected or expected[-1][0] != page or stamp >= expected[-1][2]:
+                expected.append((page, stamp, stamp + gap, 0))
+            _, start, _, records = expected[-1]
+            expected[-1] = page, start, stamp + gap, records + 1
+    assert sorted(last) == sorted(expected)
+    ends = [one.timestamp for one in harness.produced("sessions")]
+    assert ends == [one.end for one in found]
+    if not early.period:
+        assert len(found) >= len(steps)
+    assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
+    assert [harness.timers("windowed", page) for page in "ab"] == [{}, {}]
+
+
+def test_early_results_of_a_session_come_while_records_do() -> None:
+    step = windows.SessionAggregate(windows.session(mw.Duration(10)), agg.count(), early=windows.every(mw.Duration(4)))
+    harness = harness_of(step)
+    for stamp in (0, 15, 5):
+        harness.send("hits", Hit("a"), Timestamp(stamp))
+        harness.advance_clock(mw.Duration(1))
+    harness.advance_clock(mw.Duration(1))
+    harness.advance_clock(mw.Duration(100))  # nothing has changed
+    harness.send("hits", Hit("a"), Timestamp(4))
+    harness.advance(Timestamp(30))
+    results = [(r.start, r.end, r.value, r.revision) for r in harness.values("sessions")]
+    assert results == [(0, 15, 2, 0), (15, 25, 1, 0), (0, 15, 3, 1), (15, 25, 1, 1)]
+
+
 def kept_for(lateness: int) -> TopologyHarness:
     session = windows.session(mw.Duration(10))
     return harness_of(windows.SessionAggregate(session, agg.count(), allowed_lateness=mw.Duration(lateness)))

@@ -89,7 +89,7 @@ def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
 @pytest.mark.guarantee("G13", section="4.1")
 def test_the_sender_that_was_silent_longest_is_forgotten() -> None:
     receiver = Receiver()
-    with patch("millwheel.worker.admission._MAX_SENDERS", 2):
+    with patch("millwheel.worker.ordered_senders._MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
         receiver.arrives(made("silent", 1, 0))
         receiver.arrives(made("busy", 2, 1))

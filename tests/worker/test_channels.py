@@ -12,7 +12,8 @@ from millwheel.model.backoff import Backoff
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import until
 from tests.worker.doubles import ScriptedCore, World

@@ -22,8 +22,9 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.commits.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
 from millwheel.worker.shell import handover
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.handover import HandoverService
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.opening import Opener, ReadAhead
 from tests.patience import patience, until
 from tests.serving import LoopbackServer

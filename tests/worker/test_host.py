@@ -41,8 +41,9 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
-from millwheel.worker.shell import host as host_module
-from millwheel.worker.shell.host import CoreHost, RunQueue
+from millwheel.worker.shell import events as events_module
+from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.shell.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import Answers, ScriptedCore, World, delivery
@@ -460,7 +461,7 @@ async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
 ) -> None:
     """The machine was suspended, or its clock was set. The loop's clock has not advanced."""
     ahead = 0
-    monkeypatch.setattr(host_module, "_MAX_SLEEP_SECONDS", 0.02)
+    monkeypatch.setattr(events_module, "_MAX_SLEEP_SECONDS", 0.02)
     rig = Rig(clock=lambda: wall_now() + ahead)
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()

@@ -212,6 +212,22 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
     await one.ownership.drop_all()
 
 
+async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten errors in succession only the worker's log said so, and the cluster was healthy."""
+    one = worker(tmp_path)
+    monkeypatch.setattr(one.ownership, "_renew", lambda: None)
+    for sequencer in range(11):
+        hosted(one, "c.1.j1", sequencer)
+        host = one.hosts.hosted["c.1.j1"].host
+        host.fault = "internal error: KeyError: 'x'"
+        one.ownership.lost(host, "KeyError: 'x'")
+        assert len(one.ownership.absent()) == (sequencer == 10), "an interval that is opened again soon is not absent"
+    ((place, absent),) = one.ownership.absent().items()
+    assert place == ("c.1.j1", 10)
+    assert absent.why == "KeyError: 'x'; too many errors in succession: it stays down until this worker restarts"
+    await one.ownership.drop_all()
+
+
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: what was retired while an interval was opening stayed in its memory and its base for good."""

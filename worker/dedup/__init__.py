@@ -23,13 +23,14 @@ One :class:`Dedup` belongs to one owned interval. The interval core uses it as f
         dedup.segment_stored(sealed.name)                      # then report that they are stored
     snapshot = dedup.snapshot()                                # blobs to store, and the segments that must stay
     Dedup.inherit(interval, journal, parents)                  # a child, from its sealed parents restored and replayed
-    dedup.replay(IdDelta.from_wire(w))                         # at takeover, each entry after the snapshot, in order
+    dedup.replay(decode_delta(w))                              # at takeover, each entry after the snapshot, in order
 
 docs/decisions/0002-duplicates.md states the contract with the caller. If exactly-once is switched off for a computation
 (6.1.3), the core calls none of this.
 """
 
 from millwheel.model.deliveries import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
+from millwheel.worker.dedup.decoding import decode_delta
 from millwheel.worker.dedup.dedup import Dedup
 from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
 from millwheel.worker.dedup.segments import SegmentSealed
@@ -50,5 +51,6 @@ __all__ = [
     "Resolution",
     "SegmentSealed",
     "Sender",
+    "decode_delta",
     "split_ids",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from millwheel.model.deliveries import DeliveryIds, OpaqueIds, PositionIds, Sender
@@ -13,11 +13,11 @@ from millwheel.worker.dedup.batches import BatchSource
 from millwheel.worker.dedup.known_sequencers import Span, group_of_life
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
-from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
+from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.tables import Tables
 
-__all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck"]
+__all__ = ["CACHED_SEGMENTS", "SEGMENT_IDS", "DuplicateCheck", "ids_of"]
 
 SEGMENT_IDS: Final = 1 << 16
 """Exact ids of one sending group that form a segment: about 8 MB of memory, 1 MiB stored."""
@@ -118,24 +118,6 @@ class DuplicateCheck:
         source.check(ids.ids, timestamps, least, verdict)
         return verdict
 
-    def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
-        """Check a verdict's unsure records against the segments that were read. The verdict has none afterwards.
-
-        Args:
-            verdict: The verdict with unsure records.
-            blobs: The segments that are still stored, by name.
-
-        Returns:
-            The result for the unsure records. Its fresh records join ``verdict.fresh``. If the caller has already taken
-            the other fresh records, later calls must name indexes.
-        """
-        source = verdict._source
-        if not verdict.unsure:
-            return Resolution([], [], [])
-        if not isinstance(source, OpaqueSource):
-            raise DedupError("only opaque ids can be unsure")
-        return source.resolve(verdict, blobs)
-
     def take(self, consumed: Iterable[tuple[DeliveryVerdict, Sequence[int] | None]]) -> IdDelta:
         """The ids of consumed records, for the entry that commits them. Indexes None: all fresh records of the
         verdict.
@@ -151,7 +133,7 @@ class DuplicateCheck:
         for verdict, indexes in consumed:
             if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
                 raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
-            source, ids = verdict._source, _ids_of(verdict, indexes)
+            source, ids = verdict._source, ids_of(verdict, indexes)
             if not ids or self._is_former(source):
                 continue
             delta.sources.append(source)
@@ -190,16 +172,6 @@ class DuplicateCheck:
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
 
-    def abandon(self, verdict: DeliveryVerdict, indexes: Sequence[int] | None = None) -> None:
-        """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
-        if indexes is None:
-            indexes = [*verdict.fresh_indexes, *verdict.unsure]
-        source, ids = verdict._source, _ids_of(verdict, indexes)
-        for index in indexes:
-            verdict.unsure.pop(index, None)
-        if ids:
-            source.pending.settle(ids)
-
     def _is_former(self, source: object) -> bool:
         """Whether the source belongs to a former life of its stream. Its ids need not be remembered: later copies of
         its records are below the floor."""
@@ -233,7 +205,8 @@ class DuplicateCheck:
         return sealed
 
 
-def _ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:
+def ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:
+    """The ids of those records of a verdict. Indexes None: of all fresh ones."""
     ids = verdict._ids
     if indexes is None:
         if verdict.all_fresh:

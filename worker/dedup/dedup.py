@@ -8,9 +8,10 @@ from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
-from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck
+from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck, ids_of
 from millwheel.worker.dedup.known_sequencers import life_span
-from millwheel.worker.dedup.results import IdDelta
+from millwheel.worker.dedup.opaque import OpaqueSource
+from millwheel.worker.dedup.results import DedupError, DeliveryVerdict, IdDelta, Resolution
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 
 __all__ = ["Dedup"]
@@ -56,6 +57,34 @@ class Dedup(DuplicateCheck):
         dedup = cls(interval, journal, segment_ids=segment_ids, cached_segments=cached_segments)
         inherit(dedup.tables, [parent.tables for parent in parents])
         return dedup
+
+    def resolve(self, verdict: DeliveryVerdict, blobs: Mapping[str, bytes]) -> Resolution:
+        """Check a verdict's unsure records against the segments that were read. The verdict has none afterwards.
+
+        Args:
+            verdict: The verdict with unsure records.
+            blobs: The segments that are still stored, by name.
+
+        Returns:
+            The result for the unsure records. Its fresh records join ``verdict.fresh``. If the caller has already taken
+            the other fresh records, later calls must name indexes.
+        """
+        source = verdict._source
+        if not verdict.unsure:
+            return Resolution([], [], [])
+        if not isinstance(source, OpaqueSource):
+            raise DedupError("only opaque ids can be unsure")
+        return source.resolve(verdict, blobs)
+
+    def abandon(self, verdict: DeliveryVerdict, indexes: Sequence[int] | None = None) -> None:
+        """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
+        if indexes is None:
+            indexes = [*verdict.fresh_indexes, *verdict.unsure]
+        source, ids = verdict._source, ids_of(verdict, indexes)
+        for index in indexes:
+            verdict.unsure.pop(index, None)
+        if ids:
+            source.pending.settle(ids)
 
     def admit(self, sequence: str) -> None:
         """The sequence is alive, so its records are accepted from now on. A linearizable read that began after the

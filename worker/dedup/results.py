@@ -6,10 +6,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from millwheel.model.deliveries import split_ids
 from millwheel.worker.dedup.known_sequencers import SequencerRow
 
 __all__ = [
@@ -20,8 +18,6 @@ __all__ = [
     "IdDelta",
     "PendingIds",
     "Resolution",
-    "decode_positions",
-    "decode_sequencer",
     "encode_positions",
 ]
 
@@ -146,20 +142,6 @@ def encode_positions(positions: Sequence[int]) -> PositionsWire:
     return [first, list(map(operator.sub, ordered[1:], ordered))]
 
 
-def decode_positions(wire: PositionsWire) -> Sequence[int]:
-    """The positions that ``encode_positions`` was given, sorted."""
-    first, rest = wire
-    if isinstance(rest, int):
-        return range(first, first + rest)
-    return list(accumulate(rest, initial=first))
-
-
-def decode_sequencer(wire: Sequence[Any]) -> SequencerRow:
-    """A row of the sequencer map. MessagePack has turned its span into a list."""
-    group, span, sequencer = wire
-    return group, span if isinstance(span, str) else (span[0], span[1]), sequencer
-
-
 @dataclass(slots=True)
 class IdDelta:
     """The facts of one commit. The ids are those that the commit consumes. The other facts are new since the previous
@@ -196,26 +178,3 @@ class IdDelta:
             [list(horizon) for horizon in self.horizons],
         ]
         return [FORMAT, *columns] if any(columns) else []
-
-    @classmethod
-    def from_wire(cls, wire: Sequence[Any]) -> IdDelta:
-        """Decode what ``to_wire`` returned.
-
-        Raises:
-            DedupError: The facts have another format.
-        """
-        if not wire:
-            return cls()
-        if wire[0] != FORMAT:
-            raise DedupError(f"ids of format {wire[0]}; this version reads format {FORMAT}")
-        _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
-        return cls(
-            positions=[(sequence, decode_positions(rest)) for sequence, *rest in positions],
-            opaque=[(group, collect, split_ids(blob)) for group, collect, blob in opaque],
-            batches=[(query, batch, split_ids(blob)) for query, batch, blob in batches],
-            admitted=[(sequence, origin) for sequence, origin in admitted],
-            marks=[(sequence, mark, unacked) for sequence, mark, unacked in marks],
-            retired=list(retired),
-            sequencers=[decode_sequencer(row) for row in sequencers],
-            horizons=[(group, watermark, horizon) for group, watermark, horizon in horizons],
-        )

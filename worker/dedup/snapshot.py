@@ -10,10 +10,11 @@ import msgspec
 
 from millwheel.model.deliveries import split_ids
 from millwheel.model.keys import KeyInterval
+from millwheel.worker.dedup.decoding import decode_positions, decode_sequencer
 from millwheel.worker.dedup.known_sequencers import group_of_life, life_span
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionRange, PositionSource
-from millwheel.worker.dedup.results import FORMAT, DedupError, decode_positions, decode_sequencer, encode_positions
+from millwheel.worker.dedup.results import FORMAT, DedupError, encode_positions
 from millwheel.worker.dedup.tables import Tables
 
 __all__ = ["DedupSnapshot", "dump", "inherit", "load"]

@@ -1,7 +1,7 @@
 """The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
 The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the
-stages of every owner (:mod:`millwheel.worker.owner`). While it serves, a record passes these steps: delivery →
+stages of every owner (:mod:`millwheel.worker.stages`). While it serves, a record passes these steps: delivery →
 duplicate check → hooks on cached state → one conditional append → ACK to the sender → productions sent until their
 consumers ACK them.
 
@@ -11,36 +11,28 @@ One commit is in flight at a time. Meanwhile the next batch runs on the in-memor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
-from millwheel.worker.interval.cache.eviction import evict_cells
-from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.parents import Needs
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
-from millwheel.worker.interval.hooks.scheduler import KeyScheduler
-from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.state import IntervalConfig, IntervalState
+from millwheel.worker.interval.serving import ServingInterval
+from millwheel.worker.interval.state import IntervalConfig
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject, waits_for_input
+from millwheel.worker.interval.subjects import hold_subject, waits_for_input
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
     GiveUp,
-    GroupWatermarks,
     Halted,
     HookFinished,
-    HooksSlow,
     IntervalEffect,
-    IntervalEvent,
     Opened,
     PartsMissing,
     PartsRead,
@@ -52,15 +44,12 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
+from millwheel.worker.stages import Handler, OwnerPhase
 
 __all__ = ["IntervalCore"]
 
-_REPEAT_REPORT_US: Final = 5_000_000
-"""Minimum time in microseconds before an unchanged watermark is reported again because its key has failed again."""
 
-
-class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
+class IntervalCore(ServingInterval):
     """One interval, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(
@@ -72,28 +61,11 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         meter: HookMeter | None = None,
     ) -> None:
         """``meter`` measures the run times of hooks. None: they are not measured."""
-        self.state = state = IntervalState(config, program, outputs, locate, meter)
-        self._receiver = IntervalReceiver(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
-        admission = self._receiver.admission
-        self._early_deliveries = EarlyDeliveries(state.settings.queue_bytes)
-        super().__init__(config, state.inputs, state.ids, admission, state.clocks.set_now)
-        self._scheduler = scheduler = KeyScheduler(state)
-        self._blocked_keys = blocked_keys = scheduler.blocked_keys
-        self._commits = commits = CommitPipeline(
-            state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
-        )
-        self._checkpoints = commits.checkpoints
-        self._reported: tuple[int, int, int, bytes | None] | None = None
-        self._reported_failures = 0
-        self._reported_at = 0
-        self._invariants = IntervalInvariants(state)
-        self._skips_work = False
-        """Whether the event under way, a broadcast watermark or an ACK, sets nothing going."""
-        self._ring: int | None = None
-        """The wall-clock time of the next processing-time timer."""
-        self._alarm: int | None = None
-        """When blocked keys or commits need a Tick, a time of ``elapsed``."""
-        answers = StoreAnswers(state, scheduler, commits, admission)
+        self._early_deliveries = EarlyDeliveries(config.settings.queue_bytes)
+        super().__init__(config, program, outputs, locate, meter)
+        self._invariants = IntervalInvariants(self.state)
+        admission, commits = self._receiver.admission, self._commits
+        answers = StoreAnswers(self.state, self._scheduler, commits, admission)
         self._handlers |= {
             Appended: commits.appended,
             Acknowledged: self._on_acknowledged,
@@ -109,16 +81,6 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             HookFinished: self._on_hook_finished,
             PrepareRelease: self._on_prepare_release,
         }
-
-    def next_deadline(self) -> int | None:
-        """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
-        if self.phase is not OwnerPhase.SERVING:
-            return None
-        ring, alarm = self._ring, self._alarm
-        if alarm is None:
-            return ring
-        at = self.state.clocks.wall_at(alarm)
-        return at if ring is None or at < ring else ring
 
     def check_invariants(self) -> None:
         """Check the interval's invariants. It visits all timers and holds, so it is for tests and for finding errors.
@@ -198,117 +160,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _on_hook_finished(self, event: HookFinished) -> None:
         self._blocked_keys.hook_finished(event.hook, event.error)
 
-    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
-        out = self._commits.acknowledged(event)
-        if self.phase is OwnerPhase.SERVING:
-            # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
-            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self._rests()
-        return out
-
-    def _on_watermarks(self, event: GroupWatermarks) -> None:
-        super()._on_watermarks(event)
-        if self.phase is OwnerPhase.SERVING:
-            self.state.clocks.advance(self.state.intake.pending.min())
-            self._skips_work = self._rests()
-
-    # The pump: run, fire, commit and report as far as possible.
-
-    def _pump(self) -> list[IntervalEffect]:
-        """Do everything that is possible after an event, and report the output watermark."""
-        out: list[IntervalEffect] = []
-        if not self._skips_work:
-            self._work(out)
-        self._skips_work = False
-        out.extend(self._report())
-        return out
-
-    def _rests(self) -> bool:
-        """Whether an event can skip the passes that only raises the watermark or makes room in the outbox.
-
-        Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
-
-        - It waits for the event that answers an append, a read, a write or an asynchronous hook.
-        - It waits for the watermark, the time or ACKs: queued records, timers, blocked keys and queued weak commits.
-
-        So a watermark or an ACK may skip the passes if there is nothing of the second kind.
-        ``check_invariants`` runs them in that state, and they must do nothing.
-        """
-        state, clocks, timers = self.state, self.state.clocks, self.state.timers
-        if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
-            return False
-        event, processing = timers.event_time.first_time, timers.processing_time.first_time
-        if event is not None and event <= clocks.watermark:
-            return False
-        # A timer that was due, and waited for room, has no deadline. The clock may have been set back since.
-        if processing is not None and (processing <= clocks.wall or processing != self._ring):
-            return False
-        return state.cells.bytes_held <= state.cells.limit_bytes
-
-    def _work(self, out: list[IntervalEffect]) -> None:
-        """Run the passes of the pump. Their order is fixed:
-
-        1. Evict cells, once.
-        2. Repeat: advance the input watermark, load spilled timers, run hooks (``_run``), end queued weak commits,
-           commit.
-        3. Ask for spilled timers and rows, pass on what hooks left to do, and find the next deadline, once.
-
-        Why the repetition ends: another round follows only for the reasons below. Each of them uses something up,
-        and no round adds to it.
-
-        - A weak commit without lasting effects ended. It had consumed records, and records come by events only.
-        - Rows of spilled timers were loaded. They come by events only.
-        - A commit began. A strong one, or one with timers, needs that nothing is in flight, so each event has one at
-          most. A weak one consumes records.
-        - The open commit has room again, because an append began. Or a request to release the interval was answered.
-        - Several pieces of work of one key were undone (``again``). Each runs alone from then on. If it fails alone,
-          the failure policy decides, and a retry waits for its time.
-        """
-        state, scheduler, commits, checkpoints = self.state, self._scheduler, self._commits, self._checkpoints
-        blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
-        if state.cells.bytes_held > state.cells.limit_bytes:
-            evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
-        while True:
-            clocks.advance(state.intake.pending.min())
-            if spilled.parts:
-                out.extend(checkpoints.spilling.pump())
-            held, full = checkpoints.releasing, commits.open_commit_full
-            blocked_keys.again = False
-            if not blocked_keys.stopped:
-                self._run()
-            settled = bool(commits.weak_queue) and commits.settle_weak(out)
-            if settled or (spilled.parts and checkpoints.spilling.may_take_in):
-                # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
-                # store can be loaded now.
-                continue
-            more = commits.try_commit(out) or checkpoints.releasing != held
-            more = more or (full and not commits.open_commit_full)
-            if not more and (commits.open_commit_full or not blocked_keys.again):
-                # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
-                # makes room is an event of its own.
-                break
-        if spilled.parts:
-            # The watermark may have reached spilled timers, or memory may have few timers left. Request the spilled
-            # part now, because no other event may come.
-            out.extend(checkpoints.spilling.ask())
-        scheduler.take_effects(out)
-        if state.meter.slow is not None:
-            out.append(HooksSlow(state.meter.slow))
-            state.meter.slow = None
-        self._ring = scheduler.next_ring()
-        self._alarm = commits.next_alarm()
-        if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
-            self._alarm = retry
-
-    def _run(self) -> None:
-        self._scheduler.run(not self._commits.open_commit_full, not self._checkpoints.releasing)
-
-    # Reports.
-
-    def _held(self) -> tuple[int, HoldKind.ValueType]:
-        """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers = self.state.timers
-        times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
-        return self.state.output.lowest(self.state.clocks.watermark, *times)
+    # What holds the output watermark.
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the record, timer, production or key."""
@@ -326,18 +178,3 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
         return hold_subject(self.state, hold, value)
-
-    def _report(self) -> Sequence[IntervalEffect]:
-        """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
-        state = self.state
-        output, hold = self._held()
-        output = state.output.rise(output)
-        detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
-        reported = (output, state.clocks.watermark, hold, detail)
-        at_once = self._reported_failures == 0 or failures == BLOCKED
-        rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
-        again = failures != self._reported_failures and rested
-        if reported == self._reported and not again:
-            return ()
-        self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
-        return [self._report_of(output, state.clocks.watermark, hold)]

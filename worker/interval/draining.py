@@ -24,7 +24,7 @@ from millwheel.sdk.records import Record
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.state import IntervalConfig
 from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect
-from millwheel.worker.owner import Handler, OwnerPhase
+from millwheel.worker.stages import Handler, OwnerPhase
 
 __all__ = ["DrainingCore"]
 
@@ -48,6 +48,8 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
         computation=nothing,
         inputs={},
         input_names={},
+        hook_names={},
+        one_reading={},
         process_record={},
         process_timer=nothing.process_timer,
         never_late=frozenset(),

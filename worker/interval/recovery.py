@@ -15,8 +15,7 @@ from millwheel.model.page_keys import row_owner
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId
-from millwheel.worker.commit_counts import CommitCounts
-from millwheel.worker.dedup import Dedup, IdDelta
+from millwheel.worker.dedup import Dedup, decode_delta
 from millwheel.worker.id_segments import SEGMENT_PART
 from millwheel.worker.interval.commits.base_parts import (
     HOLDS_PART,
@@ -48,7 +47,8 @@ from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal import CommitCounts
+from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent
 from millwheel.worker.takeover import numbered_entries, restored_ids
 
@@ -279,7 +279,7 @@ class _Reader:
         for acked in entry.acked_inherited:
             productions.pop(acked, None)
         if entry.ids:
-            whole.dedup.replay(IdDelta.from_wire(entry.ids))
+            whole.dedup.replay(decode_delta(entry.ids))
         whole.counts.add(*entry.counts)
 
 

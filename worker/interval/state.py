@@ -8,7 +8,6 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
@@ -22,7 +21,7 @@ from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
-from millwheel.worker.journal import OwnedJournal
+from millwheel.worker.journal import CommitCounts, OwnedJournal
 
 __all__ = ["INDEX_BITS", "IntervalConfig", "IntervalSettings", "IntervalState"]
 

@@ -1,7 +1,7 @@
 """The core of one stream's log: a pure state machine (section 4.3).
 
 It takes an event and the time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the stages of every
-owner (:mod:`millwheel.worker.owner`). A record goes delivery → duplicate check → one conditional append → ACK to the
+owner (:mod:`millwheel.worker.stages`). A record goes delivery → duplicate check → one conditional append → ACK to the
 sender → subscribers. One commit is in flight at a time. Records that arrive meanwhile form the next commit. So a commit
 is one delivery under light load, and grows under heavy load.
 
@@ -16,10 +16,6 @@ from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1.watermark_pb2 import HOLD_KIND_INPUT, HOLD_KIND_RECORD, HoldKind
-from millwheel.worker.log.checkpoint import LogCheckpointer
-from millwheel.worker.log.commits import LogCommits
-from millwheel.worker.log.intake import LogReceiver
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
@@ -33,10 +29,8 @@ from millwheel.worker.log.messages import (
     Unsubscribe,
 )
 from millwheel.worker.log.recovery import recover
-from millwheel.worker.log.sessions import SegmentReader, Sessions
+from millwheel.worker.log.serving import ServingLog
 from millwheel.worker.log.settings import LogConfig
-from millwheel.worker.log.state import LogState
-from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
@@ -51,7 +45,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
+from millwheel.worker.stages import Handler, OwnerPhase
 
 __all__ = ["LogCore"]
 
@@ -59,24 +53,13 @@ _ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor})
 """Events that a lost log also answers: it reports that it is not served here."""
 
 
-class LogCore(OwnerCore[LogEvent, LogEffect]):
-    """One stream's log, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
-
-    Its clock is the owner's steady clock. No wall clock is used.
-    """
+class LogCore(ServingLog):
+    """One stream's log, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(self, config: LogConfig) -> None:
-        self.state = state = LogState(config)
-        self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
-        admission = self._receiver.admission
-        super().__init__(config, state.inputs, state.ids, admission, self._set_clock)
-        self._checkpoints = LogCheckpointer(state)
-        self._sessions = sessions = Sessions(state)
-        self._reader = SegmentReader(state, sessions)
-        self._subscribers = Subscribers(state, sessions, self._reader)
-        self._commits = LogCommits(state, admission.segments, self._checkpoints, sessions.by_subscriber)
-        self._reported: tuple[int, HoldKind.ValueType] | None = None
+        super().__init__(config)
         self._rising = RisingValues()
+        lookups, sessions = self._admission.lookups, self._sessions
         self._handlers |= {
             Appended: self._commits.appended,
             Fetch: self._subscribers.fetch,
@@ -85,24 +68,14 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             StatesRead: self._reader.rows_read,
             StatesFlushed: self._checkpoints.flushed,
             PartsWritten: self._on_parts_written,
-            PartsRead: admission.lookups.segments_read,
-            PartsMissing: admission.lookups.segments_missing,
+            PartsRead: lookups.segments_read,
+            PartsMissing: lookups.segments_missing,
             Subscribe: self._on_subscribe,
             Unsubscribe: sessions.unsubscribe,
             ListCursors: self._on_cursor_request,
             DeleteCursor: self._on_cursor_request,
             PrepareRelease: self._on_prepare_release,
         }
-
-    def next_deadline(self) -> int | None:
-        """When a ``Tick`` is due if no event comes before, on the same clock. None: never."""
-        return self._commits.next_alarm() if self.phase is OwnerPhase.SERVING else None
-
-    def _set_clock(self, now: int) -> None:
-        """The steady clock shows ``now``. The log ages by the time since the last event."""
-        clock = self.state.clock
-        clock.age += now - clock.now
-        clock.now = now
 
     # Stages of an owner.
 
@@ -153,35 +126,6 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         if isinstance(event, ListCursors):
             return self._sessions.list_cursors(event)
         return self._sessions.delete_cursor(event)
-
-    # After each event: perform every step that is possible now.
-
-    def _pump(self) -> list[LogEffect]:
-        state = self.state
-        self._advance_watermark()
-        out = self._commits.try_commit()
-        out.extend(self._subscribers.serve())
-        if state.records.dirty or state.records.emptied:
-            out.extend(self._checkpoints.flush())
-        if state.records.memory > state.settings.memory_bytes:
-            state.records.evict(state.settings.memory_bytes)
-        out.extend(self._report())
-        return out
-
-    def _advance_watermark(self) -> None:
-        """min(the senders' broadcast values, timestamps of uncommitted records), monotone (G7)."""
-        state = self.state
-        state.watermark = max(state.watermark, min(state.inputs.value, state.intake.pending.min()))
-
-    def _report(self) -> Sequence[LogEffect]:
-        """Report the watermark. Output equals input, which uncommitted records hold (section 4.5)."""
-        state = self.state
-        pending = state.intake.pending.min() <= state.watermark < state.inputs.value
-        hold = HOLD_KIND_RECORD if pending else HOLD_KIND_INPUT
-        if (reported := (state.watermark, hold)) == self._reported:
-            return ()
-        self._reported = reported
-        return [self._report_of(state.watermark, state.watermark, hold)]
 
     def check_invariants(self) -> None:
         """Check the log's invariants, once its journal is read.

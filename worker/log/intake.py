@@ -13,8 +13,9 @@ from millwheel.worker.admission import DeliveryAdmission, column_problem
 from millwheel.worker.dedup import DeliveryVerdict
 from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.log.cursors import Cursors
-from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, Records, records_size
+from millwheel.worker.log.segments import RECORD_OVERHEAD_BYTES, records_size
 from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiver"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.store.contract import CorruptValueError
-from millwheel.worker.dedup import IdDelta
+from millwheel.worker.dedup import decode_delta
 from millwheel.worker.log.checkpoint import META_PART
 from millwheel.worker.log.entry import LogEntry, LogMeta, decode
 from millwheel.worker.log.segment_rows import stored_segment
@@ -51,5 +51,5 @@ def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
     state.records.apply(entry, number, replayed=True)
     state.cursors.replay(number, entry.deleted, entry.cursors)
     if entry.ids:
-        state.dedup.replay(IdDelta.from_wire(entry.ids))
+        state.dedup.replay(decode_delta(entry.ids))
     state.counts.add(*entry.counts)

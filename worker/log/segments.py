@@ -1,11 +1,12 @@
-"""The committed records of a log: segments of consecutive offsets, in memory, in the store, or both.
+"""The committed records of a log: segments of consecutive offsets, as they grow and are read.
 
-Invariants: The closed segments and the open one cover ``start .. end - 1`` without a gap. A segment that is not stored
-is in memory. Every owner has the same segments, because their ends are journaled.
+Invariants: The closed segments and the open one cover ``start .. end - 1`` without a gap. Every owner has the same
+segments, because their ends are journaled.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,15 +15,12 @@ from typing import Final
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.log.entry import LogEntry
 
-__all__ = ["RECORD_OVERHEAD_BYTES", "LogSegment", "Records", "records_size"]
+__all__ = ["RECORD_OVERHEAD_BYTES", "CommittedRecords", "LogSegment", "records_size"]
 
 RECORD_OVERHEAD_BYTES: Final = 16
 """Approximate bytes of a record beside its value, in the journal and in a segment row."""
 _MEMORY_OVERHEAD_BYTES: Final = 80
 """Approximate bytes of a record in memory beside its value and RECORD_OVERHEAD: two objects, two list slots."""
-
-_NO_COMMIT: Final = 1 << 62
-"""Larger than every commit number."""
 
 
 def records_size(values: Sequence[bytes]) -> int:
@@ -92,7 +90,7 @@ class LogSegment:
         return self.mark_values[bisect_right(self.mark_offsets, offset) - 1]
 
 
-class Records:
+class CommittedRecords(ABC):
     """All segments of a log. ``memory`` counts the bytes of loaded segments, ``kept`` those of all segments."""
 
     def __init__(self, first: int = 0) -> None:
@@ -101,23 +99,10 @@ class Records:
         self.open = LogSegment(first)
         self.start = self.end = first
         """The oldest offset that is kept, and the offset of the next record."""
-        self.dirty: dict[int, LogSegment] = {}
-        """Closed segments that the store has not acknowledged, by first offset, in commit order."""
-        self.emptied: dict[int, int] = {}
-        """Rows to be emptied: first offset → the commit that dropped the segment, in order of these commits."""
         self._clean: OrderedDict[int, LogSegment] = OrderedDict()
         """Loaded segments that are stored, the least recently used first."""
         self.memory = 0
-        self.dirty_memory = 0
         self.kept = 0
-
-    def restore(self, segments: list[LogSegment], end: int) -> None:
-        """Start with the segments of a base."""
-        self.closed = segments
-        self._firsts = [segment.first for segment in self.closed]
-        self.open = LogSegment(end)
-        self.start, self.end = segments[0].first if segments else end, end
-        self.kept = sum(segment.size for segment in self.closed)
 
     # Growing.
 
@@ -148,17 +133,6 @@ class Records:
         self.memory += segment.memory - memory
         self.kept += segment.size - size
 
-    def _close(self, replayed: bool) -> None:
-        segment = self.open
-        if segment.end == segment.first:
-            return
-        segment.written = replayed
-        self.closed.append(segment)
-        self._firsts.append(segment.first)
-        self.dirty[segment.first] = segment
-        self.dirty_memory += segment.memory
-        self.open = LogSegment(segment.end)
-
     def _drop(self, start: int, commit: int) -> None:
         count = 0
         for segment in self.closed:
@@ -170,47 +144,13 @@ class Records:
         del self._firsts[:count]
         self.start = self.closed[0].first if self.closed else self.open.first
 
+    @abstractmethod
+    def _close(self, replayed: bool) -> None:
+        """End the open segment, and begin another one."""
+
+    @abstractmethod
     def _forget(self, segment: LogSegment, commit: int) -> None:
-        self.kept -= segment.size
-        if segment.loaded:
-            self.memory -= segment.memory
-        if self.dirty.pop(segment.first, None) is not None:
-            self.dirty_memory -= segment.memory
-        self._clean.pop(segment.first, None)
-        if segment.written:
-            self.emptied[segment.first] = commit
-
-    # The store.
-
-    def stored_to(self) -> int:
-        """Up to this commit, the rows of all closed segments are acknowledged."""
-        oldest = next(iter(self.dirty.values()), None)
-        behind = _NO_COMMIT if oldest is None else oldest.commit
-        return min(behind, next(iter(self.emptied.values()), _NO_COMMIT)) - 1
-
-    def acknowledged(self, firsts: Sequence[int], emptied: Sequence[tuple[int, int]]) -> None:
-        """The rows of segments ``firsts`` are stored. The rows ``emptied`` are empty."""
-        for first in firsts:
-            segment = self.dirty.pop(first, None)
-            if segment is not None:
-                self.dirty_memory -= segment.memory
-                self._clean[first] = segment
-        for first, commit in emptied:
-            if self.emptied.get(first) == commit:
-                del self.emptied[first]
-
-    def loaded(self, segment: LogSegment) -> None:
-        """A segment has been read back."""
-        self.memory += segment.memory
-        self._clean[segment.first] = segment
-
-    def evict(self, limit: int) -> None:
-        """Remove the least recently used stored segments from memory, until at most ``limit`` bytes are used."""
-        while self.memory > limit and self._clean:
-            _, segment = self._clean.popitem(last=False)
-            self.memory -= segment.memory
-            segment.values, segment.timestamps, segment.mark_offsets, segment.mark_values = [], [], [], []
-            segment.loaded = False
+        """The commit drops a closed segment."""
 
     # Reading.
 
@@ -222,13 +162,3 @@ class Records:
         if segment.loaded and segment.first in self._clean:
             self._clean.move_to_end(segment.first)
         return segment
-
-    def known(self, first: int) -> LogSegment | None:
-        """The closed segment that begins at ``first``. None if there is none (any more)."""
-        at = bisect_right(self._firsts, first) - 1
-        return self.closed[at] if at >= 0 and self._firsts[at] == first else None
-
-    def oldest(self) -> LogSegment | None:
-        """The oldest segment. None if there is no record."""
-        oldest = self.closed[0] if self.closed else self.open
-        return oldest if oldest.end > oldest.first else None

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.journal import OwnedJournal
+from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
-from millwheel.worker.log.segments import Records
 from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.log.stored_segments import Records
 
 __all__ = ["LogClock", "LogState"]
 

@@ -20,7 +20,7 @@ from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, I
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.shell.destinations import CatalogRouting
-from millwheel.worker.shell.host import steady_now
+from millwheel.worker.shell.events import steady_now
 from millwheel.worker.shell.programs import Programs
 
 __all__ = ["Builder", "Built"]

@@ -18,8 +18,9 @@ from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import Deposed
 from millwheel.worker.shell.building import Builder, Built
 from millwheel.worker.shell.destinations import CatalogRouting, LocalChannel
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import CoreHost, HostPeers, RunQueue
+from millwheel.worker.shell.host import CoreHost, HostPeers
 from millwheel.worker.shell.load import Metered
 from millwheel.worker.shell.log_service import LogService
 from millwheel.worker.shell.opening import ReadAhead

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import IncarnationId
@@ -25,6 +25,8 @@ log = logging.getLogger("millwheel.worker")
 
 IntervalPlace = tuple[str, int]
 """(journal, sequencer)."""
+
+_STAYS_DOWN: Final = "too many errors in succession: it stays down until this worker restarts"
 
 
 class Absent(NamedTuple):
@@ -179,8 +181,9 @@ class Ownership:
             self._quarantine(hosted, host.damage)
         self.hosts.remove(host.journal)
         self._background.run(host.close())
-        if host.fault:
-            self._restart_later(host.journal)
+        if host.fault and not self._restart_later(host.journal):
+            self._unbuilt[host.journal] = f"{reason}; {_STAYS_DOWN}"
+            self._unopened.append(hosted.owned)
 
     def _quarantine(self, hosted: Hosted, why: str) -> None:
         """Stop the interval: it is not served, and its stored data is not overwritten, until it is assigned again."""
@@ -193,13 +196,14 @@ class Ownership:
             journal,
         )
 
-    def _restart_later(self, journal: str) -> None:
-        """Only a takeover under a fresh sequencer starts the interval again."""
+    def _restart_later(self, journal: str) -> bool:
+        """Only a takeover under a fresh sequencer starts the interval again. False: there have been too many."""
         loop = asyncio.get_running_loop()
         errors = self._errors.fault(journal, loop.time())
         if errors is None:
-            log.error("interval %s: too many errors in succession: it stays down until this worker restarts", journal)
-        else:
-            delay = RESTART_BACKOFF.delay(errors, random.random())
-            log.warning("interval %s: is opened again in %.1f s", journal, delay)
-            loop.call_later(delay, self._renew)
+            log.error("interval %s: %s", journal, _STAYS_DOWN)
+            return False
+        delay = RESTART_BACKOFF.delay(errors, random.random())
+        log.warning("interval %s: is opened again in %.1f s", journal, delay)
+        loop.call_later(delay, self._renew)
+        return True

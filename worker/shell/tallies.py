@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Set
 from threading import Lock
 
-from millwheel.worker.commit_counts import CommitCounts
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.journal import CommitCounts
 
 __all__ = ["HookPlace", "Place", "Tallies"]
 

@@ -16,9 +16,9 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.shell.building import Builder
 from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
+from millwheel.worker.shell.events import RunQueue
 from millwheel.worker.shell.follower import CatalogFollower
 from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import RunQueue
 from millwheel.worker.shell.host_peers import WorkerPeers
 from millwheel.worker.shell.hosts import Hosts
 from millwheel.worker.shell.key_failures import KeyFailures

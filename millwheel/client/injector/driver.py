@@ -1,25 +1,21 @@
-"""Drives the core of an open injector: connections, clock and waits (section 5.2).
+"""Drives the core of an open injector: it passes events to the core, and performs the core's effects (section 5.2).
 
-The driver decides nothing. It passes events to the core, and performs the core's effects.
+The driver decides nothing. Its opening, its connections and its end are in ``session.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never, cast
 
-from millwheel.client.control import ControlClient
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError
 from millwheel.client.injector.ids import IdKind
 from millwheel.client.injector.membership import Membership
 from millwheel.client.injector.messages import (
     Connect,
-    ConnectionLost,
-    ConnectionOpened,
     DeliveryAnswered,
     Disconnect,
     InjectorEffect,
@@ -27,25 +23,19 @@ from millwheel.client.injector.messages import (
     Published,
     PublishWatermark,
     SendBatch,
-    SessionFailed,
     Tick,
-    WatermarksBroadcast,
 )
-from millwheel.client.injector.routing import StreamRouting
-from millwheel.client.injector.unacked import unacked_records
 from millwheel.model.deliveries import BatchIds, Delivery, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.model.incarnation import injector_group
-from millwheel.model.wording import counted
 from millwheel.rpc.deliveries import answered_tokens, encode_delivery
 from millwheel.rpc.delivery_connection import DeliveryConnection
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS, wait_notices
+from millwheel.rpc.waiting import NEXT_NOTICE_SECONDS
 from millwheel.rpc.watermarks import WatermarkReport
+from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorDriver", "SenderIdentity"]
-
-log = logging.getLogger("millwheel.client")
 
 _LONG_ACK_SECONDS: Final = 5.0
 """A longer wait for ACKs gets a notice in the log."""
@@ -93,34 +83,22 @@ def _ids(send: SendBatch) -> DeliveryIds:
     return OpaqueIds(ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, ids)
 
 
-class InjectorDriver:
-    """Drives one injector's core. ``InjectorSession`` opens it and closes it.
+class InjectorDriver(ABC):
+    """Drives one injector's core. ``InjectorSession`` opens it and closes it."""
 
-    It has many methods: what ``Injector`` offers, and what its parts post back.
-    """
+    membership: Membership
+    _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, core: InjectorCore, identity: SenderIdentity, control: ControlClient, patience: float) -> None:
-        """``patience``: seconds to wait for a master and for the authority."""
+    def __init__(self, core: InjectorCore, identity: SenderIdentity) -> None:
         self.core = core
         self.is_open = False
-        self.control = control
-        self.membership = Membership(core, control, patience, self)
         self.last_report = 0
         """The number of the last report to the authority."""
         self._identity = identity
-        self._patience = patience
         self._links: dict[str, DeliveryConnection[SendBatch]] = {}
-        self._connected: set[str] = set()
-        """The addresses of the open connections."""
-        self._closing: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: int | None = None
         self._change: asyncio.Future[None] | None = None
-
-    @property
-    def sequencer(self) -> int:
-        """The sequencer in every delivery."""
-        return self._identity.sequencer
 
     @property
     def delegate(self) -> bool:
@@ -128,33 +106,9 @@ class InjectorDriver:
         return not self._identity.publishes
 
     @property
-    def routing(self) -> StreamRouting:
-        """The current routing. It exists once the session is open."""
-        assert self.core.routing is not None
-        return self.core.routing
-
-    @property
     def asleep(self) -> bool:
         """Whether ``membership.wake`` must finish before a record is accepted."""
         return self.core.publication.idling or self.membership.waking
-
-    # Life cycle.
-
-    def _begin(self) -> None:
-        """Perform effects from now on, in the running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self.is_open = True
-
-    def _stop(self) -> None:
-        """Perform no more effects."""
-        self.is_open = False
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def _disconnect(self) -> None:
-        """Close all connections."""
-        links, self._links = list(self._links.values()), {}
-        await asyncio.gather(*(link.close() for link in links), *self._closing, return_exceptions=True)
 
     def check(self) -> None:
         """Raise an InjectorError if the session cannot accept records, or does not yet."""
@@ -165,16 +119,16 @@ class InjectorDriver:
             raise self._not_open()
         self.core.check_open()
 
+    def check_publishes(self) -> None:
+        """Raise UsageError if another process publishes the watermark."""
+        if not self._identity.publishes:
+            raise UsageError("an injector that sends on another's behalf leaves the watermark to that one")
+
     def stopped(self) -> InjectorError | None:
         """Why the session has failed or is not open. None while it works."""
         if self.core.failed is None and not self.is_open:
             return self._not_open()
         return self.core.failed
-
-    def _not_open(self) -> InjectorClosedError:
-        return InjectorClosedError(
-            f"the injector of stream {self.core.stream!r} is closed, or was not opened: use `async with`"
-        )
 
     # Waits.
 
@@ -205,32 +159,13 @@ class InjectorDriver:
                         self._change = self._loop.create_future()
                     now = self._loop.time()
                     if now >= notice_at:
-                        log.warning(self._notice(now - began, self._awaited(newest)))
+                        self._waits_long(now - began, newest)
                         notice_at = now + NEXT_NOTICE_SECONDS
                     await asyncio.wait([self._change], timeout=notice_at - now)
         except TimeoutError as error:
             raise InjectorError(f"{what} of stream {self.core.stream!r} did not come within {patience:g} s") from error
         if self.core.failed is not None:
             raise self.core.failed
-
-    def notices(self, awaited: Callable[[], str]) -> AbstractContextManager[None]:
-        """Context of a wait for ``awaited()``. The log names it if it lasts long, and repeatedly after that."""
-        return wait_notices(lambda seconds: self._notice(seconds, awaited()), log.warning)
-
-    def _notice(self, seconds: float, awaited: str) -> str:
-        return f"injector {self.core.process!r} of stream {self.core.stream!r} has waited {seconds:.0f} s for {awaited}"
-
-    def _awaited(self, newest: int | None) -> str:
-        """Describe what a wait is for. ``newest``: the timestamp of the record that waits for admission."""
-        core = self.core
-        if core.routing is None:
-            return self.control.awaited()
-        if newest is not None and core.throttled(newest):
-            skew = self.routing.allowed_skew / 1e6
-            return f"the low watermark: the record is ahead of it by more than the allowed skew of {skew:g} s"
-        away = sorted(self._links.keys() - self._connected)
-        why = f" (no connection to {', '.join(away)})" if away else ""
-        return f"the ACKs of {counted(unacked_records(core), 'record')}{why}"
 
     def _notify(self) -> None:
         """Let every wait check its condition."""
@@ -239,33 +174,29 @@ class InjectorDriver:
                 self._change.set_result(None)
             self._change = None
 
+    # What ``InjectorSession`` does.
+
+    @abstractmethod
+    def _not_open(self) -> InjectorClosedError:
+        """The error of a session that is not open."""
+
+    @abstractmethod
+    def _waits_long(self, seconds: float, newest: int | None) -> None:
+        """A wait has lasted that long. ``newest``: the timestamp of the record that waits for admission."""
+
+    @abstractmethod
+    def _connect(self, address: str) -> None:
+        """Open a connection."""
+
+    @abstractmethod
+    def _disconnect(self, address: str) -> None:
+        """Close a connection."""
+
     # Events.
-
-    def connected(self, address: str) -> None:
-        """A connection is open."""
-        self._connected.add(address)
-        self.step(ConnectionOpened(address))
-
-    def disconnected(self, address: str) -> None:
-        """A connection broke."""
-        self._connected.discard(address)
-        self.step(ConnectionLost(address))
-
-    def broke(self, address: str, error: Exception) -> bool:
-        """A connection failed in a way that a reconnect does not repair. The session fails."""
-        self._fail(InjectorError(f"deliveries to {address} have stopped by an internal error: {error!r}"))
-        return False
 
     def answered(self, response: wire.DeliverResponse) -> None:
         """A worker answered one or more deliveries."""
         self.step(DeliveryAnswered(answered_tokens(response), response.outcome, response.indexes, response.message))
-
-    def broadcast(self, watermarks: Mapping[str, int]) -> None:
-        """The authority broadcast low watermarks, by group, in microseconds."""
-        self.step(WatermarksBroadcast(watermarks))
-
-    def _fail(self, error: InjectorError) -> None:
-        self.step(SessionFailed(error))
 
     def step(self, event: InjectorEvent) -> None:
         """Pass an event to the core, and perform its effects."""
@@ -285,12 +216,9 @@ class InjectorDriver:
                     if (reports := self.membership.reports) is not None:
                         self.last_report = reports.report(self._identity.report(published))
                 case Connect(address):
-                    self._links[address] = DeliveryConnection(address, self._identity.request, self)
+                    self._connect(address)
                 case Disconnect(address):
-                    self._connected.discard(address)
-                    task = asyncio.create_task(self._links.pop(address).close())
-                    self._closing.add(task)
-                    task.add_done_callback(self._closing.discard)
+                    self._disconnect(address)
                 case _:
                     assert_never(effect)
         at = self.core.next_deadline()

@@ -13,7 +13,8 @@ moves or its worker restarts, the subscription finds it and continues where it w
 """
 
 from millwheel.client.subscription.blocking import BlockingSubscription
-from millwheel.client.subscription.subscriber import Batch, From, Subscription
+from millwheel.client.subscription.reading import Batch
+from millwheel.client.subscription.subscriber import From, Subscription
 from millwheel.client.subscription.table import StreamTable
 
 __all__ = ["Batch", "BlockingSubscription", "From", "StreamTable", "Subscription"]

@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Any
 
 from millwheel.client.background import BackgroundLoop
-from millwheel.client.subscription.subscriber import Batch, Subscription
+from millwheel.client.subscription.reading import Batch
+from millwheel.client.subscription.subscriber import Subscription
 
 __all__ = ["BlockingSubscription"]
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription.log_call import LogCall
+from millwheel.client.subscription.reading import LogCall
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import FailureCode, RequestError

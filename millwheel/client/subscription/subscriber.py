@@ -1,11 +1,11 @@
-"""A subscriber of one stream: its position, its ACKs, and the batches that it has received (section 4.3)."""
+"""A subscriber of one stream: its options, its position and its ACKs (section 4.3).
+
+How it reads is in ``reading.py``.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from types import TracebackType
 from typing import Any
@@ -13,13 +13,12 @@ from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
 from millwheel.client.subscription.log_link import LogLink
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.failures import RequestError
+from millwheel.client.subscription.reading import Batch, LogReader
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
 
-__all__ = ["Batch", "From", "Subscription"]
+__all__ = ["From", "Subscription"]
 
 
 class From(Enum):
@@ -30,28 +29,7 @@ class From(Enum):
     NOW = wire.SUBSCRIBE_FROM_NOW
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Consecutive records of a stream. Iterate over it for (offset, timestamp, value).
-
-    ``watermark``, in microseconds: every record with a smaller timestamp has a smaller offset than ``next_offset``,
-    except late records (4.5). A batch without records means that the watermark advanced.
-    """
-
-    first_offset: int
-    values: list[Any]
-    timestamps: list[int]
-    watermark: int
-    next_offset: int
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __iter__(self) -> Iterator[tuple[int, int, Any]]:
-        return zip(range(self.first_offset, self.next_offset), self.timestamps, self.values, strict=True)
-
-
-class Subscription:
+class Subscription(LogReader):
     """One subscriber of one stream. Use it with ``async with``, and iterate over it for batches.
 
     It has many attributes: half of them are its options.
@@ -92,38 +70,17 @@ class Subscription:
     ) -> None:
         if record_type is not None:
             decode = codec_for(record_type, f"stream {stream!r}").decode
+        self._link = LogLink(ControlClient(address), stream, patience)
+        super().__init__(self._link, decode)
         self.stream = stream
         self.cursor = cursor
-        self.watermark: int = MIN_TIMESTAMP
-        """The largest watermark of a batch received so far, in microseconds."""
-        self.missed = 0
-        """Records that were deleted before they were delivered.
-
-        It happens to a tail slower than the stream's retention.
-        """
-        self.end = 0
-        """The offset after the log's last committed record, as of the last response."""
         self._start = start or (From.OLDEST if cursor else From.NOW)
-        self._decode = decode
         self._window = window
         self._id = uuid4().hex
         self._auto_ack = auto_ack
         self._until_end = until_end
         self._watermarks = watermarks
-        self._link = LogLink(ControlClient(address), stream, patience)
-        self._reading = asyncio.Lock()
-        self._ahead: deque[Batch] = deque()
-        self._position: int | None = None
-        """The offset after the last record received. None before the first response."""
-        self._delivered: int | None = None
-        self._life = 0
-        """The incarnation of the cursor that ``_position`` belongs to.
-
-        The cursor may be re-created between two calls.
-        """
         self._acked = 0
-        self._durable = 0
-        self._ended = False
 
     async def __aenter__(self) -> Subscription:
         """Wait until the log has answered. From then on the cursor exists, or the tail has its start."""
@@ -145,22 +102,6 @@ class Subscription:
 
     # Reading.
 
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> Batch:
-        if self._auto_ack and self._delivered is not None:
-            await self.ack(self._delivered)
-        while True:
-            if self._ahead:
-                batch = self._decoded(self._ahead[0])
-                self._ahead.popleft()
-                self._delivered = batch.next_offset
-                return batch
-            if self._ended and self._until_end:
-                raise StopAsyncIteration
-            await self._receive()
-
     async def below(self, offset: int) -> AsyncIterator[Batch]:
         """The batches from here to an offset. It also ends if the log does not keep these records any more."""
         while self.position < offset:
@@ -168,26 +109,6 @@ class Subscription:
                 yield await anext(self)
             else:
                 await self._receive()
-
-    def _decoded(self, batch: Batch) -> Batch:
-        """Decode a batch. A batch that cannot be decoded stays queued, so no record is skipped."""
-        decode = self._decode
-        return batch if decode is None else replace(batch, values=[decode(value) for value in batch.values])
-
-    async def _receive(self) -> None:
-        """Receive one response, and append its records to ``_ahead``."""
-        async with self._reading:
-            self._take(await self._read())
-
-    async def _read(self) -> wire.SubscribeResponse:
-        """The next response of the present call, or the first one of a new call."""
-        call, failure = self._link.call, None
-        if call is not None and not call.ended:
-            try:
-                return await call.read()
-            except RequestError as error:
-                failure = error
-        return await self._link.reopen(self._request, failure)
 
     def _request(self) -> list[wire.SubscribeRequest]:
         """The first requests of a new call: the position, and the last ACK, which the previous call may have lost."""
@@ -202,24 +123,6 @@ class Subscription:
         if self._acked > self._durable:
             requests.append(_ack(self._acked))
         return requests
-
-    def _take(self, response: wire.SubscribeResponse) -> None:
-        self._durable = max(self._durable, response.acked_offset)
-        self._life = response.cursor_life
-        self.end = max(self.end, response.end_offset, response.next_offset)
-        first, known = response.first_offset, self._position
-        values, timestamps = list(response.values), list(response.timestamps_us)
-        if known is not None and first < known:
-            values, timestamps = values[known - first :], timestamps[known - first :]
-            first = known
-        elif known is not None:
-            self.missed += first - known
-        self._position = max(response.next_offset, known or 0)
-        moved = response.watermark_us > self.watermark
-        self.watermark = max(self.watermark, response.watermark_us)
-        self._ended = response.watermark_us == MAX_TIMESTAMP
-        if values or (moved and self._watermarks):
-            self._ahead.append(Batch(first, values, timestamps, self.watermark, self._position))
 
     @property
     def position(self) -> int:

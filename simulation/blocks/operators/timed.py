@@ -116,6 +116,34 @@ class _Sessions(Operator):
             yield _aggregated(session, session[-1].at + gap)
 
 
+@operator("early sessions")
+class _EarlySessions(_Sessions):
+    """Each result has a part of a session, and the last of a session all of it."""
+
+    certain = False
+    by_clock = True
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [*super().draw(chance), chance.choice((0, 100_000, 700_000))]
+
+    def build(self, flow: Flow, arguments: list[Any]) -> None:
+        gap, lateness, period = map(mw.Duration, arguments)
+        early = windows.every(period) if period else windows.each_change()
+        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
+        windowed.aggregate(flow.name, Item, early=early, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
+
+    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
+        left = {one: session for session in self.model(rows, arguments[:2]) for one in session.ids}
+        for one in found:
+            session = left.get(one.ids[0])
+            if session is None or not {*one.ids} <= {*session.ids} or one.at > session.at:
+                yield f"an early result of sessions is {one}, of {session}"
+                return
+        last = {one.ids for one in found}
+        if lacks := {session.ids for session in left.values()} - last:
+            yield f"sessions lack their results: {lacks}"
+
+
 class Ranked(msgspec.Struct):
     """A result with the best records of its window."""
 

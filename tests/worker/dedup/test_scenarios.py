@@ -17,6 +17,7 @@ from millwheel.worker.dedup import (
     OpaqueIds,
     PositionIds,
     Sender,
+    decode_delta,
     split_ids,
 )
 from simulation.held_ids import pending_ids, seen_ids
@@ -42,7 +43,7 @@ def commit(dedup: Dedup, ids: DeliveryIds, key: bytes = b"a", sender: Sender = S
     delta = dedup.take([(verdict, None)])
     wire = msgspec.msgpack.decode(msgspec.msgpack.encode(delta.to_wire()))
     dedup.committed(delta)
-    return IdDelta.from_wire(wire)
+    return decode_delta(wire)
 
 
 def restored(dedup: Dedup, interval: KeyInterval = ALL_KEYS) -> Dedup:
@@ -252,7 +253,7 @@ def test_ids_of_a_long_replay_make_many_small_segments() -> None:
 
 def test_ids_of_another_format_or_length_are_refused() -> None:
     with pytest.raises(DedupError, match="format 99"):
-        IdDelta.from_wire([99])
+        decode_delta([99])
     with pytest.raises(ValueError, match="no whole number"):
         split_ids(b"x" * 17)
 
@@ -278,7 +279,7 @@ def test_a_snapshot_before_a_floors_commit_does_not_have_it() -> None:
     blobs = dedup.snapshot().blobs
     dedup.committed(late)
     restarted = Dedup.restore(ALL_KEYS, "r1", blobs, {})
-    restarted.replay(IdDelta.from_wire(late.to_wire()))
+    restarted.replay(decode_delta(late.to_wire()))
     restarted.begin_life("injector/in", 5, first=True)
     new = Sender("injector/in/spark", 6, None, "injector/in")
     for one in (dedup, restarted):

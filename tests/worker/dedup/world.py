@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.worker.dedup import CheckOutcome, Dedup, DeliveryIds, DeliveryVerdict, IdDelta, Sender
+from millwheel.worker.dedup import (
+    CheckOutcome,
+    Dedup,
+    DeliveryIds,
+    DeliveryVerdict,
+    IdDelta,
+    Sender,
+    decode_delta,
+)
 
 KEYS = [bytes([97 + n]) for n in range(8)]
 SMALL: dict[str, Any] = {"segment_ids": 4, "cached_segments": 1}
@@ -192,7 +200,7 @@ class Receiver:
         blobs, filters = self.durable
         self.dedup = Dedup.restore(self.interval, self.journal, blobs, filters, **SMALL)
         for entry in self.deltas:
-            self.dedup.replay(IdDelta.from_wire(msgspec.msgpack.decode(entry)))
+            self.dedup.replay(decode_delta(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
         self.world.reached["replayed with ids"] += bool(self.deltas)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -47,15 +47,19 @@ class Solo(SingleCoreDriver[Any, Any]):
         keys: KeyInterval = ALL_KEYS,
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
+        keep: Callable[[tuple[str, str]], bool] | None = None,
         **options: Any,
     ) -> None:
-        """``accepted``: what the authority answers that it has broadcast for these keys."""
+        """``accepted``: what the authority answers that it has broadcast for these keys.
+
+        ``keep``: a filter before the computation.
+        """
         super().__init__(now=1_000_000)
         topology = mw.Topology("solo")
-        topology.source("in", tuple[str, str])
+        given = topology.source("in", tuple[str, str])
+        passed = given if keep is None else given.filter(keep)
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
-        inputs = {"in": mw.key(lambda value: value[0])}
-        topology.add(computation, name="solo", inputs=inputs, outputs=outputs, **options)
+        passed.key_by(lambda value: value[0]).process("solo", computation, outputs, **options)
         program = compile_computation(topology, "solo")
         bindings = {
             stream: OutputBinding(stream, encode, lambda value, sink=f"sink:{stream}": ((sink, b""),))  # type: ignore[misc]

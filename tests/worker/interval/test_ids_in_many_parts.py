@@ -12,7 +12,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import JournalHead
 from millwheel.worker.dedup import PositionIds, Sender
-from millwheel.worker.journal import DEDUP_PART
+from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.messages import (
     Accepted,
     Acknowledge,

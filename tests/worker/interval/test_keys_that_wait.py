@@ -150,6 +150,30 @@ def test_dropped_records_read_no_row_and_fill_their_commit() -> None:
     assert (solo.state.counts.records, solo.state.counts.late, len(solo.state.cells)) == (5, 5, 0)
 
 
+def test_filtered_records_read_no_row_and_fill_their_commit() -> None:
+    solo = Solo(Log(), keep=lambda value: value[1] != "no", settings=IntervalSettings(batch_records=2))
+    solo.state.cells.evicted = True
+    solo.deliver(*[(f"k{number}", "no", number) for number in range(5)])
+    assert solo.take(ReadStates) == []
+    assert solo.commit_all() == 3
+    assert (solo.state.counts.records, solo.state.intake.records, len(solo.state.cells)) == (5, 0, 0)
+
+
+def test_a_filter_that_raises_fails_its_record_with_its_row() -> None:
+    """The dead letter is committed with the key's state, and later records find this state."""
+    solo = Solo(Log(), keep=lambda value: 1 // (value[1] != "bad") > 0, on_failure=mw.dead_letter(after=1))
+    solo.state.cells.evicted = True
+    solo.deliver(("k", "bad", 1), ("k", "x", 2))
+    (read,) = solo.take(ReadStates)
+    assert read.keys == [b"k"]
+    assert solo.take(HookFailed) == []
+    solo.handle(StatesRead(read.keys, [StateRow(b"k", solo.state.committed, msgspec.msgpack.encode(["y"]))]))
+    solo.commit_all()
+    assert "ZeroDivisionError" in solo.take(HookFailed)[0].message
+    assert solo.state.counts.dead_letters == 1
+    assert solo.sent()[-1] == ("y,x", 2)
+
+
 class Waiting(mw.Computation[tuple[str, str], list[str]]):
     """Its hooks wait."""
 

@@ -34,7 +34,8 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
-from millwheel.worker.shell.host import CoreHost, RunQueue, steady_now
+from millwheel.worker.shell.events import RunQueue, steady_now
+from millwheel.worker.shell.host import CoreHost
 from millwheel.worker.shell.log_service import LogService
 from tests.patience import patience, until
 from tests.worker import doubles
@@ -292,7 +293,7 @@ async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) 
 async def test_a_subscriber_leaves_a_paused_owner_for_its_successor(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.client.subscription.log_call.MAX_SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("millwheel.client.subscription.reading.MAX_SILENCE_SECONDS", 0.1)
     await cluster.produce(named(0, 2))
     async with Subscription(STREAM, cursor="c", address=cluster.address) as subscription:
         batches = await collected(subscription, 2)

@@ -28,7 +28,7 @@ _SHORT_BYTES: Final = 256 << 10
 
 
 class StateRows:
-    """Decides when rows are written. One write is in flight at a time.
+    """Writes rows that are due. One write is in flight at a time.
 
     In each method, ``needed`` is whether something waits for the rows: a base that shows their commits.
     """
@@ -39,33 +39,37 @@ class StateRows:
         self._cells = state.cells
         self._journal = state.journal
         self._number = 0
-        self._flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
+        self.flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
         """The flush in flight: its number, the commit at which it was captured, its rows."""
-        self._flushed_at = 0
+        self._restart(0)
         self.upto = 0
         """Every row that changed up to this commit is acknowledged."""
 
+    def _restart(self, now: int) -> None:
+        """Rows that nothing waits for are behind from ``now`` on.
+
+        Many rows are written sooner. A move to a successor must write all of them first.
+        """
+        self.flush_at = now + self._settings.flush_interval
+        """When they are written, a time of ``elapsed``."""
+        self.flush_many_at = min(self.flush_at, now + self._settings.flush_apart)
+        """When they are written if there are ``flush_rows`` of them."""
+
     def wants_capture(self, now: int, needed: bool) -> bool:
         """Whether rows wait to be captured, once no commit is in flight."""
-        return self._flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
-
-    def next_alarm(self, now: int, needed: bool) -> int | None:
-        """When rows must be written if no commit comes before."""
-        if self._flush is not None or not self._cells.dirty_count:
-            return None
-        return now if self._due(now, needed) else self._flush_at
+        return self.flush is None and bool(self._cells.dirty_count) and self._due(now, needed)
 
     def capture(self, now: int, needed: bool) -> list[IntervalEffect]:
         """Write the rows if they are due. No sealed commit is in flight."""
-        if self._flush is not None or not self._due(now, needed):
+        if self.flush is not None or not self._due(now, needed):
             return []
-        self._flushed_at = now
+        self._restart(now)
         rows = self._cells.dirty_rows()
         if not rows:
             self.upto = self._journal.committed
             return []
         self._number += 1
-        self._flush = (self._number, self._journal.committed, rows)
+        self.flush = (self._number, self._journal.committed, rows)
         config = self._config
         states = [StateRow(key, commit, encoded) for key, commit, encoded in rows]
         return [FlushStates(config.incarnation, config.journal, config.sequencer, self._number, states)]
@@ -76,26 +80,15 @@ class StateRows:
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
         write covers more commits.
         """
-        return now >= self._flush_at or needed or self._cells.needs_flush
-
-    @property
-    def _flush_at(self) -> int:
-        """When rows are written that nothing waits for.
-
-        Many rows are written sooner. A move to a successor must write all of them first.
-        """
-        settings = self._settings
-        behind = settings.flush_interval
-        if self._cells.dirty_count >= settings.flush_rows:
-            behind = min(behind, settings.flush_apart)
-        return self._flushed_at + behind
+        many = self._cells.dirty_count >= self._settings.flush_rows
+        return now >= (self.flush_many_at if many else self.flush_at) or needed or self._cells.needs_flush
 
     def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
         """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
-        if self._flush is None or self._flush[0] != number:
+        if self.flush is None or self.flush[0] != number:
             return
-        _, commit, rows = self._flush
-        self._flush = None
+        _, commit, rows = self.flush
+        self.flush = None
         self._cells.flushed(rows, busy)
         self.upto = max(self.upto, commit)
 
@@ -108,12 +101,12 @@ class StateRows:
 
     def recovered(self, now: int, upto: int) -> None:
         """The state has been rebuilt from the journal. Its rows above ``upto`` are behind and will be written."""
-        self._flushed_at = now
+        self._restart(now)
         self.upto = upto
 
 
 class Checkpointer:
-    """Decides when rows and base parts are written, and how far the truncation point moves."""
+    """Writes rows and base parts, and so decides how far the truncation point moves."""
 
     def __init__(self, state: IntervalState) -> None:
         self._state = state
@@ -127,6 +120,16 @@ class Checkpointer:
         """Requests that wait for a short journal."""
         self._rounds = 0
         """Maximum bases still to write for these requests."""
+        self.pressing = False
+        """Whether rows and base must be written as soon as possible."""
+        self.releasing = False
+        """Whether a request waits and the child has no base yet. Then the base has priority over new work."""
+
+    def _requested(self) -> None:
+        """The requests, or what is needed of the parents, have changed."""
+        needs = self.parents.needs
+        self.pressing = bool(self._requests) or needs is not Needs.NOTHING
+        self.releasing = bool(self._requests) and needs is Needs.DATA
 
     def after_commit(self, now: int) -> list[IntervalEffect]:
         """Capture what is due, after a commit is acknowledged and while none is in flight."""
@@ -134,20 +137,16 @@ class Checkpointer:
             self.spilling.release()
         # The base comes first, because it waits for rows of the same commit.
         base: list[IntervalEffect] = [self._write_base()] if self._base_due() else []
-        return base + self.rows.capture(now, self._base_waits)
+        return base + self.rows.capture(now, self.base_waits)
 
     def wants_stillness(self, now: int) -> bool:
         """Whether a capture or a load of timers is due that requires that no commit is in flight."""
-        rows_due = self.rows.wants_capture(now, self._base_waits)
+        rows_due = self.rows.wants_capture(now, self.base_waits)
         return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
-
-    def next_alarm(self, now: int) -> int | None:
-        """When rows must be flushed if no commit comes before."""
-        return self.rows.next_alarm(now, self._base_waits)
 
     def idle(self, now: int) -> list[IntervalEffect]:
         """Flush rows if they are due. No commit is in flight."""
-        return self.rows.capture(now, self._base_waits)
+        return self.rows.capture(now, self.base_waits)
 
     def _base_due(self) -> bool:
         settings, journal = self._settings, self._journal
@@ -157,7 +156,8 @@ class Checkpointer:
         return near and journal.may_write_base()
 
     @property
-    def _base_waits(self) -> bool:
+    def base_waits(self) -> bool:
+        """Whether a captured base waits for rows."""
         return self._journal.base_waits(self.rows.upto)
 
     def _write_base(self) -> WriteParts:
@@ -172,10 +172,12 @@ class Checkpointer:
         """The append that names a base is committed."""
         self.spilling.named()
         self.parents.base_named()
+        self._requested()
 
     def recovered(self, now: int) -> None:
         """The state has been rebuilt from the journal. Its rows are behind and will be flushed."""
         self.parents.recovered()
+        self._requested()
         # The parents' rows are behind too, and are older than the truncation point.
         self.rows.recovered(now, -1 if self.parents.needs is Needs.DATA else self._journal.truncation_point)
 
@@ -185,16 +187,7 @@ class Checkpointer:
         """Register a request to make the journal short. ``ReleasePrepared`` answers it."""
         self._requests.append(request)
         self._rounds = _MAX_ROUNDS
-
-    @property
-    def pressing(self) -> bool:
-        """Whether rows and base must be written as soon as possible."""
-        return bool(self._requests) or self.parents.needs is not Needs.NOTHING
-
-    @property
-    def releasing(self) -> bool:
-        """Whether a request waits and the child has no base yet. Then the base has priority over new work."""
-        return bool(self._requests) and self.parents.needs is Needs.DATA
+        self._requested()
 
     @property
     def wants_append(self) -> bool:
@@ -208,7 +201,7 @@ class Checkpointer:
             return out
         if self._journal.may_write_base() and self._base_pressing():
             out.append(self._write_base())
-        if self._base_waits:
+        if self.base_waits:
             out += self.rows.capture(now, True)
         return out
 
@@ -229,4 +222,5 @@ class Checkpointer:
         if not short and (self._rounds or not journal.base_at_rest):
             return []
         requests, self._requests = self._requests, []
+        self._requested()
         return [ReleasePrepared(request, journal.above, journal.committed) for request in requests]

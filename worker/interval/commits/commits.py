@@ -70,6 +70,7 @@ class CommitPipeline:
         self._outbox = state.outbox
         self._output = state.output
         self._journal = state.journal
+        self._cells = state.cells
         self._ids = state.ids
         self._runner = runner
         self._sealer = Sealer(state, failed)
@@ -104,7 +105,7 @@ class CommitPipeline:
         changed = self._sealer.encode_states(batch) if batch else []
         if not batch:
             self._release_hold(batch)
-            if not (waiting.acked or checkpoints.wants_append):
+            if not (waiting.acked or (checkpoints.pressing and checkpoints.wants_append)):
                 # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
                 self._journal.counts.duplicates += self._ids.duplicates
                 self._ids.duplicates = 0
@@ -161,7 +162,7 @@ class CommitPipeline:
         # Sealed id segments hold committed ids only, so queued commits do not matter.
         if full := self._ids.dedup.seal():
             out.extend(self._segments.write(full))
-        if not self._waiting.queue:
+        if not self._waiting.queue and self._checkpoint_due():
             out.extend(self.checkpoints.after_commit(self._clocks.elapsed))
         return out
 
@@ -278,7 +279,29 @@ class CommitPipeline:
             return None
         if self._waiting.queue:
             return self._waiting.queue[0][1]
-        return self.checkpoints.next_alarm(self._clocks.elapsed)
+        rows, cells, now = self.checkpoints.rows, self._cells, self._clocks.elapsed
+        if rows.flush is not None or not cells.dirty_count:
+            return None
+        needed = cells.needs_flush or (not self._journal.base_at_rest and self.checkpoints.base_waits)
+        return now if needed else max(now, self._flush_at())
+
+    def _flush_at(self) -> int:
+        """When rows are written that nothing waits for."""
+        rows = self.checkpoints.rows
+        many = self._cells.dirty_count >= self._setup.settings.flush_rows
+        return rows.flush_many_at if many else rows.flush_at
+
+    def _checkpoint_due(self) -> bool:
+        """Whether rows, a base, or timers that leave memory may be due after a commit. ``checkpoints`` then decides."""
+        journal, settings = self._journal, self._setup.settings
+        return (
+            self._clocks.elapsed >= self._flush_at()
+            or self._cells.needs_flush
+            or journal.above >= settings.checkpoint_entries // 16
+            or journal.bytes >= settings.checkpoint_bytes
+            or not journal.base_at_rest
+            or bool(self.checkpoints.spilling.outgoing)
+        )
 
     def idle(self, event: Tick) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
+from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
-from millwheel.sdk.records import Record
+from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
@@ -205,17 +206,19 @@ class Runner:
             self._holds.of_keys,
             self._blocked.set_aside,
         )
-        decode, process, called = (
+        decode, process, called, read = (
             program.inputs[stream],
             program.process_record[stream],
-            program.input_names[stream],
+            program.hook_names[stream],
+            program.one_reading[stream],
         )
-        weak, is_async = not program.options.strong, program.record_is_async
+        weak, apart = not program.options.strong, program.record_is_async and not alone
         late_action = LateAction.PROCESS if stream in program.never_late else program.options.late.action
+        late_read = {LateAction.DROP: _drop, LateAction.DIVERT: None, LateAction.PROCESS: read}[late_action]
         watermark, shown = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
         budget = self._setup.settings.batch_bytes - batch.size
         consume = batch.consumed_of(receipt).append
-        waits, no_calls = 0, 0
+        waits, no_calls, value = 0, 0, UNDECODED
         running = iter(indexes)
         for index in running:
             key = keys[index]
@@ -225,19 +228,18 @@ class Runner:
                 continue
             stamp = stamps[index]
             late = stamp < (watermark if shown is None else shown(key))
-            if late and late_action is LateAction.DROP:
-                consume(index)
-                no_calls += 1
-                continue
-            context = contexts.get(key)
-            if is_async and context is not None and not alone:
-                # A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per
-                # commit.
-                self._blocked.block(key, Wait.READY)
-                set_aside(key, receipt, index)
-                no_calls += 1
-                continue
-            context = context or self.open(key)
+            reading = late_read if late else read
+            if reading is not None:
+                try:
+                    value = reading(values[index])
+                except HOOK_ERRORS as error:
+                    no_calls += self._reading_failed(key, RecordItem(receipt, index), error)
+                    continue
+                if value is DROPPED:
+                    consume(index)
+                    no_calls += 1
+                    continue
+            context = (contexts.get(key) or self.open(key)) if not apart else self._open_for_one_hook(key)
             if context is None:
                 set_aside(key, receipt, index)
                 no_calls += 1
@@ -245,15 +247,15 @@ class Runner:
             context._stamp = context._earliest = context._cause = stamp
             if holds and (held := holds.get(key, stamp)) < stamp:
                 context._earliest = held
-            if weak:
-                context._origin = (delivery.ids, index)
+            context._origin = (delivery.ids, index) if weak else None
             try:
                 if late and late_action is LateAction.DIVERT:
                     self._divert(context, stream, values[index])
                     consume(index)
                     no_calls += 1
                     continue
-                outcome = process(context, Record(key, values[index], stamp, called, decode, late))  # type: ignore[arg-type]
+                record = Record(key, values[index], stamp, called, decode, late, value)  # type: ignore[arg-type]
+                outcome = process(context, record)
             except HOOK_ERRORS as error:
                 self._outcomes.failed(key, RecordItem(receipt, index), error)
                 continue
@@ -297,6 +299,28 @@ class Runner:
         self.batch.contexts[key] = context
         return context
 
+    def _open_for_one_hook(self, key: bytes) -> Context[Any] | None:
+        """Open a context for an asynchronous hook. None: the key is blocked.
+
+        A second hook could change the cell while the batch is sealed. So a key runs one asynchronous hook per commit.
+        """
+        if key in self.batch.contexts:
+            self._blocked.block(key, Wait.READY)
+            return None
+        return self.open(key)
+
+    def _reading_failed(self, key: bytes, item: RecordItem, error: BaseException) -> int:
+        """Handle a record whose value could not be made, as if its hook had raised.
+
+        Returns:
+            1 if that must wait for the key's row. Otherwise 0.
+        """
+        if key not in self.batch.contexts and self.open(key) is None:
+            self._blocked.set_aside(key, item.receipt, item.record)
+            return 1
+        self._outcomes.failed(key, item, error)
+        return 0
+
     def open_apart(self, key: bytes) -> Context[Any]:
         """Open a context for a key whose state cannot be read. No hook may run in it, and the state stays unchanged."""
         context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
@@ -311,3 +335,8 @@ class Runner:
         if late is not None:
             for value in program.diverted[stream](program.inputs[stream](encoded)):
                 context.produce(late, value)
+
+
+def _drop(encoded: bytes) -> Any:
+    """Reads a late record that the computation's options drop."""
+    return DROPPED

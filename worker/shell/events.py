@@ -1,0 +1,272 @@
+"""What a host does with each event: it brings the event to its core, and performs the effects.
+
+:class:`~millwheel.worker.shell.host.CoreHost` adds the host's start, its failures and its end. Calls that a core waits
+for are in :mod:`millwheel.worker.shell.calls`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from millwheel.coordination.contract import CoordinatorUnavailableError
+from millwheel.model.core_protocol import Core
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
+from millwheel.store.repetition import CertainCalls
+from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
+from millwheel.worker.messages import (
+    Acknowledge,
+    Appended,
+    AppendEntry,
+    AsyncHook,
+    Delivery,
+    Deposed,
+    GiveUp,
+    HookFailed,
+    HookReport,
+    HooksSlow,
+    IntervalEffect,
+    IntervalEvent,
+    Opened,
+    OpenFailed,
+    ReleasePrepared,
+    Report,
+    SendDelivery,
+    Tick,
+)
+from millwheel.worker.shell.calls import CallingHost, HostCalls
+from millwheel.worker.shell.opening import uncollected
+
+__all__ = ["EventHost", "RunQueue", "ServedCore", "refuse_not_owner", "steady_now"]
+
+log = logging.getLogger("millwheel.worker")
+
+_TURN_SECONDS: Final = 0.005
+"""How long the run queue runs before sockets and timers get their turn."""
+
+_MAX_SLEEP_SECONDS: Final = 30.0
+"""Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
+forward. And the event loop's timers do not count the time during which the machine was suspended."""
+
+_NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+
+
+ServedEvent = IntervalEvent | LogEvent
+ServedEffect = IntervalEffect | LogEffect
+ServedCore = Core[Any, ServedEffect]
+"""What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
+
+
+def steady_now() -> int:
+    """Microseconds since an arbitrary moment before this process began. This clock is never set."""
+    return time.monotonic_ns() // 1_000
+
+
+class RunQueue:
+    """A first-in, first-out queue of calls on the event loop. A call that raises is logged, and the next one runs.
+
+    Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat, and
+    gives every core its turn. Exceptions that end the process (SystemExit, KeyboardInterrupt) propagate to the loop.
+    The rest runs if the loop continues.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._scheduled = False
+
+    def post(self, call: Callable[[Any], None], argument: Any) -> None:
+        """Run ``call(argument)`` soon, after everything posted before."""
+        self._calls.append((call, argument))
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        calls = self._calls
+        deadline = time.monotonic() + _TURN_SECONDS
+        try:
+            while calls:
+                call, argument = calls.popleft()
+                try:
+                    call(argument)
+                except (Exception, asyncio.CancelledError):
+                    # This callback is not a task, so ``CancelledError`` has no owner and would stop the queue.
+                    log.exception("a call of the run queue failed")
+                if time.monotonic() > deadline:
+                    break
+        finally:
+            if calls:
+                self._loop.call_soon(self._run)
+            else:
+                self._scheduled = False
+
+
+class EventHost(ABC):
+    """One core in this process, as events reach it. All events enter through ``post``.
+
+    It has many attributes: the core's surroundings, its alarm, and what is posted and not handled yet.
+    """
+
+    _calls: HostCalls
+    """Performs the calls that the core waits for."""
+
+    def __init__(
+        self,
+        journal: str,
+        core: ServedCore,
+        store: StateStore,
+        queue: RunQueue,
+        clock: Callable[[], int],
+        send: Callable[[SendDelivery], None],
+        report: Callable[[Report], None],
+        hooks: Callable[[HookReport], None],
+        subscribers: Callable[[SubscriberEffect], None],
+    ) -> None:
+        """``send`` sends a batch to its owner. The answer is posted to this host."""
+        self.journal = journal
+        self.core = core
+        self._now = clock
+        self._store = store
+        self._certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+        self._queue = queue
+        self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: int | None = None
+        self.closed = False
+        self._deliveries: WeakKeyDictionary[Delivery, None] = WeakKeyDictionary()
+        """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
+        self.busy = 0.0
+        """Seconds spent in the core, including the performance of its effects."""
+
+    # Events.
+
+    def post(self, event: ServedEvent) -> None:
+        """Let the core process ``event`` after all events posted before."""
+        if type(event) is Delivery:
+            if self.closed:
+                refuse_not_owner(event)
+                return
+            self._deliveries[event] = None
+        if not self.closed:
+            self._queue.post(self._handle, event)
+
+    def _handle(self, event: ServedEvent) -> None:
+        if self.closed:
+            return
+        began = perf_counter()
+        if type(event) is Opened:
+            with uncollected():
+                self._step(event)
+        else:
+            self._step(event)
+        self.busy += perf_counter() - began
+        if isinstance(event, Deposed | OpenFailed) and not self.closed:
+            self._lost(event)
+
+    def _step(self, event: ServedEvent) -> None:
+        """Perform a step. A core with an internal error must stop: its successor starts from the journal."""
+        try:
+            self._perform(self.core.step(event, self._now()))
+        except Exception as error:
+            self._failed(error)
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[ServedEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Acknowledge():
+                    answered = effect.delivery
+                    answered.channel.reply(answered.token, effect.outcome, effect.remaining, effect.message)
+                case SendDelivery():
+                    self._send(effect)
+                case Report():
+                    self._report(effect)
+                case AppendEntry():
+                    self._spawn(append(self, self._certain, self._store, effect))
+                case Publish() | EndSubscription() | CursorsAnswer():
+                    self._subscribers(effect)
+                case AsyncHook():
+                    # Close the coroutine: Python would warn the user if a task is cancelled before its first step.
+                    running = self._spawn(self._calls.run_hook(effect))
+                    running.add_done_callback(lambda _, hook=effect: hook.coroutine.close())  # type: ignore[misc]
+                case HookFailed() | HooksSlow():
+                    self._hooks(effect)
+                case GiveUp():
+                    self.post(Deposed(effect.reason))
+                case ReleasePrepared():
+                    if not effect.request.done():
+                        effect.request.set_result(effect)
+                case _:
+                    self._spawn(self._calls.perform(effect))
+        self._set_alarm()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    # The alarm.
+
+    def _set_alarm(self) -> None:
+        at = self.core.next_deadline()
+        if at == self._alarm_at and self._alarm is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._alarm_at = at
+        if at is not None and not self.closed:
+            delay = max(0.0, (at - self._now()) / 1e6)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
+
+    def _ring(self) -> None:
+        at, self._alarm, self._alarm_at = self._alarm_at, None, None
+        if at is not None and self._now() < at:
+            self._set_alarm()
+        else:
+            self.post(Tick())
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._failed(error)
+
+    # What ends the host.
+
+    @abstractmethod
+    def _lost(self, event: Deposed | OpenFailed) -> None:
+        """The core has lost its journal."""
+
+    @abstractmethod
+    def _failed(self, error: BaseException) -> None:
+        """A step or a task raised an error."""
+
+
+def refuse_not_owner(delivery: Delivery) -> None:
+    """Answer a delivery that no core here will answer."""
+    if delivery.channel is not None:
+        outcome = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
+        delivery.channel.reply(delivery.token, outcome, (), f"{delivery.journal} was released here")
+
+
+async def append(host: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
+    """Append to the journal, and post the result. An append of unknown outcome is repeated until it is certain."""
+    try:
+        await certain.append(store, effect.journal, effect.append)
+    except SequencerRefusedError as error:
+        host.post(Deposed(str(error)))
+        return
+    host.post(Appended(effect.append.commit))
