@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.process.worker import Worker
 from simulation.blocks import DIVIDED, FAILED, SEEN
 from simulation.blocks.plain import FLAKINESS
 from simulation.cached_state import check_cached_state
