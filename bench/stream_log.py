@@ -42,8 +42,8 @@ from millwheel.worker.messages import (
     StatesFlushed,
     WriteParts,
 )
-from millwheel.worker.shell.events import RunQueue, steady_now
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.process.events import RunQueue, steady_now
+from millwheel.worker.process.host import CoreHost
 
 RECORDS = 1_000_000
 VALUE = b"x" * 100

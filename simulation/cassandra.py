@@ -29,7 +29,7 @@ from cassandra import ConsistencyLevel, OperationTimedOut, WriteTimeout
 
 from simulation.cassandra_driver import Bound, Driver, OwnedStore, SentBatch, opened
 from simulation.cassandra_view import View
-from simulation.cells import Mutation, Place, Tables, mutation_of
+from simulation.cells import CellMutation, CellTables, Place, mutation_of
 from simulation.cql import Statement, holds
 from simulation.network import Network
 from simulation.process import PROCESS
@@ -53,7 +53,7 @@ class _Round:
     """A proposed transaction whose sender has no answer. ``certain``: a majority has it."""
 
     who: str
-    mutation: Mutation
+    mutation: CellMutation
     certain: bool
 
 
@@ -74,11 +74,11 @@ class SimulatedCassandra:
         self._network = network
         self._chance = chance
         self._ways = dict(ways)
-        self._tables = Tables()
+        self._tables = CellTables()
         self.inner = View(self._tables)
         """The data of a majority, for checkers."""
         self._rounds: dict[Place, _Round] = {}
-        self._partial: dict[Place, list[Mutation]] = {}
+        self._partial: dict[Place, list[CellMutation]] = {}
         """Writes that only a minority has."""
         self._ballot = 0
 
@@ -125,7 +125,7 @@ class SimulatedCassandra:
             return self._transact(who, statements, values)
         return self._write(_merged([mutation_of(one, values, stamp) for one in statements]))
 
-    def _write(self, mutation: Mutation) -> list[tuple[Any, ...]]:
+    def _write(self, mutation: CellMutation) -> list[tuple[Any, ...]]:
         """Apply an unconditional write, or give it to a minority first and to all replicas later."""
         if not self._happens("partial"):
             self._apply(mutation)
@@ -135,7 +135,7 @@ class SimulatedCassandra:
         self._network.loop.call_later(delay, self._spread, mutation, context=self._network.context)
         raise WriteTimeout("one of three replicas answered")
 
-    def _spread(self, mutation: Mutation) -> None:
+    def _spread(self, mutation: CellMutation) -> None:
         """A minority's write reaches the other replicas."""
         waiting = self._partial.get(mutation.place, [])
         if mutation in waiting:
@@ -195,7 +195,7 @@ class SimulatedCassandra:
         if stands:
             self._decide(held.who, held.mutation)
 
-    def _decide(self, who: str, mutation: Mutation) -> None:
+    def _decide(self, who: str, mutation: CellMutation) -> None:
         change = self._apply(mutation)
         journal = mutation.place[1][0]
         if change.fenced is not None:
@@ -205,7 +205,7 @@ class SimulatedCassandra:
         if change.append is not None:
             self.watch.appended(who, journal, change.append)
 
-    def _apply(self, mutation: Mutation) -> Any:
+    def _apply(self, mutation: CellMutation) -> Any:
         self._tables.partition(mutation.place).apply(mutation)
         return self.inner.follow(mutation)
 
@@ -214,9 +214,9 @@ class SimulatedCassandra:
         return chance > 0.0 and self._chance.random() < chance
 
 
-def _merged(mutations: Sequence[Mutation]) -> Mutation:
+def _merged(mutations: Sequence[CellMutation]) -> CellMutation:
     """One mutation with the changes of all; they belong to one partition."""
-    whole = Mutation(mutations[0].place)
+    whole = CellMutation(mutations[0].place)
     for one in mutations:
         assert one.place == whole.place, "the product sends batches to one partition each"
         whole.cells += one.cells

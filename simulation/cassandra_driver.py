@@ -15,7 +15,7 @@ from millwheel.store.cassandra.states import States
 from millwheel.store.contract import Append, StoreError
 from simulation.clocks import BEGINNING
 from simulation.cql import parsed
-from simulation.process import Process, Step
+from simulation.process import Process, ProcessStep
 from simulation.remote import Remote
 from simulation.store import StoreWatch
 
@@ -78,7 +78,7 @@ class _Response:
     has_more_pages = False
 
     def __init__(self) -> None:
-        self.timer: Step | None = None
+        self.timer: ProcessStep | None = None
         self._callbacks: tuple[Callable[[Any], object], Callable[[BaseException], object]] | None = None
         self._done = False
 

@@ -11,7 +11,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError, JournalHead, PartId
 from millwheel.store.layout import decode_parts, decode_row
 from millwheel.store.memory import MemoryStore, _Journal
-from simulation.cells import Mutation, Partition, Tables
+from simulation.cells import CellMutation, CellTables, Partition
 
 __all__ = ["Change", "View"]
 
@@ -28,13 +28,13 @@ class Change:
 class View(MemoryStore):
     """Journals, parts and rows of the tables. It follows each mutation after that was applied."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: CellTables) -> None:
         super().__init__()
         self._tables = tables
         self._parts: dict[str, dict[PartId, bytes]] = {}
         """By journal, including journals that no longer exist."""
 
-    def follow(self, mutation: Mutation) -> Change:
+    def follow(self, mutation: CellMutation) -> Change:
         """Follow the changes of ``mutation``."""
         table, key = mutation.place
         partition = self._tables.partition(mutation.place)
@@ -46,7 +46,7 @@ class View(MemoryStore):
             self._follow_rows(key[0], partition, mutation)
         return Change()
 
-    def _journal(self, journal: str, partition: Partition, mutation: Mutation) -> Change:
+    def _journal(self, journal: str, partition: Partition, mutation: CellMutation) -> Change:
         before, head = self._journals.get(journal), _head(journal, partition)
         if head is None:
             self._journals.pop(journal, None)
@@ -69,7 +69,7 @@ class View(MemoryStore):
             change.append = Append(head.sequencer, head.commit, head.truncation_point, head.parts, entry)
         return change
 
-    def _follow_parts(self, journal: str, partition: Partition, mutation: Mutation) -> None:
+    def _follow_parts(self, journal: str, partition: Partition, mutation: CellMutation) -> None:
         parts = self._parts.setdefault(journal, {})
         names = {row[:3] for row, *_ in mutation.cells if row is not None}
         names |= {(part.name, part.sequencer, part.commit) for part in parts} if mutation.deletions else set()
@@ -81,7 +81,7 @@ class View(MemoryStore):
             except CorruptValueError:
                 parts.pop(PartId(*name), None)  # the part does not exist, or a chunk is missing
 
-    def _follow_rows(self, incarnation: IncarnationId, partition: Partition, mutation: Mutation) -> None:
+    def _follow_rows(self, incarnation: IncarnationId, partition: Partition, mutation: CellMutation) -> None:
         states = self._states.setdefault(incarnation, {})
         for row, column, _, _ in mutation.cells:
             if row is not None and column == "value" and row in partition.rows:

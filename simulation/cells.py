@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulation.cql import Condition, Statement, holds, schemas
 
-__all__ = ["Mutation", "Partition", "Place", "Tables", "mutation_of"]
+__all__ = ["CellMutation", "CellTables", "Partition", "Place", "mutation_of"]
 
 Place = tuple[str, tuple[Any, ...]]
 """Table, and the values of its partition key."""
@@ -26,7 +26,7 @@ _MARKER: Final = ""
 
 
 @dataclass(slots=True)
-class Mutation:
+class CellMutation:
     """Changes of one partition, which take effect together."""
 
     place: Place
@@ -43,7 +43,7 @@ class Partition:
     rows: dict[Row, dict[str, tuple[int, Any]]] = field(default_factory=dict)
     deletions: dict[tuple[Any, ...], tuple[Range, int]] = field(default_factory=dict)
 
-    def apply(self, mutation: Mutation) -> None:
+    def apply(self, mutation: CellMutation) -> None:
         """Apply a mutation. Newer cells stay."""
         for covered, stamp in mutation.deletions:
             self._delete(covered, stamp)
@@ -76,7 +76,7 @@ class Partition:
         return any(value is not None for _, value in self.rows.get(row, {}).values())
 
 
-class Tables:
+class CellTables:
     """All partitions, as a majority read sees them."""
 
     def __init__(self) -> None:
@@ -115,14 +115,14 @@ class Tables:
                 yield row
 
 
-def mutation_of(statement: Statement, values: Sequence[Any], stamp: int) -> Mutation:
+def mutation_of(statement: Statement, values: Sequence[Any], stamp: int) -> CellMutation:
     """The changes of a statement. Its write time is ``stamp``, unless the statement has its own."""
     schema = schemas()[statement.table]
     stamp = stamp if statement.stamp is None else statement.stamp.of(values)
     sets = {column: term.of(values) for column, term in statement.sets}
     equal = {one.column: one.term.of(values) for one in statement.where if one.operator == "="} | sets
     place = statement.table, tuple(equal[column] for column in schema.partition)
-    mutation = Mutation(place)
+    mutation = CellMutation(place)
     row = tuple(equal[column] for column in schema.clustering if column in equal)
     whole = row if len(row) == len(schema.clustering) else None
     if statement.kind == "delete" and not statement.columns:

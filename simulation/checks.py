@@ -25,7 +25,7 @@ from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueErr
 from millwheel.worker.interval.entry import IntervalEntry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
 from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
-from simulation.clients import Progress
+from simulation.clients import ClientProgress
 from simulation.expected import differences, missed_by_added, neighbour_differences
 from simulation.forms import MIDDLE, SINK, life_of
 from simulation.joining import Joinings
@@ -50,7 +50,7 @@ def _covers(intervals: list[KeyInterval]) -> bool:
 class Checks(StoreWatch):
     """All checkers of one run."""
 
-    def __init__(self, world: World, progress: Progress) -> None:
+    def __init__(self, world: World, progress: ClientProgress) -> None:
         self._world = world
         self._progress = progress
         self._owners: dict[tuple[str, int], str] = {}

@@ -17,20 +17,20 @@ from millwheel.model.time import seconds
 from millwheel.rpc.failures import RequestError
 from simulation.blocks import Item, assemble
 from simulation.cluster import MASTERS
-from simulation.plan import LETTERS, Input, Reader, package_of
+from simulation.plan import LETTERS, PlannedRecord, SourceReader, package_of
 from simulation.process import Process
 from simulation.world import Main, World
 
 _BATCH: Final = 4
 """Records in a batch."""
 
-__all__ = ["ADDRESS", "Progress", "operator", "query_of", "reader", "settled", "subscriber"]
+__all__ = ["ADDRESS", "ClientProgress", "operator", "query_of", "reader", "settled", "subscriber"]
 
 ADDRESS: Final = ",".join(f"{name}:1" for name in MASTERS)
 """The masters' addresses, as clients get them."""
 
 
-class Progress:
+class ClientProgress:
     """What the clients know. It survives their processes, like a file on the users' own disks."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Progress:
             await self.back.wait()
 
 
-def operator(progress: Progress) -> Main:
+def operator(progress: ClientProgress) -> Main:
     """Submit the topology."""
 
     async def main(world: World, process: Process) -> None:
@@ -131,7 +131,7 @@ def operator(progress: Progress) -> Main:
     return main
 
 
-def reader(progress: Progress, which: Reader) -> Main:
+def reader(progress: ClientProgress, which: SourceReader) -> Main:
     """Inject a source's records, starting after those that the previous incarnation knew to be ACKed."""
     name = (which.stream, which.process)
 
@@ -157,7 +157,7 @@ def reader(progress: Progress, which: Reader) -> Main:
     return main
 
 
-async def _inject(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
+async def _inject(world: World, progress: ClientProgress, which: SourceReader, injector: Injector) -> None:
     name = (which.stream, which.process)
     pace = world.plan.span / len(which.inputs)
     # A record's own id is forgotten when it is a slack behind the watermark. So records that may be repeated must not
@@ -188,12 +188,12 @@ async def _inject(world: World, progress: Progress, which: Reader, injector: Inj
     progress.read[name] = len(which.inputs)
 
 
-def query_of(which: Reader) -> str:
+def query_of(which: SourceReader) -> str:
     """The query whose batches a process sends."""
     return f"{which.stream}-{which.process}"
 
 
-async def _inject_batches(world: World, progress: Progress, which: Reader, injector: Injector) -> None:
+async def _inject_batches(world: World, progress: ClientProgress, which: SourceReader, injector: Injector) -> None:
     """Send batches as Spark does: a batch is committed when all of it is ACKed.
 
     Sometimes an old batch is repeated in another order.
@@ -219,13 +219,13 @@ async def _inject_batches(world: World, progress: Progress, which: Reader, injec
     progress.read[(which.stream, which.process)] = len(which.inputs)
 
 
-async def _send_batch(injector: Injector, records: list[Input], batch: BatchOf) -> None:
+async def _send_batch(injector: Injector, records: list[PlannedRecord], batch: BatchOf) -> None:
     values = [Item([one.number], one.a, one.b, one.late) for one in records]
     ids = [str(one.number) for one in records]
     await injector.send_many(values, [one.timestamp for one in records], ids=ids, batch=batch)
 
 
-async def _send(injector: Injector, which: Reader, record: Input, position: int) -> None:
+async def _send(injector: Injector, which: SourceReader, record: PlannedRecord, position: int) -> None:
     item = Item([record.number], record.a, record.b, record.late)
     if which.by_position:
         await injector.send(item, timestamp=record.timestamp, position=position)
@@ -233,13 +233,13 @@ async def _send(injector: Injector, which: Reader, record: Input, position: int)
         await injector.send(item, timestamp=record.timestamp, id=str(record.number))
 
 
-def settled(world: World, progress: Progress, stream: str) -> bool:
+def settled(world: World, progress: ClientProgress, stream: str) -> bool:
     """Whether no more records will be read from a sink."""
     calm = world.plan.wide and len(progress.finished) == len(world.plan.readers)
     return stream in progress.ended or progress.over is not None or calm
 
 
-def subscriber(progress: Progress, stream: str) -> Main:
+def subscriber(progress: ClientProgress, stream: str) -> Main:
     """Read a sink to its end, under a durable cursor."""
 
     async def main(world: World, process: Process) -> None:
@@ -266,7 +266,7 @@ def _letter(blob: bytes) -> Item:
     return _item(_read_letter(blob).value)
 
 
-async def _read(world: World, progress: Progress, stream: str) -> None:
+async def _read(world: World, progress: ClientProgress, stream: str) -> None:
     sunk = progress.sunk.setdefault(stream, {})
     subscription = Subscription(
         stream,

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from millwheel.worker.shell.load import LoadMeter
+from millwheel.worker.process.load import LoadMeter
 from simulation.loop import SimulatedLoop
 from simulation.process import PROCESS
 
@@ -66,7 +66,7 @@ def replaced(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         for module, name, real in _places():
             stack.enter_context(patch.object(module, name, fakes[real]))
         stack.enter_context(patch.object(LoadMeter.__init__, "__defaults__", _steadied(steady)))
-        stack.enter_context(patch("millwheel.worker.shell.load.psutil", _MACHINE))
+        stack.enter_context(patch("millwheel.worker.process.load.psutil", _MACHINE))
         try:
             yield
         finally:

@@ -30,9 +30,9 @@ from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import GroupWatermarks
-from millwheel.worker.shell.destinations import CatalogRouting
-from millwheel.worker.shell.watermarks import GroupWatch
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.process.destinations import CatalogRouting
+from millwheel.worker.process.watermarks import GroupWatch
+from millwheel.worker.process.worker import Worker
 from simulation.etcd import client_of
 from simulation.process import PROCESS, Clock, Process
 from simulation.serving import SimulatedServer
@@ -98,10 +98,10 @@ def tuned(world: World) -> Iterator[None]:
     with (
         patch("millwheel.server.worker.CoreSettings", lambda **_: core),
         patch("millwheel.server.worker.Worker", Known),
-        patch("millwheel.worker.shell.notices.GroupWatch", Broadcast),
-        patch("millwheel.worker.shell.worker.CatalogRouting", Routed),
-        patch("millwheel.worker.shell.building.LogConfig", partial(LogConfig, settings=logs)),
-        patch("millwheel.worker.shell.programs.beside", _at_once),
+        patch("millwheel.worker.process.notices.GroupWatch", Broadcast),
+        patch("millwheel.worker.process.worker.CatalogRouting", Routed),
+        patch("millwheel.worker.process.building.LogConfig", partial(LogConfig, settings=logs)),
+        patch("millwheel.worker.process.programs.beside", _at_once),
         patch("millwheel.server.authority.ShardSettings", partial(ShardSettings, core=shards)),
         _ids_tuned(tuning["ids"]),
         _bounded(tuning["bounds"]),
@@ -122,9 +122,9 @@ def _balanced(world: World) -> Iterator[None]:
     used = itertools.count()
     quick = BalanceSettings(cold_for=seconds(0.5), smallest_side=0.3, merge_busy=0.14)
     with (
-        patch("millwheel.worker.shell.events.perf_counter", lambda: next(used) * plan.balanced),
+        patch("millwheel.worker.process.events.perf_counter", lambda: next(used) * plan.balanced),
         patch("millwheel.server.master.BalanceSettings", lambda: quick),
-        patch("millwheel.worker.shell.load._MAX_WINDOW_SECONDS", 2.0),
+        patch("millwheel.worker.process.load._MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
         patch("millwheel.server.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
     ):
@@ -182,7 +182,7 @@ def _settling(seconds_after: float) -> Iterator[None]:
     if not seconds_after:
         yield
         return
-    with patch("millwheel.worker.shell.notices._SETTLED_AFTER_SECONDS", seconds_after):
+    with patch("millwheel.worker.process.notices._SETTLED_AFTER_SECONDS", seconds_after):
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from millwheel.store.cassandra.schema import MIGRATIONS
 
-__all__ = ["Condition", "Schema", "Statement", "Term", "holds", "parsed", "schemas"]
+__all__ = ["Condition", "CqlTerm", "Schema", "Statement", "holds", "parsed", "schemas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class CqlTerm:
     """A literal number, or the bound value at ``index``."""
 
     index: int = -1
@@ -43,7 +43,7 @@ class Condition:
 
     column: str
     operator: str
-    term: Term
+    term: CqlTerm
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ class Statement:
     where: list[Condition] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     """Columns to read or to delete (none: whole rows)."""
-    sets: list[tuple[str, Term]] = field(default_factory=list)
+    sets: list[tuple[str, CqlTerm]] = field(default_factory=list)
     marks_row: bool = False
     """An INSERT makes the row exist even if the row has no value."""
-    stamp: Term | None = None
+    stamp: CqlTerm | None = None
     guard: Literal["", "conditions", "exists", "not exists"] = ""
     conditions: list[Condition] = field(default_factory=list)
     grouped: bool = False
-    limit: Term | None = None
+    limit: CqlTerm | None = None
 
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -102,11 +102,11 @@ class _Terms:
     def __init__(self) -> None:
         self._next = 0
 
-    def read(self, text: str) -> Term:
+    def read(self, text: str) -> CqlTerm:
         if text.strip() != "?":
-            return Term(literal=int(text))
+            return CqlTerm(literal=int(text))
         self._next += 1
-        return Term(index=self._next - 1)
+        return CqlTerm(index=self._next - 1)
 
     def conditions(self, text: str) -> Iterator[Condition]:
         for one in text.split(" AND "):

@@ -7,14 +7,14 @@ import asyncio
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from simulation.clients import ADDRESS, Progress
+from simulation.clients import ADDRESS, ClientProgress
 from simulation.process import Process
 from simulation.world import Main, World
 
 __all__ = ["ender"]
 
 
-def ender(progress: Progress) -> Main:
+def ender(progress: ClientProgress) -> Main:
     """End the topology at the planned time, with retries, and record when it has ended."""
 
     async def main(world: World, process: Process) -> None:

@@ -28,8 +28,8 @@ from millwheel.injectors.identity import partition_name
 from millwheel.injectors.parsing import TimestampField, TimeUnit
 from millwheel.model.time import Duration
 from millwheel.rpc.failures import RequestError
-from simulation.clients import ADDRESS, Progress
-from simulation.plan import Reader
+from simulation.clients import ADDRESS, ClientProgress
+from simulation.plan import SourceReader
 from simulation.process import PROCESS, Process
 from simulation.world import Main, World
 
@@ -89,11 +89,11 @@ def _restart(world: World, name: str) -> None:
         world.start(name)
 
 
-def _directory(world: World, which: Reader) -> Path:
+def _directory(world: World, which: SourceReader) -> Path:
     return world.directory / f"files-{world.plan.seed}" / f"{which.stream}-{which.process}"
 
 
-def file_writer(progress: Progress, which: Reader) -> Main:
+def file_writer(progress: ClientProgress, which: SourceReader) -> Main:
     """Write the reader's files: at once, or in pieces that may end in the middle of a line."""
 
     async def main(world: World, process: Process) -> None:
@@ -124,7 +124,7 @@ class _NotedInjector(Injector):
     """Records when each record is sent for the first time."""
 
     world: World
-    progress: Progress
+    progress: ClientProgress
 
     async def send_many(self, values: Any, timestamps: Any, **more: Any) -> None:
         """See :class:`Injector`."""
@@ -134,7 +134,7 @@ class _NotedInjector(Injector):
         await _step(self.world)
 
 
-def file_reader(progress: Progress, which: Reader) -> Main:
+def file_reader(progress: ClientProgress, which: SourceReader) -> Main:
     """Inject the files: first the planned number of times without an end or as a tail, then to the end."""
     name = (which.stream, which.process)
 
@@ -160,13 +160,13 @@ def file_reader(progress: Progress, which: Reader) -> Main:
     return main
 
 
-def _done(progress: Progress, which: Reader) -> None:
+def _done(progress: ClientProgress, which: SourceReader) -> None:
     name = which.stream, which.process
     progress.finished.add(name)
     progress.read[name] = len(which.inputs)
 
 
-async def _run(world: World, progress: Progress, which: Reader, *, last: bool) -> None:
+async def _run(world: World, progress: ClientProgress, which: SourceReader, *, last: bool) -> None:
     directory = _directory(world, which)
     tail = which.grows and not last
     settings = FileSettings(

@@ -18,8 +18,8 @@ from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import FailureCode, RequestError
 from simulation.blocks import PIPELINE, Item
-from simulation.clients import ADDRESS, Progress, query_of, settled
-from simulation.plan import Reader
+from simulation.clients import ADDRESS, ClientProgress, query_of, settled
+from simulation.plan import SourceReader
 from simulation.process import Process
 from simulation.world import Main, World
 
@@ -28,7 +28,7 @@ __all__ = ["guest", "prober", "retirer"]
 _CURSOR = "guest"
 
 
-def guest(progress: Progress, stream: str) -> Main:
+def guest(progress: ClientProgress, stream: str) -> Main:
     """Read a sink for some seconds at a time, with or without a cursor, and sometimes delete the cursor.
 
     The guest must read what the sink's subscriber reads at the same offsets. A guest with a cursor misses nothing.
@@ -57,7 +57,7 @@ def guest(progress: Progress, stream: str) -> Main:
     return main
 
 
-async def _look_in(world: World, progress: Progress, stream: str, cursor: str) -> None:
+async def _look_in(world: World, progress: ClientProgress, stream: str, cursor: str) -> None:
     guests = progress.guests.setdefault(stream, {})
     subscription = Subscription(
         stream, cursor=cursor, start=From.OLDEST, record_type=Item, address=ADDRESS, patience=20.0
@@ -84,7 +84,7 @@ def _check_life(world: World, subscription: Subscription) -> None:
         world.violated(f"stream {subscription.stream}: a cursor answers before its creation is in the journal (G1)")
 
 
-async def _created_again(world: World, progress: Progress, stream: str) -> None:
+async def _created_again(world: World, progress: ClientProgress, stream: str) -> None:
     """Delete the cursor, and meanwhile subscribe under its name several times in succession."""
     if stream not in progress.promised:
         return
@@ -127,7 +127,7 @@ async def _gone(world: World, stream: str) -> None:
         await asyncio.sleep(0.5)
 
 
-def prober(progress: Progress) -> Main:
+def prober(progress: ClientProgress) -> Main:
     """Request the 90th percentile of the last computation's progress: it never decreases."""
 
     async def main(world: World, process: Process) -> None:
@@ -143,7 +143,7 @@ def prober(progress: Progress) -> Main:
     return main
 
 
-async def _probe(world: World, progress: Progress) -> None:
+async def _probe(world: World, progress: ClientProgress) -> None:
     name = [node["name"] for node in world.plan.nodes if node["kind"] != PIPELINE][-1]
     async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:
         records = await client.list_topologies()
@@ -160,7 +160,7 @@ async def _probe(world: World, progress: Progress) -> None:
     progress.percentile[incarnation] = found.value
 
 
-def retirer(progress: Progress) -> Main:
+def retirer(progress: ClientProgress) -> Main:
     """Retire processes and their queries soon after they finish. The request is refused for unfinished processes."""
 
     async def main(world: World, process: Process) -> None:
@@ -179,7 +179,7 @@ def retirer(progress: Progress) -> Main:
     return main
 
 
-def _has_all(progress: Progress, which: Reader) -> bool:
+def _has_all(progress: ClientProgress, which: SourceReader) -> bool:
     """Whether a process may have finished: all of its records were ACKed before it did.
 
     A file injector finishes by itself, and its run continues for a while. Each of its records was sent before that.
@@ -190,7 +190,7 @@ def _has_all(progress: Progress, which: Reader) -> bool:
     return progress.read.get((which.stream, which.process), 0) == len(which.inputs)
 
 
-async def _retired(world: World, progress: Progress, which: Reader) -> bool:
+async def _retired(world: World, progress: ClientProgress, which: SourceReader) -> bool:
     """Retire a process and its query, if it has one; True if both are retired."""
     name = which.stream, which.process
     async with ControlClient(ADDRESS, deadline=3.0, patience=2.0) as client:

@@ -12,7 +12,7 @@ from typing import Any
 
 from millwheel.client.states import StateReader
 from millwheel.rpc.failures import RequestError
-from simulation.clients import ADDRESS, Progress
+from simulation.clients import ADDRESS, ClientProgress
 from simulation.plan import Plan
 from simulation.process import Process
 from simulation.world import Main, World
@@ -20,7 +20,7 @@ from simulation.world import Main, World
 __all__ = ["looker"]
 
 
-def looker(progress: Progress) -> Main:
+def looker(progress: ClientProgress) -> Main:
     """Look states up again and again, until the input has ended."""
 
     async def main(world: World, process: Process) -> None:
@@ -40,7 +40,7 @@ def looker(progress: Progress) -> Main:
     return main
 
 
-async def _look_up(world: World, progress: Progress, states: StateReader[Any], keys: list[str]) -> None:
+async def _look_up(world: World, progress: ClientProgress, states: StateReader[Any], keys: list[str]) -> None:
     acked, before = _acked(world.plan, progress), dict(progress.counts)
     async with asyncio.timeout(5.0):
         found = await states.get_many(keys)
@@ -54,7 +54,7 @@ async def _look_up(world: World, progress: Progress, states: StateReader[Any], k
     progress.counts = counts
 
 
-def _acked(plan: Plan, progress: Progress) -> dict[str, int]:
+def _acked(plan: Plan, progress: ClientProgress) -> dict[str, int]:
     """How many records of each key are known to be ACKed, if the computation reads sources alone and drops nothing."""
     (node,) = (node for node in plan.nodes if node["name"] == plan.counter)
     fed = {one["name"] for one in plan.sources}

@@ -16,7 +16,7 @@ from contextvars import Context
 from random import Random
 from typing import Any, NoReturn
 
-from simulation.process import PROCESS, Process, Step
+from simulation.process import PROCESS, Process, ProcessStep
 
 __all__ = ["SimulatedLoop", "StuckError"]
 
@@ -62,8 +62,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._chance = chance
         self._now = 0.0
-        self._queue: deque[Step] = deque()
-        self._timers: list[tuple[float, int, Step]] = []
+        self._queue: deque[ProcessStep] = deque()
+        self._timers: list[tuple[float, int, ProcessStep]] = []
         self._serial = 0
         self._suspended = False
         """Whether a machine was ever suspended. Until then all steady clocks show the same time."""
@@ -84,9 +84,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the run began."""
         return self._now
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Step:  # type: ignore[override]
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> ProcessStep:  # type: ignore[override]
         """See :meth:`asyncio.AbstractEventLoop.call_soon`."""
-        step = Step(callback, args, context)
+        step = ProcessStep(callback, args, context)
         self._queue.append(step)
         return step
 
@@ -95,24 +95,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> ProcessStep:
         """See :meth:`asyncio.AbstractEventLoop.call_at`. ``when`` is by the steady clock of the step's process."""
-        step = Step(callback, args, context)
+        step = ProcessStep(callback, args, context)
         step.when = when
         self._set(step)
         return step
 
-    def _set(self, step: Step) -> None:
+    def _set(self, step: ProcessStep) -> None:
         self._serial += 1
         due = step.when if not self._suspended else step.when + _lag(step.process)
         heapq.heappush(self._timers, (due, self._serial, step))
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
-    ) -> Step:
+    ) -> ProcessStep:
         """See :meth:`asyncio.AbstractEventLoop.call_later`."""
         # Most steps are set here, so this does not call the methods above.
-        step = Step(callback, args, context)
+        step = ProcessStep(callback, args, context)
         now = self._now if not self._suspended else self._now - _lag(step.process)
         step.when = when = now + delay if delay > 0.0 else now
         if self._suspended:
@@ -153,7 +153,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while True:
             if not self._queue:
                 self._advance()
-            batch: Iterable[Step]
+            batch: Iterable[ProcessStep]
             if len(self._queue) == 1:
                 batch = (self._queue.popleft(),)
             else:
@@ -197,13 +197,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         raise StuckError("nothing is ready, and no timer is set")
 
-    def _correct_rounding(self, step: Step) -> None:
+    def _correct_rounding(self, step: ProcessStep) -> None:
         """A step that waits for a time must find that this time has come, by its own clock."""
         lag = _lag(step.process)
         while self._now - lag < step.when:
             self._now = math.nextafter(self._now, math.inf)
 
-    def _put_off(self, step: Step, due: float) -> bool:
+    def _put_off(self, step: ProcessStep, due: float) -> bool:
         """Whether a timer does not run now: its machine was suspended after it was set, or its process is dead."""
         process = step.process
         if process is None:
@@ -218,9 +218,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._set(step)
         return True
 
-    def _ordered(self, batch: deque[Step]) -> list[Step]:
+    def _ordered(self, batch: deque[ProcessStep]) -> list[ProcessStep]:
         """Steps grouped by process. The seed decides the order of the groups."""
-        by_process: dict[Process | None, list[Step]] = {}
+        by_process: dict[Process | None, list[ProcessStep]] = {}
         for step in batch:
             by_process.setdefault(step.process, []).append(step)
         groups = list(by_process.values())

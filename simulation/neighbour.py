@@ -14,7 +14,7 @@ from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from simulation.blocks import assemble
-from simulation.clients import ADDRESS, Progress, subscriber
+from simulation.clients import ADDRESS, ClientProgress, subscriber
 from simulation.plan import neighbour_package
 from simulation.process import Process
 from simulation.world import Main, World
@@ -25,7 +25,7 @@ NEIGHBOUR = "neighbour"
 """The second topology's name, in each of its incarnations."""
 
 
-def neighbour(progress: Progress) -> Main:
+def neighbour(progress: ClientProgress) -> Main:
     """Submit and cancel the second topology as often as planned. The last incarnation stays, and its sinks are read."""
 
     async def main(world: World, process: Process) -> None:
@@ -62,7 +62,7 @@ async def _repeated(world: World, what: str, do: Callable[[ControlClient], Await
             await asyncio.sleep(0.5)
 
 
-async def _submit(world: World, progress: Progress, life: int, client: ControlClient) -> None:
+async def _submit(world: World, progress: ClientProgress, life: int, client: ControlClient) -> None:
     package = neighbour_package(world.plan)
     await client.upload_package(package.digest, package.data)
     spec = assemble(world.plan.neighbour_text()).to_spec(package.reference())
@@ -70,7 +70,7 @@ async def _submit(world: World, progress: Progress, life: int, client: ControlCl
     progress.neighbour_incarnation = dict(record.incarnations)
 
 
-async def _cancel(world: World, progress: Progress, life: int, client: ControlClient) -> None:
+async def _cancel(world: World, progress: ClientProgress, life: int, client: ControlClient) -> None:
     record = (await client.get_topology(NEIGHBOUR)).topology
     if record.state != catalog.TOPOLOGY_STATE_CANCELLED:
         await client.cancel(NEIGHBOUR, request_id=f"end of life {life}")

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from simulation.loop import SimulatedLoop
 from simulation.process import PROCESS, Process
 
-__all__ = ["Connection", "End", "Listener", "Network"]
+__all__ = ["Connection", "End", "Network", "NetworkListener"]
 
 KEEPALIVE: Final = 30.0
 """Seconds after which a connection whose other side does not answer is closed (see millwheel.rpc.channel)."""
@@ -33,7 +33,7 @@ class End(Protocol):
         """The connection is broken."""
 
 
-class Listener(Protocol):
+class NetworkListener(Protocol):
     """A server that accepts connections."""
 
     process: Process
@@ -106,7 +106,7 @@ class Network:
         self.loop = loop
         self.chance = chance
         self.connections: dict[Connection, None] = {}
-        self.listeners: dict[str, Listener] = {}
+        self.listeners: dict[str, NetworkListener] = {}
         """Servers by address."""
         self.tap: Callable[[Connection, int, tuple[Any, ...]], object] = lambda connection, side, message: None
         """Called with each message when it is sent: its connection, the sender's side, and the message."""
@@ -200,7 +200,7 @@ class Network:
             else:
                 listener.process.enter(accept, listener)
 
-        def accept(listener: Listener) -> None:
+        def accept(listener: NetworkListener) -> None:
             if done or not client.alive:
                 return
             connection = Connection(self, client, listener.process)

@@ -20,7 +20,7 @@ from simulation.blocks import LIBRARY, OPERATORS, PIPELINE
 from simulation.clocks import BEGINNING
 from simulation.forms import SINK, Form, form_nodes
 
-__all__ = ["FIRST", "LETTERS", "Input", "Plan", "Reader", "neighbour_package", "package_of", "packed"]
+__all__ = ["FIRST", "LETTERS", "Plan", "PlannedRecord", "SourceReader", "neighbour_package", "package_of", "packed"]
 
 FIRST: Final = int(BEGINNING) * 1_000_000
 """The first event time, in microseconds since the epoch."""
@@ -33,7 +33,7 @@ _TUNED: Final = ("core", "log", "ids", "authority", "bounds", "pages")
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class PlannedRecord:
     """One record to inject. ``late``: its timestamp is behind the watermark that its injector process has promised."""
 
     number: int
@@ -44,12 +44,12 @@ class Input:
 
 
 @dataclass(slots=True)
-class Reader:
+class SourceReader:
     """One injector process: its source's records in order, and the watermark that it may promise after each record."""
 
     stream: str
     process: str
-    inputs: list[Input]
+    inputs: list[PlannedRecord]
     promises: list[int]
     by_position: bool
     batched: bool = False
@@ -80,7 +80,7 @@ class Plan:
     seed: int
     nodes: list[dict[str, Any]] = field(default_factory=list)
     sources: list[dict[str, Any]] = field(default_factory=list)
-    readers: list[Reader] = field(default_factory=list)
+    readers: list[SourceReader] = field(default_factory=list)
     intervals: int = 1
     tuning: dict[str, dict[str, int]] = field(default_factory=lambda: {name: {} for name in _TUNED})
     """Overridden bounds: of interval cores, stream logs, id sets and the authority, and bounds that have no setting.

@@ -7,13 +7,13 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
-__all__ = ["PROCESS", "Clock", "Process", "Step"]
+__all__ = ["PROCESS", "Clock", "Process", "ProcessStep"]
 
 PROCESS: ContextVar[Process | None] = ContextVar("simulated process", default=None)
 """The process whose step is running; None: the world itself."""
 
 
-class Step:
+class ProcessStep:
     """A call that a process makes at once or at a set time: what asyncio calls a handle.
 
     Half of a run's time goes into creating and running steps, so a step does only what a run needs.
@@ -85,13 +85,13 @@ class Process:
         self.clock = clock
         self.alive = True
         self.paused = False
-        self.held: list[Step] = []
+        self.held: list[ProcessStep] = []
         """The steps that became due while the process was paused, in order."""
         self.asleep_since: float | None = None
         """The virtual time at which its machine was suspended; None: it is not suspended."""
         self.lag = 0.0
         """Total seconds for which its machine was suspended. CLOCK_MONOTONIC does not count them."""
-        self.frozen: list[Step] = []
+        self.frozen: list[ProcessStep] = []
         """Timers that would be due if the steady clock had not stopped."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Of a dead process: the tasks that never continue. The references prevent their finalization."""
@@ -110,7 +110,7 @@ class Process:
         if not self.alive:
             return
         if self.paused:
-            self.held.append(Step(call, arguments, self.context.copy()))
+            self.held.append(ProcessStep(call, arguments, self.context.copy()))
         else:
             self.context.copy().run(call, *arguments)
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from simulation.network import Network
-from simulation.process import PROCESS, Process, Step
+from simulation.process import PROCESS, Process, ProcessStep
 
 __all__ = ["Remote", "Weather"]
 
@@ -64,7 +64,7 @@ class Remote:
         finally:
             timer.cancel()
 
-    def post(self, answer: Any, work: Callable[[], object]) -> Step:
+    def post(self, answer: Any, work: Callable[[], object]) -> ProcessStep:
         """Send ``work`` to the service, and set the future ``answer`` to its outcome.
 
         Returns:

@@ -16,7 +16,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2
 from millwheel.worker.interval import IntervalCore
 from simulation.blocks import assemble
-from simulation.clients import ADDRESS, Progress, settled, subscriber
+from simulation.clients import ADDRESS, ClientProgress, settled, subscriber
 from simulation.cluster import WORKERS as WORKER_NAMES
 from simulation.forms import next_form
 from simulation.plan import package_of
@@ -26,7 +26,7 @@ from simulation.world import Main, World
 __all__ = ["former", "merger", "reshaper", "splitter", "tender", "updater"]
 
 
-def reshaper(progress: Progress) -> Main:
+def reshaper(progress: ClientProgress) -> Main:
     """Make some changes while the input arrives, then none."""
 
     async def main(world: World, process: Process) -> None:
@@ -47,7 +47,7 @@ def reshaper(progress: Progress) -> Main:
     return main
 
 
-def updater(progress: Progress) -> Main:
+def updater(progress: ClientProgress) -> Main:
     """Make the plan's new versions, one after the other."""
 
     async def main(world: World, process: Process) -> None:
@@ -61,7 +61,7 @@ def updater(progress: Progress) -> Main:
     return main
 
 
-def former(progress: Progress) -> Main:
+def former(progress: ClientProgress) -> Main:
     """Make the updates that change keys, inputs, consumers and code of computations."""
 
     async def main(world: World, process: Process) -> None:
@@ -77,7 +77,9 @@ def former(progress: Progress) -> Main:
     return main
 
 
-async def update_form(world: World, progress: Progress, client: ControlClient, chance: Random | None = None) -> int:
+async def update_form(
+    world: World, progress: ClientProgress, client: ControlClient, chance: Random | None = None
+) -> int:
     """Make a new version in another form that ``chance`` chooses, or in the current version's form without ``chance``.
 
     Each version is the base of only one update. So every version follows from the one before it.
@@ -97,7 +99,7 @@ async def update_form(world: World, progress: Progress, client: ControlClient, c
     return record.version
 
 
-def merger(progress: Progress) -> Main:
+def merger(progress: ClientProgress) -> Main:
     """Merge neighbouring intervals, if there are any, while the input arrives."""
 
     async def main(world: World, process: Process) -> None:
@@ -109,7 +111,7 @@ def merger(progress: Progress) -> Main:
     return main
 
 
-def splitter(progress: Progress) -> Main:
+def splitter(progress: ClientProgress) -> Main:
     """Split intervals while the input arrives."""
 
     async def main(world: World, process: Process) -> None:
@@ -149,7 +151,7 @@ async def _changes(
             world.history.note(f"{what}: not done: {error}")
 
 
-def tender(progress: Progress) -> Main:
+def tender(progress: ClientProgress) -> Main:
     """Resume what its failure policy has stopped: at another worker, or with a new version.
 
     This continues until all results have arrived.
@@ -179,7 +181,7 @@ def _stopped(world: World) -> list[tuple[str, str]]:
     return [(name, journal) for name, journal, core in cores if isinstance(core, IntervalCore) and core.stopped]
 
 
-async def _go_on(world: World, progress: Progress, client: ControlClient, name: str, journal: str) -> str:
+async def _go_on(world: World, progress: ClientProgress, client: ControlClient, name: str, journal: str) -> str:
     if world.chance.random() < 0.2:
         return await _update(world, progress, client)
     others = [other for other in WORKER_NAMES if other != name]
@@ -203,7 +205,7 @@ async def _merge(client: ControlClient, chance: Random) -> str:
     return str(interval_from_proto((await client.merge_intervals(name, worker)).keys))
 
 
-async def _update(world: World, progress: Progress, client: ControlClient) -> str:
+async def _update(world: World, progress: ClientProgress, client: ControlClient) -> str:
     """Make a new version: every interval is taken over.
 
     Some versions add or remove the computation that the plan adds.
@@ -228,7 +230,7 @@ async def _update(world: World, progress: Progress, client: ControlClient) -> st
     return f"version {version}{', with what is added' if whole else ''}"
 
 
-async def _change(progress: Progress, client: ControlClient, chance: Random, what: str) -> str:
+async def _change(progress: ClientProgress, client: ControlClient, chance: Random, what: str) -> str:
     if what == "pause":
         progress.pauses += 1
         record = await client.pause("simulated")
@@ -248,7 +250,7 @@ async def _change(progress: Progress, client: ControlClient, chance: Random, wha
     return str(interval_from_proto((await client.merge_intervals(name, worker)).keys))
 
 
-async def _resumed(world: World, progress: Progress, client: ControlClient) -> None:
+async def _resumed(world: World, progress: ClientProgress, client: ControlClient) -> None:
     """End a pause whose outcome is unknown, whenever it shows.
 
     A master that does not follow the coordinator for a while may report the old state, so the check repeats.

@@ -19,7 +19,7 @@ from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from simulation.blocks import assemble
-from simulation.clients import ADDRESS, Progress
+from simulation.clients import ADDRESS, ClientProgress
 from simulation.plan import Plan, package_of
 from simulation.process import Process
 from simulation.world import Main, World
@@ -31,7 +31,7 @@ _KNOWN_AFTER = 2.0
 """Virtual seconds in which, without faults, all watchers of the coordinator are notified of the new incarnation."""
 
 
-def returner(progress: Progress) -> Main:
+def returner(progress: ClientProgress) -> Main:
     """Cancel the topology at the planned time, and submit it again."""
 
     async def main(world: World, process: Process) -> None:
@@ -49,7 +49,7 @@ def returner(progress: Progress) -> Main:
     return main
 
 
-async def _again(world: World, progress: Progress, client: ControlClient) -> None:
+async def _again(world: World, progress: ClientProgress, client: ControlClient) -> None:
     if not progress.cancelled:
         if not await _is_cancelled(client):
             await client.cancel(_NAME, request_id="the first end")
@@ -107,7 +107,9 @@ def _clients(world: World) -> list[str]:
     return [name for name in world.processes if name in readers | subscribers]
 
 
-def stayed_differences(plan: Plan, progress: Progress, joined: float | None, found: Counter[int]) -> Iterator[str]:
+def stayed_differences(
+    plan: Plan, progress: ClientProgress, joined: float | None, found: Counter[int]
+) -> Iterator[str]:
     """Records that the topology that stays has too often, or lacks from the present life of the stream (G1).
 
     Args:

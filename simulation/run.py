@@ -12,13 +12,13 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.process.worker import Worker
 from simulation.blocks import DIVIDED, FAILED, SEEN
 from simulation.blocks.plain import FLAKINESS
 from simulation.cached_state import check_cached_state
 from simulation.calls import channel_of
 from simulation.checks import Checks
-from simulation.clients import Progress, operator, reader, subscriber
+from simulation.clients import ClientProgress, operator, reader, subscriber
 from simulation.clocks import replaced
 from simulation.cluster import Routed, start_cluster, tuned
 from simulation.ending import ender
@@ -103,7 +103,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     DIVIDED.clear()
     FAILED.clear()
     asyncio.set_event_loop(world.loop)
-    progress = Progress()
+    progress = ClientProgress()
     checks = Checks(world, progress)
     owners, evidence = OwnerChecks(world), Evidence(world)
     faults = Faults(world)
@@ -121,7 +121,9 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
         evidence.conclude()
 
 
-async def _life(world: World, progress: Progress, faults: Faults, arrange: Callable[[World], None] | None) -> None:
+async def _life(
+    world: World, progress: ClientProgress, faults: Faults, arrange: Callable[[World], None] | None
+) -> None:
     """Run the cluster from its start until all results have arrived."""
     start_cluster(world)
     if arrange is not None:
@@ -155,7 +157,7 @@ async def _life(world: World, progress: Progress, faults: Faults, arrange: Calla
         await check_leftovers(world, (*world.plan.sinks, *_neighbours(world)), faults.ends_at)
 
 
-def _notice_joining(world: World, progress: Progress) -> None:
+def _notice_joining(world: World, progress: ClientProgress) -> None:
     """Record the moment at which the last worker routes records to a computation that was added later."""
     alive = [one for name, one in world.workers.items() if world.processes[name].alive]
     if not alive:
@@ -205,10 +207,10 @@ def _late_timers(world: World, faults: Faults) -> float:
     return faults.turned if world.plan.clocked else 0.0
 
 
-def _visit(world: World, progress: Progress) -> None:
+def _visit(world: World, progress: ClientProgress) -> None:
     """Start the clients that only some plans have."""
     plan = world.plan
-    clients: tuple[tuple[object, str, Callable[[Progress], Main]], ...] = (
+    clients: tuple[tuple[object, str, Callable[[ClientProgress], Main]], ...] = (
         (plan.versions, "updater", updater),
         (plan.returns_at, "returner", returner),
         (plan.forms, "former", former),
@@ -233,7 +235,7 @@ def _look(world: World) -> None:
     world.history.note(f"{check_cached_state(world)} intervals at rest are as the store has them")
 
 
-def _unfinished(world: World, progress: Progress, faults: Faults) -> str:
+def _unfinished(world: World, progress: ClientProgress, faults: Faults) -> str:
     """What the run still waits for; empty if it waits for nothing."""
     if world.plan.ending:
         if progress.over is None:

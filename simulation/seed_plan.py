@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from millwheel.model.time import seconds
 from simulation.blocks import plain_node
-from simulation.plan import FIRST, Input, Plan, Reader
+from simulation.plan import FIRST, Plan, PlannedRecord, SourceReader
 from simulation.plan_options import vary
 
 __all__ = ["plan_for"]
@@ -123,6 +123,6 @@ def _choose_inputs(plan: Plan, chance: Random) -> None:
                 at += chance.choice((0, 10_000, 300_000, 1_000_000))
                 behind = chance.random() < late and at > FIRST + 2_000_000
                 stamp = at - chance.randint(1_000_000, 2_000_000) if behind else at + chance.randint(0, 500_000)
-                inputs.append(Input(next(numbers), stamp, chance.choice(keys), chance.choice(keys), behind))
+                inputs.append(PlannedRecord(next(numbers), stamp, chance.choice(keys), chance.choice(keys), behind))
                 promises.append(at)
-            plan.readers.append(Reader(source["name"], name, inputs, promises, chance.random() < 0.5))
+            plan.readers.append(SourceReader(source["name"], name, inputs, promises, chance.random() < 0.5))

@@ -30,8 +30,8 @@ from millwheel.injectors.batches import (
     open_task,
 )
 from millwheel.rpc.failures import RequestError
-from simulation.clients import ADDRESS, Progress, query_of
-from simulation.plan import Input, Reader
+from simulation.clients import ADDRESS, ClientProgress, query_of
+from simulation.plan import PlannedRecord, SourceReader
 from simulation.process import Process
 from simulation.world import Main, World
 
@@ -60,13 +60,13 @@ class _Sink:
 class _Task:
     """One partition of a batch, as the driver knows it."""
 
-    rows: list[Input]
+    rows: list[PlannedRecord]
     done: bool = False
     failures: int = 0
     running: list[tuple[Process, asyncio.Task[None]]] = field(default_factory=list)
 
 
-def executor(progress: Progress) -> Main:
+def executor(progress: ClientProgress) -> Main:
     """A process on which drivers start tasks."""
 
     async def main(world: World, process: Process) -> None:
@@ -75,7 +75,7 @@ def executor(progress: Progress) -> Main:
     return main
 
 
-def spark_driver(progress: Progress, which: Reader) -> Main:
+def spark_driver(progress: ClientProgress, which: SourceReader) -> Main:
     """Run a reader's query to its end, from its checkpoint."""
     name = (which.stream, which.process)
 
@@ -103,7 +103,7 @@ class _BatchFailedError(Exception):
 class _Driver:
     """One incarnation of a driver."""
 
-    def __init__(self, world: World, progress: Progress, which: Reader, process: Process) -> None:
+    def __init__(self, world: World, progress: ClientProgress, which: SourceReader, process: Process) -> None:
         self._world = world
         self._progress = progress
         self._which = which
@@ -149,7 +149,7 @@ class _Driver:
 
     # Tasks.
 
-    async def _run_tasks(self, rows: list[Input], batch: BatchOf, sequencer: int) -> int | None:
+    async def _run_tasks(self, rows: list[PlannedRecord], batch: BatchOf, sequencer: int) -> int | None:
         """Run the tasks of all partitions; returns their newest timestamp, or None if the batch was committed
         already."""
         shuffled = self._chance.sample(rows, len(rows))
@@ -206,7 +206,7 @@ class _Driver:
             task.done = True
             newest += [] if found is None else [found]
 
-    async def _write(self, rows: list[Input], batch: BatchOf, sequencer: int) -> int | None:
+    async def _write(self, rows: list[PlannedRecord], batch: BatchOf, sequencer: int) -> int | None:
         if await last_batch(self._sink, batch.query) >= batch.batch:
             self._world.history.note(f"batch {batch.batch} is in already")
             return None

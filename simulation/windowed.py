@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simulation.blocks import LIBRARY, Item, spans_of
-from simulation.plan import Input, Plan
+from simulation.plan import Plan, PlannedRecord
 
 __all__ = ["window_differences"]
 
@@ -44,7 +44,7 @@ class _Judge:
         aside = [item for stream in too_late for _, item in sunk.get(stream, {}).values()]
         self._too_late = Counter(one for item in aside for one in item.ids)
         ((_, field),) = node["inputs"].items()
-        self._keys: dict[str, list[Input]] = defaultdict(list)
+        self._keys: dict[str, list[PlannedRecord]] = defaultdict(list)
         for reader in plan.readers:
             for one in reader.inputs if reader.stream in node["sources"] else ():
                 self._keys[getattr(one, field)].append(one)
@@ -64,7 +64,7 @@ class _Judge:
         if wrong := {number: count for number, count in self._too_late.items() if number not in late or count > 1}:
             yield f"{self._name}: records {wrong} are too late, and were in time, or come again (G1)"
 
-    def _of_key(self, inputs: list[Input], results: Mapping[Span, Mapping[int, list[int]]]) -> Iterator[str]:
+    def _of_key(self, inputs: list[PlannedRecord], results: Mapping[Span, Mapping[int, list[int]]]) -> Iterator[str]:
         for span, revisions in results.items():
             yield from self._revisions(span, revisions)
         last = {span: Counter(revisions[max(revisions)]) for span, revisions in results.items()}
@@ -86,7 +86,7 @@ class _Judge:
             if (Counter(revisions[number]) - Counter(revisions[number - 1])).total() != 1:
                 yield f"revision {number} of {span} has {revisions[number]}, after {revisions[number - 1]}"
 
-    def _aligned(self, inputs: list[Input], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
+    def _aligned(self, inputs: list[PlannedRecord], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
         """A window has the key's records whose timestamps are in it."""
         windows: dict[Span, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
         for one in inputs:
@@ -104,7 +104,7 @@ class _Judge:
             if start <= timestamp < start + self._size:
                 yield start, start + self._size
 
-    def _sessions(self, inputs: list[Input], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
+    def _sessions(self, inputs: list[PlannedRecord], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
         """Without late records the sessions are known exactly.
 
         With late records, no record may be duplicated or missing.

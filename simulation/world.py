@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from millwheel.coordination.contract import Change
-from millwheel.worker.shell.worker import Worker
+from millwheel.worker.process.worker import Worker
 from simulation.cassandra import SimulatedCassandra
 from simulation.coordinator import SimulatedCoordinator
 from simulation.forms import Form

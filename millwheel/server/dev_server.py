@@ -47,9 +47,9 @@ from millwheel.server.startup import (
 )
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.shell.metrics import WorkerCollector
-from millwheel.worker.shell.watermarks import AuthorityLink
-from millwheel.worker.shell.worker import Worker, WorkerSettings
+from millwheel.worker.process.metrics import WorkerCollector
+from millwheel.worker.process.watermarks import AuthorityLink
+from millwheel.worker.process.worker import Worker, WorkerSettings
 
 __all__ = ["DevServer", "DevSettings", "running"]
 

@@ -20,10 +20,10 @@ from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
 from millwheel.worker.interval import IntervalSettings as CoreSettings
-from millwheel.worker.shell.follower import read_topologies
-from millwheel.worker.shell.metrics import WorkerCollector
-from millwheel.worker.shell.watermarks import AuthorityLink
-from millwheel.worker.shell.worker import Worker, WorkerSettings
+from millwheel.worker.process.follower import read_topologies
+from millwheel.worker.process.metrics import WorkerCollector
+from millwheel.worker.process.watermarks import AuthorityLink
+from millwheel.worker.process.worker import Worker, WorkerSettings
 
 __all__ = ["WORKER", "worker_name"]
 

@@ -7,7 +7,7 @@ from millwheel.worker.dedup.dedup import Dedup
 from millwheel.worker.dedup.known_sequencers import SequencerMap
 from millwheel.worker.dedup.tables import Tables
 from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.shell.notices import HostNotices
+from millwheel.worker.process.notices import HostNotices
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from millwheel.model.outbound import OutboundSending
 from millwheel.store.repetition import CertainCalls
-from millwheel.worker.shell.calls import HostCalls
-from millwheel.worker.shell.delivery_service import _StreamChannel
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosts import Hosts
-from millwheel.worker.shell.notices import HostNotices
-from millwheel.worker.shell.opening import Opener
-from millwheel.worker.shell.peers import PeerConnection
-from millwheel.worker.shell.registration import Assignments, Registration
+from millwheel.worker.process.calls import HostCalls
+from millwheel.worker.process.delivery_service import _StreamChannel
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.hosts import Hosts
+from millwheel.worker.process.notices import HostNotices
+from millwheel.worker.process.opening import Opener
+from millwheel.worker.process.peers import PeerConnection
+from millwheel.worker.process.registration import Assignments, Registration
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []

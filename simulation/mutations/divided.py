@@ -10,7 +10,7 @@ from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.messages import DeleteParts, WriteParts
-from millwheel.worker.shell import opening
+from millwheel.worker.process import opening
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

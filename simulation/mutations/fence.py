@@ -21,8 +21,8 @@ from millwheel.store.contract import (
 from millwheel.store.memory import MemoryStore
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.messages import Appended, AppendEntry
-from millwheel.worker.shell import events
-from millwheel.worker.shell.calls import CallingHost
+from millwheel.worker.process import events
+from millwheel.worker.process.calls import CallingHost
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

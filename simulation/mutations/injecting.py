@@ -16,7 +16,7 @@ from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.time import MAX_TIMESTAMP
-from millwheel.worker.shell.preparing import RecordPreparer
+from millwheel.worker.process.preparing import RecordPreparer
 from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []

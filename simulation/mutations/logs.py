@@ -13,7 +13,7 @@ from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.messages import Acknowledge
-from millwheel.worker.shell import building
+from millwheel.worker.process import building
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.worker.shell.owned_states import OwnedStates
-from millwheel.worker.shell.state_service import FreshHeads, StateService
+from millwheel.worker.process.owned_states import OwnedStates
+from millwheel.worker.process.state_service import FreshHeads, StateService
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -11,7 +11,7 @@ from millwheel.store.contract import JournalHead, SequencerRefusedError
 from millwheel.worker.dedup import dedup
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.core import IntervalCore
-from millwheel.worker.shell.opening import Opener
+from millwheel.worker.process.opening import Opener
 from simulation.mutations.base import mutation, replace
 
 __all__: list[str] = []

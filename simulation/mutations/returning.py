@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.master.plans import Planner
-from millwheel.worker.shell.hosts import Hosts
+from millwheel.worker.process.hosts import Hosts
 from simulation.mutations.base import mutation, replace, rewriting
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ from millwheel.master import record_compatibility, updating
 from millwheel.master.plans import Planner
 from millwheel.sdk import migration
 from millwheel.streams import declaring
-from millwheel.worker.shell.destinations import CatalogRouting
+from millwheel.worker.process.destinations import CatalogRouting
 from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []

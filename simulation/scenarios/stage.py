@@ -21,7 +21,7 @@ from simulation.scenarios.telling import Event, Telling, person
 from simulation.scenarios.wire import Wire
 from simulation.world import Main, World
 
-__all__ = ["Even", "Reader", "Stage"]
+__all__ = ["Even", "ScenarioReader", "Stage"]
 
 _REPEATED: Final = frozenset({"deliver", "untaken", "refused"})
 """Events that are shown once. They repeat until they succeed."""
@@ -230,10 +230,10 @@ class Stage:
         name = self._interval(computation, b"")
         await self.ask(lambda control: control.merge_intervals(name, f"{worker}.0"))
 
-    async def reader(self, name: str, stream: str) -> Reader:
+    async def reader(self, name: str, stream: str) -> ScenarioReader:
         """Start and open an injector process."""
         self.world.start(name, _idle)
-        reader = Reader(self, name, stream)
+        reader = ScenarioReader(self, name, stream)
         await reader.open()
         return reader
 
@@ -274,7 +274,7 @@ def _subscriber(stage: Stage, stream: str, seconds: float) -> Main:
     return main
 
 
-class Reader:
+class ScenarioReader:
     """An injector process of a scenario."""
 
     def __init__(self, stage: Stage, name: str, stream: str) -> None:

@@ -24,7 +24,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, SequencerRefusedError
 from millwheel.worker.interval.entry import IntervalEntry, decode_entry
 from simulation.checks import Checks
-from simulation.clients import Progress
+from simulation.clients import ClientProgress
 from simulation.process import PROCESS
 from simulation.scenarios.players import FRUIT, HOOKS, seconds_text
 from simulation.world import World
@@ -63,7 +63,7 @@ class Telling(Checks):
     """Listens to all sources. It also runs the checks that run during simulated runs."""
 
     def __init__(self, world: World, hear: Callable[[Event], None]) -> None:
-        super().__init__(world, Progress())
+        super().__init__(world, ClientProgress())
         self._hear = hear
         self._intervals: dict[str, tuple[str, KeyInterval]] = {}
         """By journal, including former ones: the computation and the keys."""

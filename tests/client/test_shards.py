@@ -26,7 +26,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.rpc.watermarks import WatermarkReport
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import Report
-from millwheel.worker.shell.watermarks import AuthorityLink
+from millwheel.worker.process.watermarks import AuthorityLink
 from tests.patience import patience
 from tests.serving import LoopbackServer
 

@@ -10,7 +10,7 @@ from millwheel.coordination import local
 from millwheel.coordination.contract import Compare, Put
 from millwheel.coordination.election import Election
 from millwheel.coordination.loop_clock import LoopClock
-from millwheel.worker.shell.registration import Registration
+from millwheel.worker.process.registration import Registration
 from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience
 

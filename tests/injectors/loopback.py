@@ -19,7 +19,7 @@ from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_Routin
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.worker.shell.delivery_service import DeliveryService
+from millwheel.worker.process.delivery_service import DeliveryService
 from tests.authority.gated import GatedAuthority, gated_authority
 from tests.injectors.receivers import Answer, Consumer
 from tests.serving import LoopbackServer

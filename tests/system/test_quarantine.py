@@ -20,7 +20,7 @@ from millwheel.server.dev_server import DevServer, DevSettings, running
 from millwheel.store import layout
 from millwheel.store.directory import DatabaseDirectory
 from millwheel.store.rocks import Rocks, RowBatch
-from millwheel.worker.shell.metrics import WorkerCollector
+from millwheel.worker.process.metrics import WorkerCollector
 from tests.patience import patience
 from tests.system import words as program
 from tests.system.server import run_cli

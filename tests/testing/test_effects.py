@@ -26,8 +26,8 @@ from millwheel.testing.cores import CoreDriver
 from millwheel.testing.store_effects import perform_at_store
 from millwheel.worker.log.messages import EndSubscription, LogEvent
 from millwheel.worker.messages import IntervalEvent
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.log_service import LogService
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
 from tests.master.harness import Master

@@ -11,7 +11,7 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import Dedup, PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.process.host import CoreHost
 
 __all__ = ["Answers", "ScriptedCore", "World", "delivery"]
 

@@ -17,11 +17,11 @@ from millwheel.rpc.deliveries import encode_delivery
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
-from millwheel.worker.shell.delivery_service import DeliveryService
-from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.peers import PeerConnection
+from millwheel.worker.process.delivery_service import DeliveryService
+from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.peers import PeerConnection
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.serving import LoopbackServer

@@ -15,10 +15,10 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.messages import GroupWatermarks
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.follower import follow
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.watermarks import GroupWatch
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.follower import follow
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
@@ -39,7 +39,7 @@ async def test_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the error ended the task without a report. The worker never received an assignment again."""
-    monkeypatch.setattr("millwheel.worker.shell.follower._BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr("millwheel.worker.process.follower._BACKOFF", Backoff(0.01, 0.01))
 
     class Odd(MemoryCoordinator):
         errors = 1

@@ -21,11 +21,11 @@ from millwheel.store.contract import Append, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.commits.divided import divide, joined
 from millwheel.worker.messages import Deposed, FenceJournal, Opened, Parent, PrepareRelease, ReleasePrepared
-from millwheel.worker.shell import handover
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.handover import HandoverService
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.opening import Opener, ReadAhead
+from millwheel.worker.process import handover
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.handover import HandoverService
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.opening import Opener, ReadAhead
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
 from tests.worker.doubles import ScriptedCore, World

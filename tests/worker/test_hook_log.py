@@ -10,7 +10,7 @@ from millwheel.rpc.hook_failures import REMEDY
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog
+from millwheel.worker.process.hook_log import LINE_EVERY_US, HookLog
 
 PLACE = ("words", "count")
 

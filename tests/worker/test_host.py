@@ -41,9 +41,9 @@ from millwheel.worker.messages import (
     Tick,
     WriteParts,
 )
-from millwheel.worker.shell import events as events_module
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.process import events as events_module
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.worker.doubles import Answers, ScriptedCore, World, delivery
@@ -248,7 +248,7 @@ async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the worker waited for the hook. So did following the catalog and renewing the lease."""
-    monkeypatch.setattr("millwheel.worker.shell.host._CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("millwheel.worker.process.host._CLOSE_SECONDS", 0.05)
     release = asyncio.Event()
 
     async def stubborn() -> None:

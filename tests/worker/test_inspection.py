@@ -17,8 +17,8 @@ from millwheel.sdk.errors import KeyExtractionError
 from millwheel.store.contract import CorruptValueError
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import StatesRead, Tick
-from millwheel.worker.shell.inspection import InspectionService
-from millwheel.worker.shell.owned_states import OwnedStates
+from millwheel.worker.process.inspection import InspectionService
+from millwheel.worker.process.owned_states import OwnedStates
 from tests.worker.interval.solo import Solo
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
+from millwheel.worker.process.internal_errors import RESTART_BACKOFF, InternalErrors
 
 
 def test_takeovers_are_spaced_out_and_bounded() -> None:

@@ -16,10 +16,10 @@ from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.errors import UsageError, ValueDecodeError
 from millwheel.sdk.keys import KeyExtractor, encode_key
 from millwheel.worker.messages import HookFailed
-from millwheel.worker.shell.key_failures import KeyFailures
-from millwheel.worker.shell.load import LoadMeter
-from millwheel.worker.shell.metrics import WorkerCollector
-from millwheel.worker.shell.tallies import Tallies
+from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.load import LoadMeter
+from millwheel.worker.process.metrics import WorkerCollector
+from millwheel.worker.process.tallies import Tallies
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000

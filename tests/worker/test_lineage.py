@@ -13,7 +13,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
-from millwheel.worker.shell.lineage import journal_lives
+from millwheel.worker.process.lineage import journal_lives
 from tests.coordination.memory import MemoryCoordinator
 
 NAME = IncarnationId("counter.7")

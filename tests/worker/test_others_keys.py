@@ -10,7 +10,7 @@ from millwheel.model.catalog import Catalog, Consumer
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError
-from millwheel.worker.shell.destinations import CatalogRouting
+from millwheel.worker.process.destinations import CatalogRouting
 
 COUNT = Consumer(
     IncarnationId("count.1"), "web", "count", specs.KeySpec(function="web:key"), specs.CodeReference(),

@@ -13,7 +13,7 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import KeyExtractionError, PackageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
-from millwheel.worker.shell.programs import Programs
+from millwheel.worker.process.programs import Programs
 from tests.patience import patience
 
 CODE = specs.CodeReference(digest="ab" * 32, entry_point="other:topology")

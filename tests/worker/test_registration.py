@@ -14,8 +14,8 @@ from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HooksSlow
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.registration import Registration, WorkerIdTakenError
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.registration import Registration, WorkerIdTakenError
 from tests.coordination.memory import MemoryCoordinator
 from tests.patience import patience
 

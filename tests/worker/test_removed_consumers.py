@@ -10,8 +10,8 @@ from millwheel.model.catalog_keys import topology_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as topology
-from millwheel.worker.shell import removed_consumers
-from millwheel.worker.shell.removed_consumers import RemovedConsumers
+from millwheel.worker.process import removed_consumers
+from millwheel.worker.process.removed_consumers import RemovedConsumers
 from tests.coordination.memory import MemoryCoordinator
 
 

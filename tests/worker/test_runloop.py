@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from millwheel.worker.shell.events import RunQueue
+from millwheel.worker.process.events import RunQueue
 
 
 async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:

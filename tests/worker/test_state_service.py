@@ -16,9 +16,9 @@ from millwheel.rpc.v1 import state_pb2 as wire
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError, StateRow
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.messages import AppendEntry
-from millwheel.worker.shell import state_service
-from millwheel.worker.shell.owned_states import OwnedStates
-from millwheel.worker.shell.state_service import FreshHeads, StateService
+from millwheel.worker.process import state_service
+from millwheel.worker.process.owned_states import OwnedStates
+from millwheel.worker.process.state_service import FreshHeads, StateService
 from tests.patience import patience
 from tests.worker.interval.solo import Solo
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import millwheel as mw
-from millwheel.worker.shell.load import LoadMeter
-from millwheel.worker.shell.metrics import WorkerCollector
-from millwheel.worker.shell.tallies import Tallies
+from millwheel.worker.process.load import LoadMeter
+from millwheel.worker.process.metrics import WorkerCollector
+from millwheel.worker.process.tallies import Tallies
 from tests.worker.interval.solo import Solo
 
 PLACE = ("topology", "solo")

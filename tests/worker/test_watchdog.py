@@ -13,8 +13,8 @@ import pytest
 
 import millwheel as mw
 from millwheel.sdk.scope import Scope
-from millwheel.worker.shell.tallies import Place
-from millwheel.worker.shell.watchdog import RunningHook, Watchdog, running_hook
+from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.watchdog import RunningHook, Watchdog, running_hook
 from tests.patience import until
 from tests.worker.interval.solo import Solo
 

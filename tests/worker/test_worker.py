@@ -38,13 +38,13 @@ from millwheel.worker.messages import (
     SequenceChecked,
     Tick,
 )
-from millwheel.worker.shell import notices
-from millwheel.worker.shell.building import Built
-from millwheel.worker.shell.destinations import LocalChannel
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosts import Hosted
-from millwheel.worker.shell.watermarks import OnRefused
-from millwheel.worker.shell.worker import Worker, WorkerSettings
+from millwheel.worker.process import notices
+from millwheel.worker.process.building import Built
+from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.hosts import Hosted
+from millwheel.worker.process.watermarks import OnRefused
+from millwheel.worker.process.worker import Worker, WorkerSettings
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until

@@ -15,7 +15,7 @@ from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
-from millwheel.worker.shell.hook_status import failures_of
+from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.solo import Solo
 
 

@@ -34,8 +34,8 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.shell.inspection import InspectionService
-from millwheel.worker.shell.owned_states import OwnedStates
+from millwheel.worker.process.inspection import InspectionService
+from millwheel.worker.process.owned_states import OwnedStates
 from tests.worker.interval.solo import INJECTOR, Solo
 
 

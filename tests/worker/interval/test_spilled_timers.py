@@ -26,8 +26,8 @@ from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import FenceJournal, IntervalEffect, StoreEffect
-from millwheel.worker.shell.inspection import InspectionService
-from millwheel.worker.shell.owned_states import OwnedStates
+from millwheel.worker.process.inspection import InspectionService
+from millwheel.worker.process.owned_states import OwnedStates
 
 KEYS = ["a", "b", "m", "z"]
 TAGS = ["r", "s", "t"]

@@ -34,9 +34,9 @@ from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
 from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
-from millwheel.worker.shell.events import RunQueue, steady_now
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.log_service import LogService
+from millwheel.worker.process.events import RunQueue, steady_now
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.log_service import LogService
 from tests.patience import patience, until
 from tests.worker import doubles
 

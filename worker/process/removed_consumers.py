@@ -12,7 +12,7 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.worker.shell.follower import read_topologies
+from millwheel.worker.process.follower import read_topologies
 
 __all__ = ["RemovedConsumers"]
 

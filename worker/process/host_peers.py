@@ -7,16 +7,16 @@ from collections.abc import Callable
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
 from millwheel.worker.messages import AcceptSequencer
-from millwheel.worker.shell.destinations import DeliverySender
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.lineage import journal_lives
-from millwheel.worker.shell.watermarks import Authority
+from millwheel.worker.process.destinations import DeliverySender
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.lineage import journal_lives
+from millwheel.worker.process.watermarks import Authority
 
 __all__ = ["WorkerPeers"]
 
 
 class WorkerPeers:
-    """The :class:`~millwheel.worker.shell.host.HostPeers` of all hosts of one worker process."""
+    """The :class:`~millwheel.worker.process.host.HostPeers` of all hosts of one worker process."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from millwheel.coordination.contract import CompactedError, Coordinator, Coordin
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import CANDIDATES, ELECTIONS, LOGS, MASTERS, SEQUENCER, TOPOLOGIES
-from millwheel.worker.shell.tasks import BackgroundTasks
+from millwheel.worker.process.tasks import BackgroundTasks
 
 __all__ = ["CatalogFollower", "follow", "read_topologies"]
 

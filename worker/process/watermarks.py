@@ -21,7 +21,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 from millwheel.store.contract import SequencerRefusedError
 from millwheel.worker.messages import GroupWatermarks, Report
-from millwheel.worker.shell.host import RunningInterval
+from millwheel.worker.process.host import RunningInterval
 
 __all__ = ["Authority", "AuthorityLink", "ConnectAuthority", "GroupWatch", "OnRefused"]
 

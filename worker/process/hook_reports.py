@@ -10,9 +10,9 @@ from typing import Final, assert_never
 from millwheel.sdk.scope import Scope
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HookReport, HooksSlow
-from millwheel.worker.shell.hook_log import LINE_EVERY_US, HookLog, slow_text
-from millwheel.worker.shell.tallies import Place
-from millwheel.worker.shell.watchdog import Watchdog
+from millwheel.worker.process.hook_log import LINE_EVERY_US, HookLog, slow_text
+from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.watchdog import Watchdog
 
 __all__ = ["HookReports"]
 

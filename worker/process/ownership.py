@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import IncarnationId
 from millwheel.sdk.error_texts import error_message
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import CoreHost, HostPeers
-from millwheel.worker.shell.hosts import Hosted, Hosts, Quarantined
-from millwheel.worker.shell.internal_errors import RESTART_BACKOFF, InternalErrors
-from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.tallies import Place
-from millwheel.worker.shell.tasks import BackgroundTasks
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.host import CoreHost, HostPeers
+from millwheel.worker.process.hosts import Hosted, Hosts, Quarantined
+from millwheel.worker.process.internal_errors import RESTART_BACKOFF, InternalErrors
+from millwheel.worker.process.programs import Programs
+from millwheel.worker.process.tallies import Place
+from millwheel.worker.process.tasks import BackgroundTasks
 
 __all__ = ["Absent", "Ownership"]
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from millwheel.model.backoff import Backoff
 from millwheel.worker.messages import Halted, Resend
-from millwheel.worker.shell.host import CoreHost
+from millwheel.worker.process.host import CoreHost
 
 __all__ = ["RefusedBatches"]
 

@@ -24,7 +24,7 @@ from millwheel.worker.log.messages import (
     SubscriberEffect,
     Unsubscribe,
 )
-from millwheel.worker.shell.subscription_requests import (
+from millwheel.worker.process.subscription_requests import (
     CursorRequests,
     FindHost,
     LogHostLike,

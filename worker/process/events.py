@@ -1,7 +1,7 @@
 """What a host does with each event: it brings the event to its core, and performs the effects.
 
-:class:`~millwheel.worker.shell.host.CoreHost` adds the host's start, its failures and its end. Calls that a core waits
-for are in :mod:`millwheel.worker.shell.calls`.
+:class:`~millwheel.worker.process.host.CoreHost` adds the host's start, its failures and its end.
+:mod:`millwheel.worker.process.calls` has the calls that a core waits for.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from millwheel.worker.messages import (
     SendDelivery,
     Tick,
 )
-from millwheel.worker.shell.calls import CallingHost, HostCalls
-from millwheel.worker.shell.opening import uncollected
+from millwheel.worker.process.calls import CallingHost, HostCalls
+from millwheel.worker.process.opening import uncollected
 
 __all__ = ["EventHost", "RunQueue", "ServedCore", "refuse_not_owner", "steady_now"]
 

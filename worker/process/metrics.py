@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.interval import HookTime, IntervalCore
-from millwheel.worker.shell.key_failures import KeyPlace
-from millwheel.worker.shell.tallies import Place, Tallies
+from millwheel.worker.process.key_failures import KeyPlace
+from millwheel.worker.process.tallies import Place, Tallies
 
 __all__ = ["WorkerCollector"]
 

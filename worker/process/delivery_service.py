@@ -13,7 +13,7 @@ from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
-from millwheel.worker.shell.host import RunningInterval
+from millwheel.worker.process.host import RunningInterval
 
 __all__ = ["DeliveryService"]
 

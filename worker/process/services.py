@@ -18,20 +18,20 @@ from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_t
 from millwheel.rpc.v1.state_pb2_grpc import add_StateServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
-from millwheel.worker.shell.delivery_service import DeliveryService
-from millwheel.worker.shell.handover import HandoverService
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosts import Hosts, Quarantined
-from millwheel.worker.shell.inspection import InspectionService
-from millwheel.worker.shell.key_failures import KeyFailures
-from millwheel.worker.shell.load import LoadMeter
-from millwheel.worker.shell.owned_states import OwnedStates
-from millwheel.worker.shell.ownership import Absent
-from millwheel.worker.shell.preparing import RecordPreparer
-from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.state_service import StateService
-from millwheel.worker.shell.tallies import Tallies
+from millwheel.worker.process.delivery_service import DeliveryService
+from millwheel.worker.process.handover import HandoverService
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.hosts import Hosts, Quarantined
+from millwheel.worker.process.inspection import InspectionService
+from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.load import LoadMeter
+from millwheel.worker.process.owned_states import OwnedStates
+from millwheel.worker.process.ownership import Absent
+from millwheel.worker.process.preparing import RecordPreparer
+from millwheel.worker.process.programs import Programs
+from millwheel.worker.process.state_service import StateService
+from millwheel.worker.process.tallies import Tallies
 
 __all__ = ["WorkerServices"]
 

@@ -19,8 +19,8 @@ from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.shell.hook_status import failures_of, hooks_of, key_failure, waits_of
-from millwheel.worker.shell.owned_states import OwnedStates
+from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
+from millwheel.worker.process.owned_states import OwnedStates
 
 __all__ = ["InspectionService", "status_of"]
 

@@ -15,11 +15,11 @@ from millwheel.model.catalog_keys import SEQUENCER, injector_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.hosts import Hosted, Hosts
-from millwheel.worker.shell.lineage import dead_computations, dead_journals
-from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import Authority, GroupWatch
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.hosts import Hosted, Hosts
+from millwheel.worker.process.lineage import dead_computations, dead_journals
+from millwheel.worker.process.tasks import BackgroundTasks
+from millwheel.worker.process.watermarks import Authority, GroupWatch
 
 __all__ = ["HostNotices"]
 

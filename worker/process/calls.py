@@ -46,8 +46,8 @@ from millwheel.worker.messages import (
     StatesRead,
     WriteParts,
 )
-from millwheel.worker.shell.opening import Opener, ReadAhead
-from millwheel.worker.shell.rows import read_rows
+from millwheel.worker.process.opening import Opener, ReadAhead
+from millwheel.worker.process.rows import read_rows
 
 __all__ = ["Call", "CallPeers", "CallingHost", "HostCalls"]
 

@@ -24,10 +24,10 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.messages import Acknowledged, Delivery, Refused, SendDelivery
-from millwheel.worker.shell.host import CoreHost, RunningInterval
-from millwheel.worker.shell.peers import PeerConnection
-from millwheel.worker.shell.refused_batches import RefusedBatches
-from millwheel.worker.shell.removed_consumers import RemovedConsumers
+from millwheel.worker.process.host import CoreHost, RunningInterval
+from millwheel.worker.process.peers import PeerConnection
+from millwheel.worker.process.refused_batches import RefusedBatches
+from millwheel.worker.process.removed_consumers import RemovedConsumers
 
 __all__ = ["CatalogRouting", "DeliverySender", "LocalChannel"]
 

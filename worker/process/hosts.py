@@ -16,16 +16,16 @@ from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.messages import Deposed
-from millwheel.worker.shell.building import Builder, Built
-from millwheel.worker.shell.destinations import CatalogRouting, LocalChannel
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host import CoreHost, HostPeers
-from millwheel.worker.shell.load import Metered
-from millwheel.worker.shell.log_service import LogService
-from millwheel.worker.shell.opening import ReadAhead
-from millwheel.worker.shell.tallies import Place, Tallies
-from millwheel.worker.shell.watermarks import ConnectAuthority
+from millwheel.worker.process.building import Builder, Built
+from millwheel.worker.process.destinations import CatalogRouting, LocalChannel
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.host import CoreHost, HostPeers
+from millwheel.worker.process.load import Metered
+from millwheel.worker.process.log_service import LogService
+from millwheel.worker.process.opening import ReadAhead
+from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.watermarks import ConnectAuthority
 
 __all__ = ["Hosted", "Hosts", "Quarantined"]
 

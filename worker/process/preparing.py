@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.error_texts import bare_message, error_message
 from millwheel.sdk.errors import MillwheelError
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.shell.programs import Programs
+from millwheel.worker.process.programs import Programs
 
 __all__ = ["KeyFailed", "KeysFound", "RecordPreparer"]
 

@@ -17,8 +17,8 @@ from millwheel.rpc.v1 import handover_pb2 as wire
 from millwheel.rpc.v1.handover_pb2_grpc import HandoverServiceServicer
 from millwheel.sdk.errors import MillwheelError
 from millwheel.store.contract import JournalMissingError, StateStore, StoreError
-from millwheel.worker.shell.host import CoreHost
-from millwheel.worker.shell.opening import ReadAhead, needed_parts
+from millwheel.worker.process.host import CoreHost
+from millwheel.worker.process.opening import ReadAhead, needed_parts
 
 __all__ = ["HandoverService"]
 

@@ -21,7 +21,7 @@ from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import KeyExtractionError, ValueDecodeError
 from millwheel.worker.interval.failing_keys import ErrorKind, ErrorKinds
 from millwheel.worker.messages import HookFailed
-from millwheel.worker.shell.tallies import Place
+from millwheel.worker.process.tallies import Place
 
 __all__ = ["KeyFailures", "KeyPlace"]
 

@@ -16,8 +16,8 @@ from millwheel.sdk.error_texts import error_traceback
 from millwheel.worker.interval.failing_keys import ErrorKind
 from millwheel.worker.interval.hook_times import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
-from millwheel.worker.shell.events import steady_now
-from millwheel.worker.shell.tallies import Place
+from millwheel.worker.process.events import steady_now
+from millwheel.worker.process.tallies import Place
 
 __all__ = ["LINE_EVERY_US", "HookLog", "slow_text"]
 

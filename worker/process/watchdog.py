@@ -21,7 +21,7 @@ from typing import Any, Final
 from millwheel.model.time import format_duration, seconds
 from millwheel.sdk.context import Context
 from millwheel.sdk.scope import Scope
-from millwheel.worker.shell.tallies import Place
+from millwheel.worker.process.tallies import Place
 
 __all__ = ["RunningHook", "Watchdog", "running_hook"]
 

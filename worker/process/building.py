@@ -19,9 +19,9 @@ from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
-from millwheel.worker.shell.destinations import CatalogRouting
-from millwheel.worker.shell.events import steady_now
-from millwheel.worker.shell.programs import Programs
+from millwheel.worker.process.destinations import CatalogRouting
+from millwheel.worker.process.events import steady_now
+from millwheel.worker.process.programs import Programs
 
 __all__ = ["Builder", "Built"]
 

@@ -19,7 +19,7 @@ from millwheel.rpc.v1.state_pb2_grpc import StateServiceServicer
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.shell.owned_states import OwnedStates, not_owned
+from millwheel.worker.process.owned_states import OwnedStates, not_owned
 
 __all__ = ["FreshHeads", "StateService"]
 

@@ -1,6 +1,6 @@
 """Drives the cores of one process: their start, their failures and their end. A host makes no decisions.
 
-What it does with each event is in :mod:`millwheel.worker.shell.events`.
+What it does with each event is in :mod:`millwheel.worker.process.events`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from millwheel.worker.messages import (
     SendDelivery,
     Started,
 )
-from millwheel.worker.shell.calls import CallPeers, HostCalls
-from millwheel.worker.shell.events import EventHost, RunQueue, ServedCore, refuse_not_owner
-from millwheel.worker.shell.opening import ReadAhead
+from millwheel.worker.process.calls import CallPeers, HostCalls
+from millwheel.worker.process.events import EventHost, RunQueue, ServedCore, refuse_not_owner
+from millwheel.worker.process.opening import ReadAhead
 
 __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
 

@@ -14,22 +14,22 @@ from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.shell.building import Builder
-from millwheel.worker.shell.destinations import CatalogRouting, DeliverySender
-from millwheel.worker.shell.events import RunQueue
-from millwheel.worker.shell.follower import CatalogFollower
-from millwheel.worker.shell.hook_reports import HookReports
-from millwheel.worker.shell.host_peers import WorkerPeers
-from millwheel.worker.shell.hosts import Hosts
-from millwheel.worker.shell.key_failures import KeyFailures
-from millwheel.worker.shell.notices import HostNotices
-from millwheel.worker.shell.ownership import Ownership
-from millwheel.worker.shell.programs import Programs
-from millwheel.worker.shell.registration import Assignments, Registration
-from millwheel.worker.shell.services import WorkerServices
-from millwheel.worker.shell.tallies import Tallies
-from millwheel.worker.shell.tasks import BackgroundTasks
-from millwheel.worker.shell.watermarks import ConnectAuthority
+from millwheel.worker.process.building import Builder
+from millwheel.worker.process.destinations import CatalogRouting, DeliverySender
+from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.follower import CatalogFollower
+from millwheel.worker.process.hook_reports import HookReports
+from millwheel.worker.process.host_peers import WorkerPeers
+from millwheel.worker.process.hosts import Hosts
+from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.notices import HostNotices
+from millwheel.worker.process.ownership import Ownership
+from millwheel.worker.process.programs import Programs
+from millwheel.worker.process.registration import Assignments, Registration
+from millwheel.worker.process.services import WorkerServices
+from millwheel.worker.process.tallies import Tallies
+from millwheel.worker.process.tasks import BackgroundTasks
+from millwheel.worker.process.watermarks import ConnectAuthority
 
 __all__ = ["Worker", "WorkerSettings"]
 
