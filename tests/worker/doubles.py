@@ -12,6 +12,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import Dedup, PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
 from millwheel.worker.process.host import CoreHost
+from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["Answers", "ScriptedCore", "World", "delivery"]
 
@@ -23,6 +24,7 @@ class ScriptedCore:
     """Notes every event, and answers as ``react`` says."""
 
     keys = ALL_KEYS
+    phase = OwnerPhase.SERVING
 
     def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: (), first: Sequence[Any] = ()) -> None:
         self.react = react

@@ -45,6 +45,7 @@ from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted
 from millwheel.worker.process.watermarks import OnRefused
 from millwheel.worker.process.worker import Worker, WorkerSettings
+from millwheel.worker.stages import OwnerPhase
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
@@ -283,6 +284,23 @@ async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monke
     assert dedup.computations() == ["u.1"]
     dedup.committed(dedup.take([(verdict, None)]))
     await until(lambda: not dedup.computations())
+    await one.ownership.drop_all()
+
+
+@pytest.mark.guarantee("G13", section="6.1.1")
+async def test_an_interval_that_opens_for_long_is_looked_at_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the look came while it was opening, and found nothing. Then it learned what was broadcast before."""
+    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    one = worker(tmp_path)
+    core = hosted(one, "c.1.j1", 4)
+    core.phase = OwnerPhase.OPENING
+    one.notices.forget_dead_later(*one.hosts.hosted.values())
+    await asyncio.sleep(0.05)
+    knows(core, groups=("u.1",))
+    core.phase = OwnerPhase.SERVING
+    await until(lambda: core.of(SequenceChecked))
     await one.ownership.drop_all()
 
 

@@ -20,6 +20,7 @@ from millwheel.worker.process.hosts import Hosted, Hosts
 from millwheel.worker.process.lineage import dead_computations, dead_journals
 from millwheel.worker.process.tasks import BackgroundTasks
 from millwheel.worker.process.watermarks import Authority, GroupWatch
+from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["HostNotices"]
 
@@ -149,7 +150,12 @@ class HostNotices:
         Intervals are notified when parents are retired. But a notification is lost if the previous owner received it
         without a commit, or if it arrives during opening. The removal of computations is not notified at all.
         """
-        dedup, known = hosted.built.core.state.dedup, (self._coordinator, self._catalog)
+        core, known = hosted.built.core, (self._coordinator, self._catalog)
+        if core.phase is OwnerPhase.OPENING:
+            # It learns of senders when it has opened: from its journal, and from what was broadcast meanwhile.
+            self.forget_dead_later(hosted)
+            return
+        dedup = core.state.dedup
         try:
             dead = await dead_journals(*known, dedup.journals())
             dead += await dead_computations(*known, dedup.computations())
