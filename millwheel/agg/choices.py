@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter, ne
 from typing import Any, Final, Literal, TypeVar, overload
 
-from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
@@ -58,7 +58,7 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
         item = reader.source(record_type) if where is None else ""
-        return Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne, item)
+        return adding(item, Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne))
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)
