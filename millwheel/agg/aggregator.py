@@ -6,14 +6,14 @@ Their partial results can be merged, which sessions and two-phase aggregation ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments, returned_type
 
-__all__ = ["Aggregator", "result_type_of"]
+__all__ = ["Aggregator", "adding", "result_type_of"]
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -39,8 +39,6 @@ class Aggregator(Generic[A, R]):
         specialise: Returns the aggregator for records of a type, if the aggregator depends on it.
         differ: Whether the results of two accumulators differ. It is given only if ``add`` changes no accumulator in
             place. By default the encodings of the results are compared, which takes longer.
-        item: Where ``add`` only merges something of the record with the accumulator: what it is, as Python source that
-            reads the variable ``value``. Several aggregates at once are then one piece of code.
 
     A median, for example::
 
@@ -57,7 +55,11 @@ class Aggregator(Generic[A, R]):
     result_type: Any = None
     specialise: Callable[[Any], Aggregator[A, R]] | None = None
     differ: Callable[[A, A], bool] | None = None
-    item: str = ""
+    _item: str = field(default="", init=False)
+    """Where ``add`` only merges something of a record: what it is, as Python source that reads the variable ``value``.
+
+    Several aggregates at once are then one piece of code.
+    """
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.
@@ -69,6 +71,12 @@ class Aggregator(Generic[A, R]):
             UsageError: The type has not the field that is aggregated.
         """
         return self if self.specialise is None else self.specialise(record_type)
+
+
+def adding(item: str, aggregator: Aggregator[A, R]) -> Aggregator[A, R]:
+    """The aggregator, whose ``add`` only merges ``item``. Empty: it does more, or nothing can be said."""
+    aggregator._item = item
+    return aggregator
 
 
 def result_type_of(aggregator: Aggregator[Any, Any]) -> Any:

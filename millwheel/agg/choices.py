@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter, ne
 from typing import Any, Final, Literal, TypeVar, overload
 
-from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.cardinality import distinct_count
 from millwheel.agg.numbers import counting
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
@@ -58,7 +58,7 @@ def _extreme(of: Of, where: Where, item: Any, *, smallest: bool) -> Aggregator[A
         add = counting(lambda a, record: merge(a, get(record)), where)
         result = kind if where is None else kind | None
         item = reader.source(record_type) if where is None else ""
-        return Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne, item)
+        return adding(item, Aggregator(kind | None, lambda: None, add, merge, same, result, specialise, ne))
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)
@@ -180,12 +180,15 @@ Ranked = tuple[Any, int, Any]
 
 def _inserted(best: list[Ranked], new: Ranked, count: int, smallest: bool) -> list[Ranked]:
     """The best ``count`` with another one. The list itself if that is not among them."""
-    low, high = 0, len(best)
+    low, high, rank = 0, len(best), new[0]
     if high == count and not _is_before(new, best[-1], smallest):
         return best
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _is_before(new, best[middle], smallest) else (middle + 1, high)
+        other = best[middle]
+        # Most ranks differ. Then no call compares them.
+        before = bool(rank < other[0]) is smallest if rank != other[0] else _is_before(new, other, smallest)
+        low, high = (low, middle) if before else (middle + 1, high)
     return [*best[:low], new, *best[low : count - 1]]
 
 
@@ -201,8 +204,10 @@ def _values_differ(best: list[Ranked], other: list[Ranked]) -> bool:
     if best is other or len(best) != len(other):
         return best is not other
     # By their encodings, because a user's type may have an ``==`` of its own. Most of the values are the same objects.
-    pairs = zip(best, other, strict=True)
-    return any(one is not two and rank_bytes(one) != rank_bytes(two) for (_, _, one), (_, _, two) in pairs)
+    for (_, _, one), (_, _, two) in zip(best, other, strict=True):
+        if one is not two and rank_bytes(one) != rank_bytes(two):
+            return True
+    return False
 
 
 def _only(ranked: Aggregator[Any, Any], where: Where) -> Aggregator[Any, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import ne
 from typing import Any
 
-from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
@@ -42,7 +42,7 @@ def count(*, where: Where = None) -> Aggregator[int, int]:
         where: Which records count, by their values.
     """
     item = "1" if where is None else ""
-    return Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne, item=item)
+    return adding(item, Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne))
 
 
 def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
@@ -59,7 +59,7 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
         item = reader.source(record_type) if where is None else ""
-        return Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne, item)
+        return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne))
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         return make(reader.type_in(record_type), record_type)

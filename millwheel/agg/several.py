@@ -79,8 +79,8 @@ def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[
         called = {"add": one.add, "merge": one.merge, "result": one.result, "differ": one.differ}
         functions.update({f"{function}_{number}": given for function, given in called.items()})
         kept, other = attribute("kept", name), attribute("other", name)
-        if one.item:
-            added[name] = f"{kept} + {one.item}" if one.merge is plus else f"merge_{number}({kept}, {one.item})"
+        if one._item:
+            added[name] = f"{kept} + {one._item}" if one.merge is plus else f"merge_{number}({kept}, {one._item})"
         else:
             added[name] = f"add_{number}({kept}, record)"
         results.append(kept if one.result is same else f"result_{number}({kept})")
@@ -89,7 +89,7 @@ def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[
     compared = not always_differ and all(one.differ for one in aggregators.values())
     source = [
         "def add(kept, record):",
-        "    value = record.value" if any("value" in one.item for one in aggregators.values()) else "",
+        "    value = record.value" if any("value" in one._item for one in aggregators.values()) else "",
         *(_copies(added) if compared else _changes(added)),
         f"def result(kept): return row({', '.join(results)})",
         f"def differ(kept, other): return {' or '.join(differences)}",

@@ -70,7 +70,7 @@ class KeyExtractor:
         describe = _KeyDescription(stream, consumer, type_name(record_type), str(self))
         return key_extractor(self._part_of(record_type), _text, describe.failed, describe.too_large)
 
-    def bind_text(self, record_type: Any) -> Callable[[Any], str]:
+    def _bind_text(self, record_type: Any) -> Callable[[Any], str]:
         """The same for the key as text, where it becomes a part of something else."""
         describe = _KeyDescription("", "", type_name(record_type), str(self))
         return text_extractor(self._part_of(record_type), _text, describe.failed, describe.too_large)

@@ -112,7 +112,7 @@ class KeyTexts(dict[type, Callable[[Any], str]]):
         self._extractor = extractor
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
-        read = self[kind] = self._extractor.bind_text(kind)
+        read = self[kind] = self._extractor._bind_text(kind)
         return read
 
 

@@ -24,7 +24,8 @@ class InjectedBatches:
         self._unacked: dict[tuple[str, int], Delivery] = {}
         self._parted: dict[tuple[str, int], set[int]] = {}
         """For partly refused batches: the indexes of the records that were moved to separate batches."""
-        self._parts = itertools.count(-1, -1)
+        self._tokens = itertools.count(1)
+        """The numbers of batches. Invariant: no two batches for one journal have the same one, of whichever streams."""
         self._positions: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Delivery]:
@@ -44,7 +45,7 @@ class InjectedBatches:
         origin = f"{injector_group(stream)}/test"
         ids = OpaqueIds([]) if opaque else PositionIds(origin, min(pending, default=position), [])
         sender = Sender(origin, 1, None, injector_group(stream), watermark)
-        return Delivery(consumer, journal, stream, sender, ids, [], [], [], position, None)
+        return Delivery(consumer, journal, stream, sender, ids, [], [], [], next(self._tokens), None)
 
     def keep(self, delivery: Delivery) -> Delivery:
         """Keep a batch until its ACK. Returns the copy to send."""
@@ -67,7 +68,7 @@ class InjectedBatches:
             rest = [index for index in range(len(delivery.keys)) if index not in indexes]
             self._unacked[journal, token] = _part(delivery, rest, token)
             self._parted.setdefault((journal, token), set()).update(indexes)
-            delivery = _part(delivery, indexes, next(self._parts))
+            delivery = _part(delivery, indexes, next(self._tokens))
             self._unacked[journal, delivery.token] = delivery
         return replace(delivery)
 

@@ -371,3 +371,33 @@ def test_a_record_that_no_injector_accepts_is_refused() -> None:
     with pytest.raises(mw.MillwheelError, match="a record of stream 'words'"):
         harness.send_all("words", [("a", AT), ("b" * (2 << 20), AT)])
     assert harness.state("fragile", "a") is None, "none of them is sent"
+
+
+class Flaky(mw.Computation[str, int]):
+    """Fails while ``broken``."""
+
+    broken = True
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[str]) -> None:
+        if self.broken:
+            raise ValueError("not yet")
+        ctx.produce("out", record.value)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_crash_loses_no_record_of_two_streams() -> None:
+    """Both records were the first of their streams, and waited under one number. The second replaced the first."""
+    flaky, topology = Flaky(), mw.Topology("two")
+    streams = ("left", "right")
+    for stream in streams:
+        topology.source(stream, str)
+    keys = dict.fromkeys(streams, mw.key(mw.everything))
+    topology.add(flaky, inputs=keys, outputs={"out": str}, on_failure=mw.retry(initial=mw.seconds(1)))
+    harness = TopologyHarness(topology)
+    for stream in streams:
+        with contextlib.suppress(ValueError):
+            harness.send(stream, stream, timestamp=AT)
+    flaky.broken = False
+    harness.crash()
+    harness.advance_clock(mw.seconds(60))
+    assert sorted(harness.values("out")) == ["left", "right"]
