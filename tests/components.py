@@ -16,9 +16,6 @@ from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
 from millwheel.store.cassandra import CassandraSettings
 
-__all__ = ["cassandra", "cassandra_settings", "etcd", "three_cassandra_nodes"]
-
-
 SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
 
 

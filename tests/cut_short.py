@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["CutShortError"]
-
 
 class CutShortError(Exception):
     """The test was cut short."""

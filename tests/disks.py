@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["small_disk"]
-
 
 @contextmanager
 def small_disk(place: Path, size: str) -> Iterator[Path | None]:

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from millwheel.model.core_protocol import Core, Tick
 
-__all__ = ["SingleCoreDriver"]
-
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
 SomeEffect = TypeVar("SomeEffect")

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 from millwheel.store.contract import Append, JournalHead, PartId, SequencerRefusedError, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 
-__all__ = ["FaultyStore"]
-
 Result = TypeVar("Result")
 
 

@@ -11,8 +11,6 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-__all__ = ["SLOWNESS", "patience", "until"]
-
 SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
 """How many times slower than an idle machine this one may be. Every limit of every test is multiplied by it."""
 

@@ -8,8 +8,6 @@ from collections import Counter
 from contextlib import suppress
 from typing import Final, Self
 
-__all__ = ["CuttingProxy", "Line", "Relay"]
-
 _PIECE: Final = 1 << 16
 
 Line = tuple[str, str]

@@ -9,8 +9,6 @@ from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
 
-__all__ = ["reshape"]
-
 _FEW, _MANY = 2, 6
 """Intervals of a computation."""
 

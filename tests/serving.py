@@ -8,8 +8,6 @@ import grpc
 
 from millwheel.rpc.server import bind, create_server
 
-__all__ = ["LoopbackServer"]
-
 Adder = Callable[[grpc.aio.Server], object]
 """Adds a service to a server."""
 

@@ -10,8 +10,6 @@ from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.rpc.v1.catalog_pb2 import TopologyRecord
 
-__all__ = ["submit_copy"]
-
 
 async def submit_copy(
     address: str, source: str | Path, name: str, place: Path, patience: float = 20.0

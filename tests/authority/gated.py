@@ -12,8 +12,6 @@ from millwheel.authority.shard import AuthorityShard
 from tests.authority.shard import JOURNAL
 from tests.faulty_store import FaultyStore
 
-__all__ = ["GatedAuthority", "gated_authority"]
-
 
 class GatedAuthority(WatermarkServicer):
     """It hears, accepts and broadcasts while the gate for that is set."""

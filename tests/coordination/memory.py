@@ -7,8 +7,6 @@ from collections.abc import Callable
 from millwheel.coordination.local import LocalCoordinator
 from millwheel.coordination.state import HISTORY_REVISIONS, CoordinatorState
 
-__all__ = ["MemoryCoordinator"]
-
 
 class MemoryCoordinator(LocalCoordinator):
     """A coordinator for tests.

@@ -20,8 +20,6 @@ from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import is_serving
 from tests.patience import patience, until
 
-__all__ = ["Running", "Together", "together"]
-
 
 class Running:
     """One daemon."""

@@ -11,8 +11,6 @@ from markdown_it import MarkdownIt
 
 from tests.house.tree import ROOT
 
-__all__ = ["LANGUAGES", "Block", "Command", "blocks_of", "commands_of", "pages"]
-
 _COMMENT = re.compile(r"\s#\s.*")
 
 LANGUAGES = frozenset({"python", "console", "toml", "json", "mermaid", "text"})

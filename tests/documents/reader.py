@@ -23,8 +23,6 @@ from deploy.local.child import free_ports
 from tests.documents.blocks import Block, Command, commands_of
 from tests.patience import patience
 
-__all__ = ["Reader"]
-
 _SECONDS = patience(60.0)
 """The most that one command may take."""
 

@@ -23,8 +23,6 @@ from tests.faults.load import Load, wall_micros
 from tests.faults.recovery import recoveries, table
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 
-__all__ = ["main"]
-
 _PATIENCE: Final = 1_500.0
 """Seconds for all of it."""
 _RECOVERY: Final = 90.0

@@ -13,8 +13,6 @@ from typing import Final
 from millwheel.config import WorkerSection
 from tests.faults.cluster import Cluster
 
-__all__ = ["FAULTS", "Fault"]
-
 _PAST_LEASE: Final = 2 * WorkerSection().lease_seconds + 2
 """Seconds: more than twice a worker's lease."""
 _AHEAD: Final = 20.0

@@ -17,8 +17,6 @@ import msgspec
 from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck, Subscribed
 from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Rung, WindowCount
 
-__all__ = ["Checker", "Violation", "check"]
-
 _CLOCKS_SETTLE: Final = 60_000_000
 """Microseconds: so long after a clock was wrong may still ring what was set by it."""
 _INFINITY: Final = 1 << 62

@@ -16,8 +16,6 @@ from typing import Final
 
 from millwheel.cli.main import main as millwheel_main
 
-__all__ = ["Clocks", "main"]
-
 _OFFSET: Final = struct.Struct("<q")
 _LISTEN: Final = "--rpc-listen="
 

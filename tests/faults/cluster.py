@@ -25,8 +25,6 @@ from tests.faults.clocks import Clocks
 from tests.faults.links import Links, through
 from tests.patience import until
 
-__all__ = ["PATIENCE", "Cluster", "cluster", "etcd_status"]
-
 _NAME: Final = "faults"
 PATIENCE: Final = 60.0
 """Seconds that whatever is asked for may take."""

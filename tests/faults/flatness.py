@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from statistics import linear_regression, median
 from typing import Final
 
-__all__ = ["FLOORS", "Verdict", "judge", "kind_of"]
-
 FLOORS: Final = {"memory_mb": 16.0, "descriptors": 8.0, "threads": 4.0, "tasks": 16.0, "db_mb": 4.0, "data_mb": 96.0}
 """By kind of figure. Cassandra's data: what may be written out, and not be compacted yet."""
 _CASSANDRA: Final = {**FLOORS, "memory_mb": 64.0, "descriptors": 64.0, "threads": 24.0}

@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-__all__ = ["Acked", "Advanced", "Event", "History", "Mended", "Received", "Sent", "Struck", "Subscribed", "read"]
-
 
 class _Happened(msgspec.Struct, tag_field="what", tag=str.lower, frozen=True):
     at: int

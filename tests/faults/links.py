@@ -20,8 +20,6 @@ from typing import Final
 
 from tests.relay import Line, Relay
 
-__all__ = ["Links", "owner", "through"]
-
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 

@@ -29,8 +29,6 @@ from tests.faults.program import STREAMS, Event, faults
 from tests.faults.progress import Progress
 from tests.patience import patience, until
 
-__all__ = ["CUTS", "Load", "verified", "wall_micros"]
-
 _KEYS: Final = 24
 _GROUPS: Final = 6
 _INITIALS: Final = "Ak\u00e9"

@@ -9,8 +9,6 @@ from typing import Final
 from examples.demo.svg import Plot
 from tests.faults.flatness import FLOORS, kind_of
 
-__all__ = ["page"]
-
 _WIDTH: Final = 760
 _HEIGHT: Final = 210
 _COLOURS: Final = [f"hsl({41 * number % 360} 60% {35 + number % 3 * 9}%)" for number in range(9)]

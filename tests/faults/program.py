@@ -11,8 +11,6 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["BELL", "STREAMS", "WINDOW", "Event", "Numbered", "Rung", "WindowCount", "faults"]
-
 WINDOW = 1_000_000
 """Microseconds."""
 

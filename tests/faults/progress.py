@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 from tests.faults.history import Advanced, Event, Received, Sent
 from tests.faults.program import WINDOW
 
-__all__ = ["Arrival", "Progress"]
-
 _STREAMS: Final = ("totals", "passed")
 """In which each record has to come."""
 _INFINITY: Final = 1 << 62

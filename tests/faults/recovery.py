@@ -15,8 +15,6 @@ from typing import Final
 from tests.faults.history import Event, Mended, Received, Struck
 from tests.faults.progress import Arrival, Progress
 
-__all__ = ["Delays", "Recovery", "recoveries", "table"]
-
 _BEFORE: Final = 5_000_000
 _LEAST: Final = 1_000_000
 

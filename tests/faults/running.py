@@ -25,8 +25,6 @@ from tests.faults.load import Load
 from tests.patience import until
 from tests.submitting import submit_copy
 
-__all__ = ["BUILD", "complain", "loaded", "parser", "run_to_end"]
-
 BUILD: Final = Path(__file__).parents[2] / "build"
 _EXPECTED: Final = (InstallError, RuntimeError, TimeoutError, MillwheelError)
 _END: Final = 120.0

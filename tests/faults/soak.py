@@ -31,9 +31,6 @@ from tests.faults.picture import page
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 from tests.reshaping import reshape
 
-__all__ = ["main"]
-
-
 _MEBI: Final = 1 << 20
 
 

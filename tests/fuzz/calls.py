@@ -24,8 +24,6 @@ from tests.fuzz.odd import damaged, odd_message
 from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import Target
 
-__all__ = ["Calls", "methods"]
-
 _CLEAR: Final = frozenset(
     {
         "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "ABORTED",

@@ -14,8 +14,6 @@ from millwheel.config.sections import Settings
 from tests.fuzz.odd import ODD_WORDS, damaged
 from tests.fuzz.surface import Surface, Unclear
 
-__all__ = ["ConfigurationFiles"]
-
 _VALUES: Final = (
     "0", "-1", "1", "1.5", "1e400", "nan", "inf", "true", "false", '""', '"x"', "[]", "[1, [2]]", '["a", "a"]', "{}",
     "{a = {b = 1}}", "1979-05-27T07:32:00Z", "07:32:00", '"127.0.0.1:70000"', '"[::1]:1"', '"host:"', "9" * 400,

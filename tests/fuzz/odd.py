@@ -9,8 +9,6 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-__all__ = ["ODD_WORDS", "damaged", "odd_bytes", "odd_message", "odd_word"]
-
 ODD_WORDS: Final = (
     "", " ", "\0", "a\0b", "/", "//", "..", "../../etc/passwd", "%", "%2F", "%00", "-", ".", "a b", "a.b", "a.1",
     "a.1.j1", "ä", "\u202eabc", "\U0001f600", "x" * 200, "x" * 5_000, "'; --", "{}", "${x}", "\\", "\n", "\r\n", "None",

@@ -16,8 +16,6 @@ from tests.fuzz.odd import ODD_WORDS, damaged
 from tests.fuzz.surface import Surface, Unclear
 from tests.system.speaking import SOURCE
 
-__all__ = ["Packages"]
-
 _ATTRIBUTES: Final = ("words", "", "Count", "no such", "__class__", "words.x", "a:b")
 _LINES: Final = (
     "import nothing_of_this_name", "raise SystemExit(3)", "1 / 0", "words = 7", "def", "\0", "import sys; sys.exit()",

@@ -21,8 +21,6 @@ from tests.fuzz.stored import Contents, StoredValues
 from tests.fuzz.surface import Surface
 from tests.fuzz.targets import cluster, dev_server
 
-__all__ = ["SURFACES", "Tally", "run"]
-
 _GROWTH: Final = 48 << 20
 """Bytes by which the process may have grown over the second half of a surface's cases, caches included."""
 _ENOUGH: Final = 4_000

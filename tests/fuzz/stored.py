@@ -31,8 +31,6 @@ from tests.fuzz.odd import damaged
 from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import made_database
 
-__all__ = ["Contents", "StoredValues"]
-
 _LATER: Final = 1 << 60
 """A sequencer above all that were drawn."""
 

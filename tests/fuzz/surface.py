@@ -9,8 +9,6 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Self
 
-__all__ = ["Surface", "Unclear"]
-
 
 class Unclear(AssertionError):
     """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""

@@ -19,8 +19,6 @@ from tests.system import words as program
 from tests.system.speaking import SOURCE
 from tests.system.words import Word
 
-__all__ = ["Target", "cluster", "dev_server", "made_database"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -16,8 +16,6 @@ from typing import Final
 
 from tests.house.tree import ROOT, parse
 
-__all__ = ["PAGE", "MarkedTest", "all_tests", "page_with_lists"]
-
 PAGE: Final = ROOT / "docs" / "guarantees.md"
 _LIST: Final = re.compile(r"(<!-- tests of (G\d+): begin -->\n).*?(<!-- tests of \2: end -->)", flags=re.DOTALL)
 

@@ -107,6 +107,13 @@ def test_every_module_defines_dunder_all() -> None:
     assert without == []
 
 
+def test_modules_of_tests_define_no_dunder_all() -> None:
+    """Modules of tests have no public interface."""
+    assert [
+        _name(path) for path in python_files() if _name(path).startswith("tests/") and _assigns_all(parse(path))
+    ] == []
+
+
 def test_what_is_offered_is_defined() -> None:
     missing = [f"{_name(path)}: {name}" for path in package_modules() for name in _undefined_exports(parse(path))]
     assert missing == []

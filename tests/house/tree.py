@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROLES", "ROOT", "STUBS", "package_modules", "parse", "pyproject", "python_files", "text_files"]
-
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = ("authority", "injectors", "master", "worker")
 STUBS = (ROOT / "millwheel" / "rpc" / "v1", ROOT / "millwheel" / "coordination" / "etcd" / "v3")

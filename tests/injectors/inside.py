@@ -9,8 +9,6 @@ from typing import Any
 from millwheel.client.injector import Injector
 from millwheel.client.injector.session import InjectorSession
 
-__all__ = ["admission_of", "ask_instead", "explained", "routing_task_of", "session_of"]
-
 
 def session_of(injector: Injector) -> InjectorSession:
     """What drives its core."""

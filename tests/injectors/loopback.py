@@ -25,8 +25,6 @@ from tests.injectors.receivers import Answer, Consumer
 from tests.serving import LoopbackServer
 from tests.worker.dedup.world import Receiver
 
-__all__ = ["Cluster", "Worker", "cluster"]
-
 
 class Worker:
     """Takes, refuses and commits at random; ``calm`` ends that. It is the one interval that its service knows."""

@@ -15,8 +15,6 @@ from tests.documents.test_pages import NOT_RUN
 from tests.house.tree import ROOT, pyproject
 from tests.patience import patience
 
-__all__ = ["BareEnvironment"]
-
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, millwheel
 left_out = ("millwheel.injectors.spark",)  # needs the extra [spark]

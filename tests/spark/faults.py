@@ -22,8 +22,6 @@ from millwheel.client.control import ControlClient
 from millwheel.injectors.spark import MillwheelDataSource
 from millwheel.injectors.spark.source import BatchWriter, StreamWriter
 
-__all__ = ["VARIABLE", "Faulty", "arm", "disarm", "happened"]
-
 VARIABLE = "MILLWHEEL_TEST_FAULTS"
 
 

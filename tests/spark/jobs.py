@@ -19,8 +19,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from millwheel.injectors.spark import finish_stream
 from tests.spark.faults import Faulty
 
-__all__ = ["COLUMNS", "DAY", "options_for", "session", "start", "write_trips"]
-
 COLUMNS = "id string, city string, at long, load double, when timestamp"
 DAY = 86_400_000_000
 """Microseconds."""

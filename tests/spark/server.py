@@ -14,9 +14,6 @@ from tests.spark.trips import Seen
 from tests.submitting import submit_copy
 from tests.system.server import Server
 
-__all__ = ["TripServer"]
-
-
 Answer = TypeVar("Answer")
 
 

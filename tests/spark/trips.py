@@ -6,8 +6,6 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["Seen", "Trip", "trips"]
-
 
 class Trip(msgspec.Struct):
     id: str

@@ -6,8 +6,6 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["Order", "refusing", "regions"]
-
 
 class Order(msgspec.Struct):
     customer: str

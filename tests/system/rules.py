@@ -8,8 +8,6 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["Checked", "Payment", "Rule", "check", "rules"]
-
 
 class Rule(msgspec.Struct, frozen=True):
     id: int

@@ -13,8 +13,6 @@ from typing import Self
 from deploy.local.child import free_ports
 from tests.patience import patience
 
-__all__ = ["MAIN", "ROOT", "Finished", "RunningCommand", "Server", "run_cli"]
-
 ROOT = Path(__file__).parents[2]
 MAIN = "from millwheel.cli.main import main; main()"
 

@@ -14,8 +14,6 @@ from tests.system import words as program
 from tests.system.server import Server, run_cli
 from tests.system.words import Word
 
-__all__ = ["SOURCE", "read", "speak", "submit", "submit_source"]
-
 SOURCE = Path(program.__file__).read_text()
 """The words topology, to be varied."""
 

@@ -6,8 +6,6 @@ import msgspec
 
 import millwheel as mw
 
-__all__ = ["Seen", "Word", "words"]
-
 
 class Word(msgspec.Struct):
     text: str

@@ -12,8 +12,6 @@ import millwheel as mw
 from millwheel import agg
 from millwheel.testing import TopologyHarness
 
-__all__ = ["AGGREGATORS", "HITS", "Hit", "extent", "harness_of"]
-
 HITS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 9)), max_size=60)
 """Page, timestamp and size."""
 

@@ -14,8 +14,6 @@ from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDel
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.stages import OwnerPhase
 
-__all__ = ["Answers", "ScriptedCore", "World", "delivery"]
-
 Step = TypeVar("Step")
 Answer = tuple[int, DeliveryOutcome.ValueType, list[int], str]
 

@@ -9,8 +9,6 @@ from typing import Any
 import millwheel as mw
 from millwheel.testing import TopologyHarness
 
-__all__ = ["BEGIN", "Sent", "at", "play"]
-
 BEGIN = mw.from_seconds(1_699_999_200)
 """Ten past ten in the evening: a full ten minutes."""
 

@@ -12,8 +12,6 @@ import msgspec
 import millwheel as mw
 from examples.nexmark.events import SIDE_INPUT, Auction, Bid, Event, Person
 
-__all__ = ["SIDE", "SQL", "Row", "answer", "database_of", "fill", "rows_of"]
-
 WINDOW: Final = mw.seconds(10)
 DAY: Final = mw.hours(24)
 SIDE: Final = SIDE_INPUT[1_000:1_300]

@@ -21,8 +21,6 @@ from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.hook_times import HookMeter
 from tests.driving import SingleCoreDriver
 
-__all__ = ["INJECTOR", "Solo"]
-
 INJECTOR = "injector/in"
 
 

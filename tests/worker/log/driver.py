@@ -17,8 +17,6 @@ from millwheel.worker.log import LogConfig, LogCore, LogEffect, LogEvent, LogRet
 from millwheel.worker.stages import OwnerPhase
 from tests.driving import SingleCoreDriver
 
-__all__ = ["ACKED", "FULL", "SMALL", "STREAM", "LogDriver", "Reader", "fill", "numbered"]
-
 STREAM = "windows"
 LOG = IncarnationId("log.windows.1")
 JOURNAL = "log.windows.1.j1"
