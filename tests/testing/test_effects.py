@@ -31,7 +31,7 @@ from millwheel.worker.process.log_service import LogService
 from tests.authority.shard import Shard
 from tests.injectors import test_core_model
 from tests.master.harness import Master
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.test_takeover import Waiting
 from tests.worker.log.driver import LogDriver
 from tests.worker.test_host import Rig
@@ -56,7 +56,7 @@ def names_in(function: Any) -> set[str]:
 
 
 def test_an_interval_core_knows_every_event_of_an_interval() -> None:
-    known = Solo(Waiting()).core._handlers.keys()  # noqa: SLF001  # an unknown event is not sent on purpose
+    known = IntervalDriver(Waiting()).core._handlers.keys()  # noqa: SLF001  # an unknown event is not sent on purpose
     assert known == set(get_args(IntervalEvent))
 
 

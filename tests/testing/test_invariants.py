@@ -14,19 +14,19 @@ from tests.authority.shard import GROUP, Shard
 from tests.injectors.test_core import add, opened
 from tests.master.harness import Master
 from tests.master.harness import World as MasterWorld
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.test_takeover import Waiting
 from tests.worker.log.driver import LogDriver
 
 
 def interval() -> tuple[Any, Callable[[], None]]:
-    solo = Solo(Waiting())
-    solo.deliver(("key", "", 1))
+    driver = IntervalDriver(Waiting())
+    driver.deliver(("key", "", 1))
 
     def spoil() -> None:
-        solo.state.intake.records += 1
+        driver.state.intake.records += 1
 
-    return solo.core, spoil
+    return driver.core, spoil
 
 
 def log() -> tuple[Any, Callable[[], None]]:

@@ -9,7 +9,7 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.process.load import LoadMeter, Metered, memory_limit
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Counts(mw.Computation[tuple[str, str], int]):
@@ -26,18 +26,18 @@ class Clock:
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    clock, busy, solo = Clock(), [0.0], Solo(Counts())
-    meter = LoadMeter(lambda: [Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, busy[0])], clock)
+    clock, busy, driver = Clock(), [0.0], IntervalDriver(Counts())
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, busy[0])], clock)
     assert meter.load().intervals[0].records_per_second == 0
     for _ in range(40):
         clock.now += 1
         busy[0] += 0.25
-        solo.deliver(*[(f"k{number}", "x", 5) for number in range(30)])
-        solo.commit_all()
+        driver.deliver(*[(f"k{number}", "x", 5) for number in range(30)])
+        driver.commit_all()
         load = meter.load().intervals[0]
     assert abs(load.records_per_second - 30) < 1e-6
     assert abs(load.busy - 0.25) < 1e-6
-    assert (load.journal, load.sequencer, load.keys, load.independent) == ("solo.1.j1", 7, 30, True)
+    assert (load.journal, load.sequencer, load.keys, load.independent) == ("test.1.j1", 7, 30, True)
     assert {one.key for one in load.sample} <= {b"k%d" % number for number in range(30)}
     for _ in range(30):
         clock.now += 1
@@ -53,26 +53,26 @@ def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
         def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
             clock.now += 6.0 if ctx.key == "slow" else 0.01
 
-    solo = Solo(Takes(), meter=HookMeter(clock, limit=1.0))
-    meter = LoadMeter(lambda: [Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, 0.0)], clock)
+    driver = IntervalDriver(Takes(), meter=HookMeter(clock, limit=1.0))
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], clock)
     meter.load()
-    solo.deliver(*[("quick", "x", 5)] * 200)
+    driver.deliver(*[("quick", "x", 5)] * 200)
     assert meter.load().intervals[0].slow == 0, "of many quick calls none is slow, though all of them take 2 s"
-    solo.deliver(("slow", "x", 5))
+    driver.deliver(("slow", "x", 5))
     load = meter.load().intervals[0]
     assert abs(load.slow - 6.0 / 8.0) < 1e-6
-    assert solo.core.meter.records.blocked == 2
+    assert driver.core.meter.records.blocked == 2
 
 
 def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
-    clock, solo = Clock(), Solo(Counts())
+    clock, driver = Clock(), IntervalDriver(Counts())
     shown: list[Metered] = []
     meter = LoadMeter(lambda: shown, clock)
     assert not meter.load().intervals
-    solo.deliver(*[("k", "x", 5)] * 9)
-    solo.commit_all()
+    driver.deliver(*[("k", "x", 5)] * 9)
+    driver.commit_all()
     clock.now += 5
-    shown.append(Metered(IncarnationId("solo.1"), "solo.1.j1", 7, solo.core, 99.0))
+    shown.append(Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 99.0))
     load = meter.load().intervals[0]
     assert (load.records_per_second, load.busy) == (0, 0), "what it did before it was first seen is no rate"
     shown.clear()

@@ -20,11 +20,11 @@ from millwheel.worker.process import state_service
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.state_service import FreshHeads, StateService
 from tests.patience import patience
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
-JOURNAL = "solo.1.j1"
+JOURNAL = "test.1.j1"
 SEQUENCER = 7
-"""Of the owner that a Solo is."""
+"""The journal and the sequencer of an IntervalDriver."""
 
 
 class Count(mw.Computation[tuple[str, str], int]):
@@ -56,17 +56,17 @@ class Store(MemoryStore):
 
 async def owner(
     computation: mw.Computation[Any, Any] | None = None, **options: Any
-) -> tuple[Solo, Store, StateService]:
-    """An interval with its service. ``solo.core`` is replaced by None when the interval leaves the process."""
-    solo, store = Solo(computation or Count(), **options), Store()
+) -> tuple[IntervalDriver, Store, StateService]:
+    """An interval with its service. ``driver.core`` is replaced by None when the interval leaves the process."""
+    driver, store = IntervalDriver(computation or Count(), **options), Store()
     await store.create_journal(JOURNAL, commit=3)
     await store.fence(JOURNAL, SEQUENCER)
-    owned = OwnedStates(lambda incarnation, key: JOURNAL, lambda journal: solo.core, lambda journal: "", store)
-    return solo, store, StateService(owned, store)
+    owned = OwnedStates(lambda incarnation, key: JOURNAL, lambda journal: driver.core, lambda journal: "", store)
+    return driver, store, StateService(owned, store)
 
 
 def request(*keys: str) -> wire.GetStatesRequest:
-    return wire.GetStatesRequest(incarnation=IncarnationId("solo.1"), keys=[key.encode() for key in keys])
+    return wire.GetStatesRequest(incarnation=IncarnationId("test.1"), keys=[key.encode() for key in keys])
 
 
 async def states(service: StateService, *keys: str) -> list[Any]:
@@ -77,22 +77,22 @@ async def states(service: StateService, *keys: str) -> list[Any]:
 
 @pytest.mark.guarantee("G2", section="4.4")
 async def test_a_lookup_waits_for_the_commit_in_flight() -> None:
-    solo, _, service = await owner()
-    solo.deliver(("k", "", 1))
+    driver, _, service = await owner()
+    driver.deliver(("k", "", 1))
     lookup = asyncio.create_task(states(service, "k", "other"))
     await asyncio.sleep(0.01)
     assert not lookup.done(), "the state is in memory and not in the journal"
-    solo.commit()
+    driver.commit()
     assert await lookup == [1, None]
 
 
 @pytest.mark.guarantee("G2", section="4.4")
 async def test_a_lookup_does_not_show_a_commit_that_failed() -> None:
-    solo, _, service = await owner()
-    solo.deliver(("k", "", 1))
+    driver, _, service = await owner()
+    driver.deliver(("k", "", 1))
     lookup = asyncio.create_task(states(service, "k"))
     await asyncio.sleep(0.01)
-    solo.core = None  # type: ignore[assignment]  # the append was refused, so the interval has left
+    driver.core = None  # type: ignore[assignment]  # the append was refused, so the interval has left
     with pytest.raises(RequestError, match="does not own") as refused:
         await lookup
     assert refused.value.reason == "NOT_OWNER"
@@ -100,9 +100,9 @@ async def test_a_lookup_does_not_show_a_commit_that_failed() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_deposed_owner_answers_no_lookup() -> None:
-    solo, store, service = await owner()
-    solo.deliver(("k", "", 1))
-    solo.commit()
+    driver, store, service = await owner()
+    driver.deliver(("k", "", 1))
+    driver.commit()
     assert await states(service, "k") == [1]
     await store.fence(JOURNAL, SEQUENCER + 1)  # a successor, which this process does not know
     with pytest.raises(RequestError, match="does not own"):
@@ -111,9 +111,9 @@ async def test_a_deposed_owner_answers_no_lookup() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_sealed_parent_answers_no_lookup() -> None:
-    solo, store, service = await owner()
-    solo.deliver(("k", "", 1))
-    solo.commit()
+    driver, store, service = await owner()
+    driver.deliver(("k", "", 1))
+    driver.commit()
     await store.seal(JOURNAL, SEQUENCER + 1)
     with pytest.raises(RequestError, match="does not own"):
         await states(service, "k")
@@ -121,9 +121,9 @@ async def test_a_sealed_parent_answers_no_lookup() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_head_that_was_read_before_the_lookup_proves_nothing() -> None:
-    solo, store, service = await owner()
-    solo.deliver(("k", "", 1))
-    solo.commit()
+    driver, store, service = await owner()
+    driver.deliver(("k", "", 1))
+    driver.commit()
     store.gate.clear()
     first = asyncio.create_task(states(service, "k"))
     await asyncio.sleep(0)
@@ -145,18 +145,18 @@ async def test_a_failed_read_of_the_head_fails_its_lookups_alone() -> None:
 
 @pytest.mark.guarantee("G12", section="8.3")
 async def test_an_evicted_key_is_read_from_its_row() -> None:
-    solo, store, service = await owner()
-    solo.state.cells.evicted = True
+    driver, store, service = await owner()
+    driver.state.cells.evicted = True
     row = StateRow(b"k", 3, msgspec.msgpack.encode(41))
-    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, [row])
+    await store.write_states(IncarnationId("test.1"), JOURNAL, SEQUENCER, [row])
     assert await states(service, "k", "absent") == [41, None]
 
 
 async def test_a_damaged_row_spoils_its_own_key_alone() -> None:
-    solo, store, service = await owner()
-    solo.state.cells.evicted = True
+    driver, store, service = await owner()
+    driver.state.cells.evicted = True
     await store.write_states(
-        IncarnationId("solo.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
+        IncarnationId("test.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
     )
     damaged, intact = await states(service, "damaged", "k")
     assert "checksum" in damaged
@@ -165,12 +165,12 @@ async def test_a_damaged_row_spoils_its_own_key_alone() -> None:
 
 @pytest.mark.guarantee("G13", section="8.3")
 async def test_large_states_come_in_several_answers() -> None:
-    solo, store, service = await owner()
-    solo.state.cells.evicted = True
+    driver, store, service = await owner()
+    driver.state.cells.evicted = True
     large = msgspec.msgpack.encode("x" * (MAX_STATE_BYTES - 8))
     keys = [f"k{number:02}" for number in range(40)]
     rows = [StateRow(key.encode(), 3, large) for key in keys]
-    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, rows)
+    await store.write_states(IncarnationId("test.1"), JOURNAL, SEQUENCER, rows)
     left, answers = list(keys), 0
     while left:
         found = await states(service, *left)
@@ -181,12 +181,12 @@ async def test_large_states_come_in_several_answers() -> None:
 
 @pytest.mark.guarantee("G8", section="4.4")
 async def test_the_first_key_is_answered_beside_large_states() -> None:
-    solo, store, service = await owner()
-    solo.state.cells.evicted = True
+    driver, store, service = await owner()
+    driver.state.cells.evicted = True
     for key in (b"large", b"larger"):
-        solo.state.cells.insert(key, msgspec.msgpack.encode("x" * (3 << 20)))
+        driver.state.cells.insert(key, msgspec.msgpack.encode("x" * (3 << 20)))
     await store.write_states(
-        IncarnationId("solo.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
+        IncarnationId("test.1"), JOURNAL, SEQUENCER, [StateRow(b"k", 3, msgspec.msgpack.encode(41))]
     )
     assert (await states(service, "k", "large", "larger"))[0] == 41
 
@@ -200,9 +200,11 @@ class Weak(mw.Computation[tuple[str, str], int]):
 
 @pytest.mark.guarantee("G8", section="4.4")
 async def test_a_lookup_waits_for_no_commit_that_keeps_nothing() -> None:
-    solo, _, service = await owner(Weak(), strong=False, exactly_once=False)
-    solo.deliver(("k", "", 1))
-    assert solo.state.journal.sealed > solo.state.journal.committed, "the commit waits for the ACK of its production"
+    driver, _, service = await owner(Weak(), strong=False, exactly_once=False)
+    driver.deliver(("k", "", 1))
+    assert driver.state.journal.sealed > driver.state.journal.committed, (
+        "the commit waits for the ACK of its production"
+    )
     assert await asyncio.wait_for(states(service, "k"), patience(5)) == [None]
 
 
@@ -244,15 +246,15 @@ class Renamed(mw.Computation[tuple[str, str], dict[str, int]]):
 
 
 async def test_a_state_of_an_earlier_version_is_migrated_for_lookups() -> None:
-    solo, store, service = await owner(Renamed())
-    solo.state.cells.evicted = True
+    driver, store, service = await owner(Renamed())
+    driver.state.cells.evicted = True
     rows = [StateRow(b"old", 3, msgspec.msgpack.encode(41)), StateRow(b"unlucky", 3, msgspec.msgpack.encode(13))]
-    await store.write_states(IncarnationId("solo.1"), JOURNAL, SEQUENCER, rows)
+    await store.write_states(IncarnationId("test.1"), JOURNAL, SEQUENCER, rows)
     old, unlucky = await states(service, "old", "unlucky")
     assert old == {"count": 41}
     assert "an unlucky number" in unlucky
-    solo.state.cells.evicted = False
-    solo.deliver(("new", "", 1))
-    assert len(solo.take(AppendEntry)) == 1
-    solo.state.journal.committed = solo.state.journal.sealed
+    driver.state.cells.evicted = False
+    driver.deliver(("new", "", 1))
+    assert len(driver.take(AppendEntry)) == 1
+    driver.state.journal.committed = driver.state.journal.sealed
     assert await states(service, "new") == [{"count": 1}], "without the envelope of its version"

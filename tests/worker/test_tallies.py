@@ -6,9 +6,9 @@ import millwheel as mw
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.tallies import Tallies
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
-PLACE = ("topology", "solo")
+PLACE = ("topology", "test")
 
 
 class Counting(mw.Computation[tuple[str, str], int]):
@@ -27,12 +27,12 @@ def shown(tallies: Tallies) -> tuple[float, float]:
     return found["millwheel_records_total"], found.get("millwheel_owned_records", 0)
 
 
-def some(solo: Solo, count: int) -> Solo:
-    solo.position = solo.state.counts.records
+def some(driver: IntervalDriver, count: int) -> IntervalDriver:
+    driver.position = driver.state.counts.records
     for _ in range(count):
-        solo.deliver(("key", "value", 1))
-        solo.commit_all()
-    return solo
+        driver.deliver(("key", "value", 1))
+        driver.commit_all()
+    return driver
 
 
 def test_a_counter_only_rises_when_intervals_leave_and_arrive() -> None:
@@ -41,27 +41,27 @@ def test_a_counter_only_rises_when_intervals_leave_and_arrive() -> None:
     At the new worker, all earlier records seemed to come at once.
     """
     here, there = Tallies(), Tallies()
-    solo = some(Solo(Counting()), 5)
-    here.enter("solo.1.j1", PLACE, solo.core)
+    driver = some(IntervalDriver(Counting()), 5)
+    here.enter("test.1.j1", PLACE, driver.core)
     assert shown(here) == (5, 5)
-    here.leave("solo.1.j1")
+    here.leave("test.1.j1")
     assert shown(here) == (5, 0)
-    successor = Solo(Counting(), entries=solo.entries)
-    there.enter("solo.1.j1", PLACE, successor.core)
+    successor = IntervalDriver(Counting(), entries=driver.entries)
+    there.enter("test.1.j1", PLACE, successor.core)
     assert shown(there) == (0, 5)
     some(successor, 2)
     assert shown(there) == (2, 7)
-    there.leave("solo.1.j1")
-    here.enter("solo.1.j1", PLACE, some(Solo(Counting(), entries=successor.entries), 1).core)
+    there.leave("test.1.j1")
+    here.enter("test.1.j1", PLACE, some(IntervalDriver(Counting(), entries=successor.entries), 1).core)
     assert shown(here) == (6, 8)
     assert shown(there) == (2, 0)
 
 
 def test_what_computations_counted_that_are_no_more_is_forgotten() -> None:
     tallies = Tallies()
-    tallies.enter("solo.1.j1", PLACE, some(Solo(Counting()), 1).core)
-    tallies.leave("solo.1.j1")
-    tallies.leave("solo.1.j1")
+    tallies.enter("test.1.j1", PLACE, some(IntervalDriver(Counting()), 1).core)
+    tallies.leave("test.1.j1")
+    tallies.leave("test.1.j1")
     tallies.keep({PLACE})
     assert shown(tallies) == (1, 0)
     tallies.keep({("topology", "another")})
@@ -87,10 +87,10 @@ def tallies_of_two_that_left() -> Tallies:
     """One call failed at each of two intervals, which have left."""
     tallies = Tallies()
     for number in range(2):
-        solo = Solo(Failing())
-        tallies.enter(f"solo.1.j{number}", PLACE, solo.core)
-        solo.deliver(("key", "value", 1))
-        tallies.leave(f"solo.1.j{number}")
+        driver = IntervalDriver(Failing())
+        tallies.enter(f"test.1.j{number}", PLACE, driver.core)
+        driver.deliver(("key", "value", 1))
+        tallies.leave(f"test.1.j{number}")
     return tallies
 
 

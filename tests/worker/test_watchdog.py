@@ -16,7 +16,7 @@ from millwheel.sdk.scope import Scope
 from millwheel.worker.process.tallies import Place
 from millwheel.worker.process.watchdog import RunningHook, Watchdog, running_hook
 from tests.patience import until
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Calls(mw.Computation[tuple[str, str], int]):
@@ -38,11 +38,11 @@ def test_a_hook_on_a_stack_is_found_with_its_key_and_line() -> None:
     def look() -> None:
         found.append(running_hook(sys._getframe()))  # noqa: SLF001  # Python has no other way to a frame
 
-    solo = Solo(Calls(look))
-    solo.deliver(("some key", "x", 1))
+    driver = IntervalDriver(Calls(look))
+    driver.deliver(("some key", "x", 1))
     (hook,) = found
     assert hook is not None
-    assert hook.scope is solo.state.scope
+    assert hook.scope is driver.state.scope
     assert (hook.hook, hook.key) == ("process_record", "some key"), "not what the hook calls"
     assert hook.line.startswith("test_watchdog.py:")
     assert hook.line.endswith(" in look")
@@ -75,7 +75,7 @@ async def test_a_loop_that_stands_still_is_reported_while_it_does(caplog: pytest
     try:
         await asyncio.sleep(0.2)
         assert watchdog.running() == {}
-        Solo(Calls(stands_still)).deliver(("k", "x", 1))
+        IntervalDriver(Calls(stands_still)).deliver(("k", "x", 1))
         assert seen == [(("words", "count"), "process_record")]
         await until(lambda: not watchdog.running())
     finally:

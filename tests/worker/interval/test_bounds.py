@@ -30,7 +30,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Grows(mw.Computation[tuple[str, str], str]):
@@ -95,13 +95,13 @@ def test_a_batchs_refused_part_is_not_kept_with_the_accepted_one() -> None:
 @pytest.mark.parametrize("work", ["1000000", "0 30", "500000 5"])
 def test_no_entry_is_larger_than_the_store_takes(work: str) -> None:
     """A batch was only looked at between deliveries: 40 keys of 1 MB each made an entry of 40 MB."""
-    solo = Solo(Grows())
-    solo.deliver(*[(f"k{number}", work, 1) for number in range(40)])
-    assert solo.commit_all() > 0
-    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert max(map(len, solo.parts.values()), default=0) <= PART_BYTES
-    assert solo.state.counts.records == 40
-    assert solo.state.intake.records == 0
+    driver = IntervalDriver(Grows())
+    driver.deliver(*[(f"k{number}", work, 1) for number in range(40)])
+    assert driver.commit_all() > 0
+    assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
+    assert max(map(len, driver.parts.values()), default=0) <= PART_BYTES
+    assert driver.state.counts.records == 40
+    assert driver.state.intake.records == 0
 
 
 class Repeats(mw.Computation[tuple[str, str], None]):
@@ -123,27 +123,27 @@ class Repeats(mw.Computation[tuple[str, str], None]):
 @pytest.mark.parametrize("work", ["produce 900", "set 900"])
 def test_no_entry_exceeds_the_store_limit_with_long_keys(work: str) -> None:
     """The entry has a key beside each of its productions and timers, also beside timers that have fired."""
-    solo = Solo(Repeats())
+    driver = IntervalDriver(Repeats())
     keys = [f"{number:04096d}" for number in range(5)]
-    solo.deliver(*((key, work, 1) for key in keys))
-    solo.commit_all()
-    solo.watermark(2_000)
-    assert solo.commit_all() > 0 or work == "produce 900"
-    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert solo.state.counts.records == len(keys)
-    assert solo.state.timers.count == 0
+    driver.deliver(*((key, work, 1) for key in keys))
+    driver.commit_all()
+    driver.watermark(2_000)
+    assert driver.commit_all() > 0 or work == "produce 900"
+    assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
+    assert driver.state.counts.records == len(keys)
+    assert driver.state.timers.count == 0
 
 
 @pytest.mark.guarantee("G13")
 def test_names_count_in_what_a_commit_may_come_to() -> None:
     """The entry has the stream and all consumers of each production. Small productions are mostly names."""
-    solo = Solo(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
+    driver = IntervalDriver(Repeats(), settings=IntervalSettings(batch_bytes=30_000))
     targets = tuple((IncarnationId(f"{name * 63}.12345"), b"") for name in "abc")
-    outputs: Any = solo.state.scope.outputs
+    outputs: Any = driver.state.scope.outputs
     outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)
-    solo.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))
-    assert solo.commit_all() > 1
-    assert max(map(len, solo.entries)) <= 30_000 + 20 * 300
+    driver.deliver(*((key, "produce 20", 1) for key in "abcdefghijklmnopqrst"))
+    assert driver.commit_all() > 1
+    assert max(map(len, driver.entries)) <= 30_000 + 20 * 300
 
 
 class Refusing(mw.Computation[tuple[str, str], None]):
@@ -156,14 +156,14 @@ class Refusing(mw.Computation[tuple[str, str], None]):
 @pytest.mark.guarantee("G13", section="4.1")
 def test_dead_letters_due_together_are_spread_over_commits() -> None:
     """Regression: dead letters were not counted. A failure of many keys at once made an entry that no store accepts."""
-    solo = Solo(Refusing(), on_failure=mw.dead_letter(after=2))
-    solo.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
-    solo.commit_all()
-    solo.now += 2_000_000
-    solo.handle(Tick())
-    assert solo.commit_all() > 1
-    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert solo.state.counts.dead_letters == 24
+    driver = IntervalDriver(Refusing(), on_failure=mw.dead_letter(after=2))
+    driver.deliver(*((f"k{number}", "x" * 500_000, 1) for number in range(24)))
+    driver.commit_all()
+    driver.now += 2_000_000
+    driver.handle(Tick())
+    assert driver.commit_all() > 1
+    assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
+    assert driver.state.counts.dead_letters == 24
 
 
 class Keeps(mw.Computation[tuple[str, str], str]):
@@ -176,19 +176,19 @@ class Keeps(mw.Computation[tuple[str, str], str]):
 
 
 def test_a_dead_letter_in_a_divided_commit_is_counted_once() -> None:
-    solo = Solo(Keeps(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("j", "", 1), ("k", "", 1), ("l", "no" * 250_000, 1))
-    solo.commit_all()
-    assert solo.parts
-    assert solo.state.counts.dead_letters == len(solo.sent()) == 1
+    driver = IntervalDriver(Keeps(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("j", "", 1), ("k", "", 1), ("l", "no" * 250_000, 1))
+    driver.commit_all()
+    assert driver.parts
+    assert driver.state.counts.dead_letters == len(driver.sent()) == 1
 
 
 def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
-    solo = Solo(Grows(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "5000000", 1), ("j", "1 1", 1))
-    solo.commit_all()
-    assert solo.state.counts.dead_letters == 1
-    (message, *_) = [one.message for one in solo.waiting if isinstance(one, HookFailed)]
+    driver = IntervalDriver(Grows(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "5000000", 1), ("j", "1 1", 1))
+    driver.commit_all()
+    assert driver.state.counts.dead_letters == 1
+    (message, *_) = [one.message for one in driver.waiting if isinstance(one, HookFailed)]
     assert "the state of key 'k' has 5,000,00" in message
     assert "topology.add(" in message
 
@@ -196,15 +196,15 @@ def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
 @pytest.mark.guarantee("G13", section="4.6")
 def test_timers_that_end_together_are_spread_over_commits() -> None:
     """Whole buckets fired at once: the end of a window that a million keys share was one commit."""
-    solo = Solo(Grows(), settings=IntervalSettings(batch_records=10))
-    solo.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
-    solo.commit_all()
-    solo.sent()
-    solo.watermark(2_000)
-    commits = solo.commit_all()
+    driver = IntervalDriver(Grows(), settings=IntervalSettings(batch_records=10))
+    driver.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
+    driver.commit_all()
+    driver.sent()
+    driver.watermark(2_000)
+    commits = driver.commit_all()
     assert commits >= 10
-    assert len(solo.sent()) == 95
-    assert len(solo.state.timers.tables[mw.TimeDomain.EVENT_TIME]) == 0
+    assert len(driver.sent()) == 95
+    assert len(driver.state.timers.tables[mw.TimeDomain.EVENT_TIME]) == 0
 
 
 @pytest.mark.guarantee("G13")
@@ -221,47 +221,47 @@ def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
 @pytest.mark.guarantee("G13", section="8.3")
 def test_the_cache_keeps_its_limit_also_under_small_batches() -> None:
     """Eviction was only thought of when a batch was large."""
-    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
+    driver = IntervalDriver(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
     for number in range(300):
-        solo.now += 10
-        solo.deliver((f"k{number}", "10", 1))
-        solo.commit_all()
-        for flush in solo.take(FlushStates):
-            solo.handle(StatesFlushed(flush.number))
-        for send in solo.take(SendDelivery):
-            solo.handle(Acknowledged(send.delivery.token))
-    assert solo.state.cells.bytes_held <= 2 * 20_000
-    assert len(solo.state.cells) < 100
+        driver.now += 10
+        driver.deliver((f"k{number}", "10", 1))
+        driver.commit_all()
+        for flush in driver.take(FlushStates):
+            driver.handle(StatesFlushed(flush.number))
+        for send in driver.take(SendDelivery):
+            driver.handle(Acknowledged(send.delivery.token))
+    assert driver.state.cells.bytes_held <= 2 * 20_000
+    assert len(driver.state.cells) < 100
 
 
 @pytest.mark.guarantee("G13")
 def test_while_rows_cannot_be_flushed_only_holding_work_runs() -> None:
-    solo = Solo(Grows(), settings=IntervalSettings(cache_bytes=5_000))
+    driver = IntervalDriver(Grows(), settings=IntervalSettings(cache_bytes=5_000))
     for number in range(100):
-        solo.deliver((f"k{number}", "10", 100 + number))
-        solo.commit_all()
-    assert solo.state.counts.records < 40
-    assert solo.state.cells.bytes_held < 15_000
+        driver.deliver((f"k{number}", "10", 100 + number))
+        driver.commit_all()
+    assert driver.state.counts.records < 40
+    assert driver.state.cells.bytes_held < 15_000
     for _ in range(100):
-        for flush in solo.take(FlushStates):
-            solo.handle(StatesFlushed(flush.number))
-        for read in solo.take(ReadStates):
-            solo.handle(StatesRead(read.keys, [None] * len(read.keys)))
-        solo.handle(Tick())
-        solo.commit_all()
-    assert solo.state.counts.records == 100
+        for flush in driver.take(FlushStates):
+            driver.handle(StatesFlushed(flush.number))
+        for read in driver.take(ReadStates):
+            driver.handle(StatesRead(read.keys, [None] * len(read.keys)))
+        driver.handle(Tick())
+        driver.commit_all()
+    assert driver.state.counts.records == 100
 
 
 def test_no_flush_is_requested_while_a_commit_is_in_flight() -> None:
     """The alarm rang at once, and again, until the append was there: a straggler's second of spinning."""
-    solo = Solo(Grows(), settings=IntervalSettings(flush_interval=10))
-    solo.deliver(("k", "10", 1))
-    solo.commit()
-    solo.deliver(("k", "11", 1))
-    solo.now += 1_000
-    solo.handle(Tick())
-    alarm = solo.core.next_deadline()
-    assert alarm is None or alarm > solo.now
+    driver = IntervalDriver(Grows(), settings=IntervalSettings(flush_interval=10))
+    driver.deliver(("k", "10", 1))
+    driver.commit()
+    driver.deliver(("k", "11", 1))
+    driver.now += 1_000
+    driver.handle(Tick())
+    alarm = driver.core.next_deadline()
+    assert alarm is None or alarm > driver.now
 
 
 @pytest.mark.guarantee("G13")
@@ -294,10 +294,10 @@ def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
             raise ValueError("ü" * 100_000)
 
-    solo = Solo(Bad(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "x" * (MAX_VALUE_BYTES - 20), 1))
-    solo.commit_all()
-    (send,) = solo.take(SendDelivery)
+    driver = IntervalDriver(Bad(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "x" * (MAX_VALUE_BYTES - 20), 1))
+    driver.commit_all()
+    (send,) = driver.take(SendDelivery)
     assert send.delivery.stream == "dead-letters"
     assert len(send.delivery.values[0]) > MAX_VALUE_BYTES
     assert column_problem(send.delivery) is None

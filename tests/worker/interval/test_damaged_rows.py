@@ -20,9 +20,9 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
-WHY = "state of key 'k' of incarnation solo.1: checksum 00000001 where 00000002 was written"
+WHY = "state of key 'k' of incarnation test.1: checksum 00000001 where 00000002 was written"
 
 
 class Count(mw.Computation[tuple[str, str], int]):
@@ -38,133 +38,133 @@ class Count(mw.Computation[tuple[str, str], int]):
         ctx.produce("out", f"{ctx.key} rang at {ctx.state}", timestamp=timer.timestamp)
 
 
-def made(**options: Any) -> Solo:
-    solo = Solo(Count(), **options)
-    solo.state.cells.evicted = True
-    return solo
+def made(**options: Any) -> IntervalDriver:
+    driver = IntervalDriver(Count(), **options)
+    driver.state.cells.evicted = True
+    return driver
 
 
-def read(solo: Solo, damaged: frozenset[bytes] = frozenset({b"k"}), state: int = 10) -> list[bytes]:
+def read(driver: IntervalDriver, damaged: frozenset[bytes] = frozenset({b"k"}), state: int = 10) -> list[bytes]:
     """Answer what rows are asked for; those of ``damaged`` keys cannot be read."""
     asked: list[bytes] = []
-    for one in solo.take(ReadStates):
+    for one in driver.take(ReadStates):
         asked += one.keys
         rows = [StateRow(key, 0, msgspec.msgpack.encode(state)) if key not in damaged else None for key in one.keys]
-        solo.handle(StatesRead(one.keys, rows, {key: WHY for key in one.keys if key in damaged}))
+        driver.handle(StatesRead(one.keys, rows, {key: WHY for key in one.keys if key in damaged}))
     return asked
 
 
-def delivered(solo: Solo) -> list[tuple[str, int]]:
+def delivered(driver: IntervalDriver) -> list[tuple[str, int]]:
     """The values sent since the last call. Their receivers ACK them."""
-    sends = solo.take(SendDelivery)
-    solo.waiting += sends
-    found = solo.sent()
+    sends = driver.take(SendDelivery)
+    driver.waiting += sends
+    found = driver.sent()
     for send in sends:
-        solo.handle(Acknowledged(send.delivery.token))
+        driver.handle(Acknowledged(send.delivery.token))
     return found
 
 
-def forget(solo: Solo) -> None:
+def forget(driver: IntervalDriver) -> None:
     """The cache has no room for the row of k any more."""
-    del solo.state.cells._cells[b"k"]  # noqa: SLF001  # when the cache evicts depends on its size
+    del driver.state.cells._cells[b"k"]  # noqa: SLF001  # when the cache evicts depends on its size
 
 
 @pytest.mark.guarantee("G1", section="4.1")
 def test_a_damaged_row_blocks_its_key_until_it_is_restored() -> None:
-    solo = made(on_failure=mw.retry(initial=seconds(1)))
-    solo.deliver(("k", "x", 1), ("j", "x", 2), ("k", "y", 3))
-    assert sorted(read(solo)) == [b"j", b"k"]
-    solo.commit_all()
-    assert solo.sent() == [("j11", 2)], "the other key goes on with its own row"
-    (failed,) = solo.take(HookFailed)
-    for named in ("'solo'", "key 'k'", "stream 'in'", WHY, "restore the row", "it will be tried again"):
+    driver = made(on_failure=mw.retry(initial=seconds(1)))
+    driver.deliver(("k", "x", 1), ("j", "x", 2), ("k", "y", 3))
+    assert sorted(read(driver)) == [b"j", b"k"]
+    driver.commit_all()
+    assert driver.sent() == [("j11", 2)], "the other key goes on with its own row"
+    (failed,) = driver.take(HookFailed)
+    for named in ("'test'", "key 'k'", "stream 'in'", WHY, "restore the row", "it will be tried again"):
         assert named in failed.message
-    assert solo.core.damaged_rows == {b"k": WHY}
+    assert driver.core.damaged_rows == {b"k": WHY}
     for attempt in range(2, 5):
-        solo.now += seconds(10)
-        solo.handle(Tick())
-        assert read(solo) == [b"k"], "each attempt reads the row again"
-        (failed,) = solo.take(HookFailed)
+        driver.now += seconds(10)
+        driver.handle(Tick())
+        assert read(driver) == [b"k"], "each attempt reads the row again"
+        (failed,) = driver.take(HookFailed)
         assert f"attempt {attempt};" in failed.message
-    solo.now += seconds(100)
-    solo.handle(Tick())
-    read(solo, frozenset())
-    solo.commit_all()
-    assert solo.sent() == [("k11", 1), ("k12", 3)], "in order, on the state that was restored"
-    assert solo.core.damaged_rows == {}
+    driver.now += seconds(100)
+    driver.handle(Tick())
+    read(driver, frozenset())
+    driver.commit_all()
+    assert driver.sent() == [("k11", 1), ("k12", 3)], "in order, on the state that was restored"
+    assert driver.core.damaged_rows == {}
 
 
 @pytest.mark.guarantee("G2")
 def test_a_damaged_rows_records_become_dead_letters_and_it_stays() -> None:
-    solo = made(on_failure=mw.dead_letter(after=2, initial=seconds(1)))
-    solo.deliver(("k", "x", 1), ("k", "y", 2))
+    driver = made(on_failure=mw.dead_letter(after=2, initial=seconds(1)))
+    driver.deliver(("k", "x", 1), ("k", "y", 2))
     for _ in range(8):
-        read(solo)
-        solo.commit_all()
-        solo.now += seconds(60)
-        solo.handle(Tick())
-    assert solo.state.counts.dead_letters == 2
-    letters = [value for value, _ in solo.sent()]
+        read(driver)
+        driver.commit_all()
+        driver.now += seconds(60)
+        driver.handle(Tick())
+    assert driver.state.counts.dead_letters == 2
+    letters = [value for value, _ in driver.sent()]
     assert len(letters) == 2
     assert all("StateDamagedError" in str(letter) for letter in letters)
-    assert b"k" not in solo.state.cells
-    assert [row.key for flush in solo.take(FlushStates) for row in flush.rows] == []
-    solo.deliver(("k", "z", 3))
-    read(solo, frozenset())
-    solo.commit_all()
-    assert solo.sent() == [("k11", 3)], "once restored the key goes on with what its row says"
+    assert b"k" not in driver.state.cells
+    assert [row.key for flush in driver.take(FlushStates) for row in flush.rows] == []
+    driver.deliver(("k", "z", 3))
+    read(driver, frozenset())
+    driver.commit_all()
+    assert driver.sent() == [("k11", 3)], "once restored the key goes on with what its row says"
 
 
 def test_a_damaged_rows_records_stop_the_computation_by_policy() -> None:
-    solo = made(on_failure=mw.stop(after=2, initial=seconds(1)))
-    solo.deliver(("k", "x", 1))
+    driver = made(on_failure=mw.stop(after=2, initial=seconds(1)))
+    driver.deliver(("k", "x", 1))
     for _ in range(3):
-        read(solo)
-        solo.now += seconds(60)
-        solo.handle(Tick())
-    assert WHY in solo.core.stopped
-    assert solo.take(AppendEntry) == [], "nothing is committed of it, so its sender keeps it"
+        read(driver)
+        driver.now += seconds(60)
+        driver.handle(Tick())
+    assert WHY in driver.core.stopped
+    assert driver.take(AppendEntry) == [], "nothing is committed of it, so its sender keeps it"
 
 
 @pytest.mark.guarantee("G6")
 def test_a_timer_of_a_damaged_row_fires_once_the_row_is_restored() -> None:
-    solo = made(on_failure=mw.retry(initial=seconds(1)))
-    solo.deliver(("k", "timer", 5))
-    read(solo, frozenset())
-    solo.commit_all()
-    assert delivered(solo) == [("k11", 5)]
-    solo.state.cells.flushed(solo.state.cells.dirty_rows())
-    forget(solo)
-    solo.watermark(10)
-    read(solo)
-    solo.commit_all()
-    assert delivered(solo) == []
-    assert solo.output <= 5, "the timer holds the watermark meanwhile"
-    solo.now += seconds(60)
-    solo.handle(Tick())
-    read(solo, frozenset(), 11)
-    solo.commit_all()
-    fired = delivered(solo)
+    driver = made(on_failure=mw.retry(initial=seconds(1)))
+    driver.deliver(("k", "timer", 5))
+    read(driver, frozenset())
+    driver.commit_all()
+    assert delivered(driver) == [("k11", 5)]
+    driver.state.cells.flushed(driver.state.cells.dirty_rows())
+    forget(driver)
+    driver.watermark(10)
+    read(driver)
+    driver.commit_all()
+    assert delivered(driver) == []
+    assert driver.output <= 5, "the timer holds the watermark meanwhile"
+    driver.now += seconds(60)
+    driver.handle(Tick())
+    read(driver, frozenset(), 11)
+    driver.commit_all()
+    fired = delivered(driver)
     assert fired == [("k rang at 11", 5)]
-    solo.watermark(20)
-    solo.commit_all()
-    assert solo.output == 20
+    driver.watermark(20)
+    driver.commit_all()
+    assert driver.output == 20
 
 
 @pytest.mark.guarantee("G2")
 def test_a_timer_of_a_damaged_row_ends_with_its_dead_letter() -> None:
-    solo = made(on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "timer", 5))
-    read(solo, frozenset())
-    solo.commit_all()
-    delivered(solo)
-    solo.state.cells.flushed(solo.state.cells.dirty_rows())
-    forget(solo)
-    solo.watermark(10)
-    read(solo)
-    solo.commit_all()
-    assert [stamp for _, stamp in delivered(solo)] == [5]
-    assert solo.state.timers.count == 0
-    solo.watermark(20)
-    solo.commit_all()
-    assert solo.output == 20
+    driver = made(on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "timer", 5))
+    read(driver, frozenset())
+    driver.commit_all()
+    delivered(driver)
+    driver.state.cells.flushed(driver.state.cells.dirty_rows())
+    forget(driver)
+    driver.watermark(10)
+    read(driver)
+    driver.commit_all()
+    assert [stamp for _, stamp in delivered(driver)] == [5]
+    assert driver.state.timers.count == 0
+    driver.watermark(20)
+    driver.commit_all()
+    assert driver.output == 20

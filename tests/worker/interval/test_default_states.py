@@ -13,7 +13,7 @@ from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.messages import AppendEntry, FlushStates, StatesFlushed
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 _NOW = IntervalSettings(flush_interval=0)
 _drawn = itertools.count()
@@ -40,34 +40,34 @@ class Keeps(mw.Computation[tuple[str, str], dict[str, int]]):
             ctx.state[what] = 1
 
 
-def _states(solo: Solo) -> list[tuple[bytes, bytes]]:
-    return [row for blob in solo.entries for row in decode_entry(blob, "entry").states]
+def _states(driver: IntervalDriver) -> list[tuple[bytes, bytes]]:
+    return [row for blob in driver.entries for row in decode_entry(blob, "entry").states]
 
 
-def _flush(solo: Solo) -> None:
-    for flush in solo.take(FlushStates):
-        solo.handle(StatesFlushed(flush.number))
+def _flush(driver: IntervalDriver) -> None:
+    for flush in driver.take(FlushStates):
+        driver.handle(StatesFlushed(flush.number))
 
 
 @pytest.mark.guarantee("G12", section="4.4")
 @pytest.mark.parametrize("what", ["take", "del"])
 def test_a_state_that_becomes_its_default_loses_row_and_cell(what: str) -> None:
-    solo = Solo(Keeps(), settings=_NOW)
-    solo.deliver(("k", "a", 1))
-    solo.commit_all()
-    _flush(solo)
-    assert b"k" in solo.state.cells
-    solo.deliver(("k", what, 2))
-    solo.commit_all()
-    assert _states(solo)[-1] == (b"k", b"")
-    (flush,) = solo.take(FlushStates)
+    driver = IntervalDriver(Keeps(), settings=_NOW)
+    driver.deliver(("k", "a", 1))
+    driver.commit_all()
+    _flush(driver)
+    assert b"k" in driver.state.cells
+    driver.deliver(("k", what, 2))
+    driver.commit_all()
+    assert _states(driver)[-1] == (b"k", b"")
+    (flush,) = driver.take(FlushStates)
     assert [(row.key, row.blob) for row in flush.rows] == [(b"k", b"")]
-    assert b"k" in solo.state.cells, "until its row is written, its cell alone knows that it has none"
-    solo.handle(StatesFlushed(flush.number))
-    assert b"k" not in solo.state.cells
-    assert solo.state.cells.bytes_held == 0
-    successor = Solo(Keeps(), settings=_NOW, entries=solo.entries)
-    successor.position = solo.position
+    assert b"k" in driver.state.cells, "until its row is written, its cell alone knows that it has none"
+    driver.handle(StatesFlushed(flush.number))
+    assert b"k" not in driver.state.cells
+    assert driver.state.cells.bytes_held == 0
+    successor = IntervalDriver(Keeps(), settings=_NOW, entries=driver.entries)
+    successor.position = driver.position
     successor.deliver(("k", "b", 3))
     successor.commit_all()
     assert _states(successor)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
@@ -76,46 +76,46 @@ def test_a_state_that_becomes_its_default_loses_row_and_cell(what: str) -> None:
 @pytest.mark.paper(section="4.4")
 @pytest.mark.parametrize("what", ["look", "take", "blind"])
 def test_a_key_that_never_had_a_state_leaves_nothing(what: str) -> None:
-    solo = Solo(Keeps(), settings=_NOW)
-    solo.deliver(("k", what, 1), ("k", what, 2))
-    solo.commit_all()
-    assert _states(solo) == []
-    assert not solo.take(FlushStates)
-    assert len(solo.state.cells) == solo.state.cells.bytes_held == 0
+    driver = IntervalDriver(Keeps(), settings=_NOW)
+    driver.deliver(("k", what, 1), ("k", what, 2))
+    driver.commit_all()
+    assert _states(driver) == []
+    assert not driver.take(FlushStates)
+    assert len(driver.state.cells) == driver.state.cells.bytes_held == 0
 
 
 @pytest.mark.guarantee("G12", section="8.3")
 def test_a_cell_that_a_batch_uses_stays_until_that_is_sealed() -> None:
-    solo = Solo(Keeps(), settings=_NOW)
-    solo.deliver(("k", "a", 1))
-    solo.commit_all()
-    _flush(solo)
-    solo.deliver(("k", "take", 2))
-    solo.commit_all()
-    solo.deliver(("j", "a", 3))  # its append is in flight, so that what comes next waits in a batch
-    solo.deliver(("k", "b", 4))
-    _flush(solo)
-    assert b"k" in solo.state.cells
-    solo.commit_all()
-    assert _states(solo)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
-    solo.deliver(("k", "look", 5))
-    solo.commit_all()
-    assert _states(solo)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
+    driver = IntervalDriver(Keeps(), settings=_NOW)
+    driver.deliver(("k", "a", 1))
+    driver.commit_all()
+    _flush(driver)
+    driver.deliver(("k", "take", 2))
+    driver.commit_all()
+    driver.deliver(("j", "a", 3))  # its append is in flight, so that what comes next waits in a batch
+    driver.deliver(("k", "b", 4))
+    _flush(driver)
+    assert b"k" in driver.state.cells
+    driver.commit_all()
+    assert _states(driver)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
+    driver.deliver(("k", "look", 5))
+    driver.commit_all()
+    assert _states(driver)[-1] == (b"k", msgspec.msgpack.encode({"b": 1}))
 
 
 @pytest.mark.paper(section="8.3")
 def test_once_cells_were_evicted_one_without_state_saves_a_read() -> None:
-    solo = Solo(Keeps(), settings=_NOW)
-    solo.deliver(("k", "a", 1))
-    solo.commit_all()
-    _flush(solo)
-    solo.state.cells.evicted = True
-    solo.deliver(("k", "take", 2))
-    solo.commit_all()
-    _flush(solo)
-    assert b"k" in solo.state.cells
-    solo.deliver(("k", "b", 3))
-    assert solo.take(AppendEntry)
+    driver = IntervalDriver(Keeps(), settings=_NOW)
+    driver.deliver(("k", "a", 1))
+    driver.commit_all()
+    _flush(driver)
+    driver.state.cells.evicted = True
+    driver.deliver(("k", "take", 2))
+    driver.commit_all()
+    _flush(driver)
+    assert b"k" in driver.state.cells
+    driver.deliver(("k", "b", 3))
+    assert driver.take(AppendEntry)
 
 
 @pytest.mark.paper(section="4.4")
@@ -124,11 +124,11 @@ def test_a_default_that_differs_from_key_to_key_is_kept() -> None:
         def process_record(self, ctx: mw.Context[Drawn], record: mw.Record[tuple[str, str]]) -> None:
             ctx.produce("out", str(ctx.state.number))
 
-    solo = Solo(Numbers())
+    driver = IntervalDriver(Numbers())
     for number in range(3):
-        solo.deliver(("k", "", number))
-        solo.commit_all()
-    (first, *others) = [value for value, _ in solo.sent()]
+        driver.deliver(("k", "", number))
+        driver.commit_all()
+    (first, *others) = [value for value, _ in driver.sent()]
     assert others == [first, first]
 
 
@@ -143,16 +143,16 @@ def test_a_migrated_state_that_is_the_new_default_is_none() -> None:
         def process_record(self, ctx: mw.Context[dict[str, int]], record: mw.Record[tuple[str, str]]) -> None:
             ctx.produce("out", ",".join(ctx.state))
 
-    before = Solo(Keeps())
+    before = IntervalDriver(Keeps())
     before.deliver(("k", "a", 1), ("j", "b", 2))
     before.commit_all()
-    solo = Solo(Now(), settings=_NOW, entries=before.entries)
-    solo.position = before.position
+    driver = IntervalDriver(Now(), settings=_NOW, entries=before.entries)
+    driver.position = before.position
     for at in (3, 4):
-        solo.deliver(("k", "", at), ("j", "", at))
-        solo.commit_all()
-    assert sorted(value for value, _ in solo.sent()) == ["", "", "b", "b"]
-    assert [key for key, blob in _states(solo)[-2:] if not blob] == [b"k"]
+        driver.deliver(("k", "", at), ("j", "", at))
+        driver.commit_all()
+    assert sorted(value for value, _ in driver.sent()) == ["", "", "b", "b"]
+    assert [key for key, blob in _states(driver)[-2:] if not blob] == [b"k"]
 
 
 class Counted(msgspec.Struct):

@@ -16,7 +16,7 @@ from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Picky(mw.Computation[tuple[str, str], int]):
@@ -37,19 +37,19 @@ class Picky(mw.Computation[tuple[str, str], int]):
             raise KeyError(ctx.key)
 
 
-def wait(solo: Solo, time: int) -> None:
-    solo.now += time
-    solo.handle(Tick())
-    solo.commit_all()
+def wait(driver: IntervalDriver, time: int) -> None:
+    driver.now += time
+    driver.handle(Tick())
+    driver.commit_all()
 
 
 def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
-    solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(2)))
-    solo.deliver(("k", "x", 1), ("j", "x", 2))
-    solo.commit_all()
-    began = solo.now
-    wait(solo, seconds(2))
-    (failure,) = solo.core.failing.oldest(5)
+    driver = IntervalDriver(Picky("k"), on_failure=mw.retry(initial=seconds(2)))
+    driver.deliver(("k", "x", 1), ("j", "x", 2))
+    driver.commit_all()
+    began = driver.now
+    wait(driver, seconds(2))
+    (failure,) = driver.core.failing.oldest(5)
     assert (failure.key, failure.hook, failure.kind.error, failure.text) == (
         b"k",
         "process_record",
@@ -59,66 +59,66 @@ def test_a_failing_key_shows_error_place_since_attempts_and_next() -> None:
     assert failure.work == "record of stream 'in' at 1970-01-01T00:00:00.000001Z"
     assert failure.kind.place.startswith("test_failing_keys.py:")
     assert failure.kind.place.endswith(" in process_record")
-    assert (failure.attempts, failure.since, failure.last) == (2, began, solo.now)
+    assert (failure.attempts, failure.since, failure.last) == (2, began, driver.now)
     assert failure.next_attempt is not None
-    assert solo.state.clocks.wall_at(failure.next_attempt) == solo.now + seconds(4)
-    assert (solo.core.failing.blocked, solo.core.failing.total, solo.core.meter.records.failures) == (1, 2, 2)
+    assert driver.state.clocks.wall_at(failure.next_attempt) == driver.now + seconds(4)
+    assert (driver.core.failing.blocked, driver.core.failing.total, driver.core.meter.records.failures) == (1, 2, 2)
 
 
 def test_a_key_that_succeeds_is_no_failing_key_any_more() -> None:
     picky = Picky("k", "t")
-    solo = Solo(picky, on_failure=mw.retry(initial=seconds(1)))
-    solo.deliver(("k", "x", 1), ("k", "y", 2), ("t", "timer", 3))
-    solo.watermark(100)
-    solo.commit_all()
-    assert solo.core.failing.blocked == 1, "the watermark has not reached the timer"
+    driver = IntervalDriver(picky, on_failure=mw.retry(initial=seconds(1)))
+    driver.deliver(("k", "x", 1), ("k", "y", 2), ("t", "timer", 3))
+    driver.watermark(100)
+    driver.commit_all()
+    assert driver.core.failing.blocked == 1, "the watermark has not reached the timer"
     picky.broken.remove("k")
-    wait(solo, seconds(1))
-    (failure,) = solo.core.failing.oldest(5)
+    wait(driver, seconds(1))
+    (failure,) = driver.core.failing.oldest(5)
     assert (failure.key, failure.hook, failure.kind.error) == (b"t", "process_timer", "KeyError")
     picky.broken.clear()
-    wait(solo, seconds(60))
-    assert (solo.core.failing.blocked, solo.core.failing.oldest(5)) == (0, [])
-    assert solo.core.failing.last is None, "nothing fails any more"
-    assert failures_of(solo.core) is None, "so nothing shows it as failing"
-    assert solo.core.failing.total == 2
+    wait(driver, seconds(60))
+    assert (driver.core.failing.blocked, driver.core.failing.oldest(5)) == (0, [])
+    assert driver.core.failing.last is None, "nothing fails any more"
+    assert failures_of(driver.core) is None, "so nothing shows it as failing"
+    assert driver.core.failing.total == 2
 
 
 @pytest.mark.parametrize("what", ["x", "timer"])
 def test_a_key_that_stops_its_computation_has_no_next_attempt(what: str) -> None:
-    solo = Solo(Picky("k"), on_failure=mw.stop(after=2, initial=seconds(1)))
-    solo.deliver(("k", what, 1))
-    solo.watermark(10)
-    solo.commit_all()
-    wait(solo, seconds(1))
-    (failure,) = solo.core.failing.oldest(5)
-    assert solo.core.stopped
+    driver = IntervalDriver(Picky("k"), on_failure=mw.stop(after=2, initial=seconds(1)))
+    driver.deliver(("k", what, 1))
+    driver.watermark(10)
+    driver.commit_all()
+    wait(driver, seconds(1))
+    (failure,) = driver.core.failing.oldest(5)
+    assert driver.core.stopped
     assert (failure.attempts, failure.next_attempt) == (2, None)
-    assert "is blocked after 2 failed" in solo.core.explain_hold()[1]
-    assert "is blocked after 2 failed" in solo.take(Report)[-1].subject
+    assert "is blocked after 2 failed" in driver.core.explain_hold()[1]
+    assert "is blocked after 2 failed" in driver.take(Report)[-1].subject
 
 
 def test_work_that_became_dead_letters_blocks_its_key_no_more() -> None:
-    solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "x", 1), ("k", "y", 2))
-    solo.commit_all()
-    assert (solo.core.failing.blocked, solo.core.failing.total) == (0, 2)
+    driver = IntervalDriver(Picky("k"), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "x", 1), ("k", "y", 2))
+    driver.commit_all()
+    assert (driver.core.failing.blocked, driver.core.failing.total) == (0, 2)
 
 
 def test_work_that_was_given_up_is_shown_after_others_succeeded() -> None:
     picky = Picky("k")
-    solo = Solo(picky, on_failure=mw.dead_letter(after=2, initial=seconds(1)))
-    solo.deliver(("k", "x", 1))
-    solo.commit_all()
-    wait(solo, seconds(1))
+    driver = IntervalDriver(picky, on_failure=mw.dead_letter(after=2, initial=seconds(1)))
+    driver.deliver(("k", "x", 1))
+    driver.commit_all()
+    wait(driver, seconds(1))
     picky.broken = {"j"}
-    solo.deliver(("j", "x", 2))
-    solo.commit_all()
-    assert solo.core.failing.last is not None
-    assert solo.core.failing.last.key == b"j"
+    driver.deliver(("j", "x", 2))
+    driver.commit_all()
+    assert driver.core.failing.last is not None
+    assert driver.core.failing.last.key == b"j"
     picky.broken.clear()
-    wait(solo, seconds(1))
-    shown = failures_of(solo.core)
+    wait(driver, seconds(1))
+    shown = failures_of(driver.core)
     assert shown is not None
     assert (shown.blocked_keys, shown.last.key, shown.attempts) == (0, b"k", 3)
 
@@ -138,31 +138,31 @@ def test_work_that_was_given_up_is_shown_after_others_succeeded() -> None:
 )
 def test_a_dead_letter_without_a_consumers_key_blocks_its_key(mender: str, said: str) -> None:
     """The error left the core: the interval was lost, and its worker gave up all of its intervals, again and again."""
-    solo = Solo(Picky("k"), on_failure=mw.dead_letter(after=1, initial=seconds(1)))
-    letters = solo.state.scope.outputs["dead-letters"]
+    driver = IntervalDriver(Picky("k"), on_failure=mw.dead_letter(after=1, initial=seconds(1)))
+    letters = driver.state.scope.outputs["dead-letters"]
     route = letters.route
 
     def no_key(letter: Any) -> Any:
         raise KeyExtractionError("no key in\na dead letter", computation=mender)
 
     letters.route = no_key
-    solo.watermark(0)
-    solo.deliver(("k", "x", 1), ("fine", "x", 2))
-    solo.watermark(10)
-    solo.commit_all()
-    (failure,) = solo.core.failing.oldest(5)
+    driver.watermark(0)
+    driver.deliver(("k", "x", 1), ("fine", "x", 2))
+    driver.watermark(10)
+    driver.commit_all()
+    (failure,) = driver.core.failing.oldest(5)
     assert (failure.kind.error, failure.text) == ("ValueError", "no k"), "the hook's error is not hidden"
     assert failure.letter == said
-    (reported,) = solo.take(HookFailed)
+    (reported,) = driver.take(HookFailed)
     assert reported.endless, "tests of topologies fail by it"
     assert isinstance(reported.error, ValueError)
     assert f"ValueError: no k; {said} (attempt 1; it will be tried again)" in reported.message
-    assert solo.core.explain_hold()[1].endswith("; its dead letter has no key")
-    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (1, 0)
+    assert driver.core.explain_hold()[1].endswith("; its dead letter has no key")
+    assert (driver.state.counts.records, driver.state.counts.dead_letters) == (1, 0)
     letters.route = route
-    wait(solo, seconds(1))
-    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (2, 1)
-    assert solo.core.failing.blocked == 0
+    wait(driver, seconds(1))
+    assert (driver.state.counts.records, driver.state.counts.dead_letters) == (2, 1)
+    assert driver.core.failing.blocked == 0
 
 
 class Forward(mw.Computation[tuple[str, str], int]):
@@ -174,8 +174,8 @@ class Forward(mw.Computation[tuple[str, str], int]):
 @pytest.mark.parametrize("policy", [mw.dead_letter, mw.stop])
 @pytest.mark.parametrize("computation", ["count", ""])
 def test_another_topologys_key_function_gives_up_no_work(policy: Any, computation: str) -> None:
-    solo = Solo(Forward(), on_failure=policy(after=1, initial=seconds(1)))
-    out = solo.state.scope.outputs["out"]
+    driver = IntervalDriver(Forward(), on_failure=policy(after=1, initial=seconds(1)))
+    out = driver.state.scope.outputs["out"]
     route = out.route
 
     def no_key(value: Any) -> Any:
@@ -184,22 +184,22 @@ def test_another_topologys_key_function_gives_up_no_work(policy: Any, computatio
         raise error
 
     out.route = no_key
-    solo.watermark(0)
-    solo.deliver(("k", "x", 1))
-    solo.watermark(10)
-    solo.commit_all()
-    assert not solo.core.stopped
-    (failure,) = solo.core.failing.oldest(5)
+    driver.watermark(0)
+    driver.deliver(("k", "x", 1))
+    driver.watermark(10)
+    driver.commit_all()
+    assert not driver.core.stopped
+    (failure,) = driver.core.failing.oldest(5)
     who = "`audience/count`" if computation else "a computation"
     assert failure.letter == (
         f"its production has no key at computation {who} of another topology: fix or cancel topology `audience`"
     )
-    assert solo.core.explain_hold()[1].endswith("; its production has no key")
-    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (0, 0)
+    assert driver.core.explain_hold()[1].endswith("; its production has no key")
+    assert (driver.state.counts.records, driver.state.counts.dead_letters) == (0, 0)
     out.route = route
-    wait(solo, seconds(1))
-    assert (solo.state.counts.records, solo.state.counts.dead_letters) == (1, 0)
-    assert solo.core.failing.blocked == 0
+    wait(driver, seconds(1))
+    assert (driver.state.counts.records, driver.state.counts.dead_letters) == (1, 0)
+    assert driver.core.failing.blocked == 0
 
 
 @pytest.mark.parametrize(
@@ -218,53 +218,53 @@ def test_what_the_sdk_refuses_does_not_pass_by_trying_again(mistake: Any, perman
         def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
             mistake(ctx)
 
-    solo = Solo(Mistaken())
-    solo.deliver(("k", "x", 1))
-    (failed,) = solo.take(HookFailed)
+    driver = IntervalDriver(Mistaken())
+    driver.deliver(("k", "x", 1))
+    (failed,) = driver.take(HookFailed)
     assert failed.kind.permanent is permanent
     assert failed.kind.place.startswith("test_failing_keys.py:"), "the user's line, not the SDK's"
-    attempt = solo.core.next_deadline()
+    attempt = driver.core.next_deadline()
     assert attempt is not None, "it is tried again all the same: new code fixes it"
 
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_report_follows_the_attempts_of_its_key() -> None:
     """Regression: the text was made when the watermark changed. It then reported one failed attempt for ever."""
-    solo = Solo(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
-    solo.watermark(5)
-    solo.deliver(("k", "x", 7))
-    solo.watermark(50)
-    assert "after 1 failed" in solo.take(Report)[-1].subject
+    driver = IntervalDriver(Picky("k"), on_failure=mw.retry(initial=seconds(1)))
+    driver.watermark(5)
+    driver.deliver(("k", "x", 7))
+    driver.watermark(50)
+    assert "after 1 failed" in driver.take(Report)[-1].subject
     for _ in range(4):
-        wait(solo, seconds(1) * 8)
-    assert "after 5 failed" in solo.take(Report)[-1].subject
-    kind, subject = solo.core.explain_hold()
+        wait(driver, seconds(1) * 8)
+    assert "after 5 failed" in driver.take(Report)[-1].subject
+    kind, subject = driver.core.explain_hold()
     assert (kind, "key 'k' waits for its next attempt after 5 failed" in subject) == (HoldKind.HOLD_KIND_RECORD, True)
 
 
 def test_reports_of_a_failing_key_are_five_seconds_apart() -> None:
-    solo = Solo(Picky("k"), on_failure=mw.retry(initial=mw.milliseconds(1), maximum=mw.milliseconds(1)))
-    solo.watermark(5)
-    solo.deliver(("k", "x", 7))
-    solo.watermark(50)
-    solo.take(Report)
+    driver = IntervalDriver(Picky("k"), on_failure=mw.retry(initial=mw.milliseconds(1), maximum=mw.milliseconds(1)))
+    driver.watermark(5)
+    driver.deliver(("k", "x", 7))
+    driver.watermark(50)
+    driver.take(Report)
     for _ in range(1_000):
-        wait(solo, 10_000)
-    assert solo.core.failing.total > 900
-    assert len(solo.take(Report)) in (1, 2)
+        wait(driver, 10_000)
+    assert driver.core.failing.total > 900
+    assert len(driver.take(Report)) in (1, 2)
 
 
 def test_of_many_failing_keys_some_keep_text_and_all_are_counted() -> None:
     count = MAX_DETAILED + 50
     keys = [f"k{number}" for number in range(count)]
     picky = Picky(*keys)
-    solo = Solo(picky, on_failure=mw.retry(initial=seconds(1)))
-    solo.deliver(*[(key, "x", 1) for key in keys])
-    failing = solo.core.failing
+    driver = IntervalDriver(picky, on_failure=mw.retry(initial=seconds(1)))
+    driver.deliver(*[(key, "x", 1) for key in keys])
+    failing = driver.core.failing
     assert (failing.blocked, len(failing.oldest(count))) == (count, MAX_DETAILED)
-    assert sum(bool(one.failure and one.failure.text) for one in solo.state.blocked.keys.values()) == MAX_DETAILED
+    assert sum(bool(one.failure and one.failure.text) for one in driver.state.blocked.keys.values()) == MAX_DETAILED
     picky.broken.clear()
-    wait(solo, seconds(2))
+    wait(driver, seconds(2))
     assert (failing.blocked, failing.oldest(count)) == (0, [])
 
 
@@ -274,14 +274,14 @@ STEP = st.tuples(st.sampled_from("abc"), st.sampled_from(["x", "timer"]), st.boo
 @given(st.lists(STEP, max_size=20))
 def test_the_count_of_failing_keys_is_exact_in_any_history(steps: list[Any]) -> None:
     picky = Picky()
-    solo = Solo(picky, on_failure=mw.dead_letter(after=3, initial=seconds(1)))
+    driver = IntervalDriver(picky, on_failure=mw.dead_letter(after=3, initial=seconds(1)))
     for number, (key, what, breaks, pause) in enumerate(steps):
         (picky.broken.add if breaks else picky.broken.discard)(key)
-        solo.deliver((key, what, number))
-        solo.watermark(number)
-        wait(solo, seconds(pause))
-        blocked = [one for one in solo.state.blocked.keys.values() if one.failure is not None]
-        assert solo.core.failing.blocked == len(blocked) == len(solo.core.failing.oldest(100))
+        driver.deliver((key, what, number))
+        driver.watermark(number)
+        wait(driver, seconds(pause))
+        blocked = [one for one in driver.state.blocked.keys.values() if one.failure is not None]
+        assert driver.core.failing.blocked == len(blocked) == len(driver.core.failing.oldest(100))
         assert all(one.attempts == one.failure.attempts for one in blocked if one.failure is not None)
 
 
@@ -313,40 +313,40 @@ class Slow(mw.Computation[tuple[str, str], int]):
 def test_calls_and_seconds_of_each_hook_add_up() -> None:
     clock = Clock()
     meter = HookMeter(clock)
-    solo = Solo(Slow(clock), meter=meter)
-    solo.deliver(*[(f"k{number}", "timer", 1) for number in range(10)])
-    solo.watermark(5)
-    solo.commit_all()
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "timer", 1) for number in range(10)])
+    driver.watermark(5)
+    driver.commit_all()
     assert (meter.records.calls, meter.timers.calls) == (10, 10)
     assert (round(meter.records.seconds, 6), round(meter.timers.seconds, 6)) == (0.01, 30.0)
-    assert solo.take(HooksSlow) == [], "no limit was set"
+    assert driver.take(HooksSlow) == [], "no limit was set"
 
 
 def test_a_hook_that_keeps_the_event_loop_is_named_with_its_time() -> None:
     clock = Clock()
     meter = HookMeter(clock, limit=1.0)
-    solo = Solo(Slow(clock), meter=meter)
-    solo.deliver(("k", "slow", 1))
-    (slow,) = solo.take(HooksSlow)
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(("k", "slow", 1))
+    (slow,) = driver.take(HooksSlow)
     assert (slow.batch.hook, slow.batch.calls, slow.batch.seconds, slow.batch.key) == ("process_record", 1, 2.0, b"k")
-    solo.commit_all()
-    solo.deliver(*[(f"k{number}", "slow" if number == 3 else "timer", 5) for number in range(10)])
-    (slow,) = solo.take(HooksSlow)
+    driver.commit_all()
+    driver.deliver(*[(f"k{number}", "slow" if number == 3 else "timer", 5) for number in range(10)])
+    (slow,) = driver.take(HooksSlow)
     assert (slow.batch.calls, slow.batch.key) == (10, None)
-    solo.commit_all()
-    solo.watermark(9)
-    (slow,) = solo.take(HooksSlow)
+    driver.commit_all()
+    driver.watermark(9)
+    (slow,) = driver.take(HooksSlow)
     assert (slow.batch.hook, slow.batch.calls, slow.batch.seconds) == ("process_timer", 9, 27.0)
     assert (meter.records.blocked, meter.timers.blocked) == (2, 1)
 
 
 def test_records_that_wait_or_are_dropped_are_no_calls() -> None:
     clock = Clock()
-    solo = Solo(Slow(clock), meter=HookMeter(clock), late=mw.Late.DROP)
-    solo.watermark(100)
-    solo.deliver(("k", "x", 100), ("k", "late", 5))
-    solo.commit_all()
-    assert solo.core.meter.records.calls == 1
+    driver = IntervalDriver(Slow(clock), meter=HookMeter(clock), late=mw.Late.DROP)
+    driver.watermark(100)
+    driver.deliver(("k", "x", 100), ("k", "late", 5))
+    driver.commit_all()
+    assert driver.core.meter.records.calls == 1
 
 
 class Waiting(mw.Computation[tuple[str, str], int]):
@@ -358,32 +358,32 @@ class Waiting(mw.Computation[tuple[str, str], int]):
 
 def test_an_asynchronous_hook_counts_once_with_what_it_waits_for() -> None:
     clock = Clock()
-    solo = Solo(Waiting(), meter=HookMeter(clock, limit=1.0))
-    solo.deliver(("k", "x", 1), ("j", "x", 2))
-    for hook in solo.take(AsyncHook):
+    driver = IntervalDriver(Waiting(), meter=HookMeter(clock, limit=1.0))
+    driver.deliver(("k", "x", 1), ("j", "x", 2))
+    for hook in driver.take(AsyncHook):
         hook.coroutine.close()
         clock.now += 5.0
-        solo.handle(HookFinished(hook.hook, None))
-    assert (solo.core.meter.records.calls, solo.core.meter.records.seconds) == (2, 15.0)
-    assert solo.take(HooksSlow) == [], "the event loop was free meanwhile"
+        driver.handle(HookFinished(hook.hook, None))
+    assert (driver.core.meter.records.calls, driver.core.meter.records.seconds) == (2, 15.0)
+    assert driver.take(HooksSlow) == [], "the event loop was free meanwhile"
 
 
 def test_hooks_that_do_not_end_are_shown_the_oldest_first() -> None:
-    solo = Solo(Waiting())
-    solo.deliver(("a", "x", 1))
-    began = solo.now
-    solo.now += 1_000_000
-    solo.deliver(("b", "x", 2), ("c", "x", 3))
-    hooks = solo.take(AsyncHook)
+    driver = IntervalDriver(Waiting())
+    driver.deliver(("a", "x", 1))
+    began = driver.now
+    driver.now += 1_000_000
+    driver.deliver(("b", "x", 2), ("c", "x", 3))
+    hooks = driver.take(AsyncHook)
     for hook in hooks:
         hook.coroutine.close()
     first, second, third = (hook.hook for hook in hooks)
-    assert [(one.key, one.since) for one in solo.core.awaited_hooks(began, 9)] == [(b"a", began)]
-    assert [one.key for one in solo.core.awaited_hooks(solo.now, 2)] == [b"a", b"b"]
-    (shown,) = solo.core.awaited_hooks(began, 1)
+    assert [(one.key, one.since) for one in driver.core.awaited_hooks(began, 9)] == [(b"a", began)]
+    assert [one.key for one in driver.core.awaited_hooks(driver.now, 2)] == [b"a", b"b"]
+    (shown,) = driver.core.awaited_hooks(began, 1)
     assert (shown.hook, shown.work) == ("process_record", "record of stream 'in' at 1970-01-01T00:00:00.000001Z")
-    solo.handle(HookFinished(first, None))
-    solo.handle(HookFinished(third, None))
-    assert [one.key for one in solo.core.awaited_hooks(solo.now, 9)] == [b"b"]
-    solo.handle(HookFinished(second, None))
-    assert solo.core.awaited_hooks(solo.now, 9) == []
+    driver.handle(HookFinished(first, None))
+    driver.handle(HookFinished(third, None))
+    assert [one.key for one in driver.core.awaited_hooks(driver.now, 9)] == [b"b"]
+    driver.handle(HookFinished(second, None))
+    assert driver.core.awaited_hooks(driver.now, 9) == []

@@ -11,7 +11,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.store.contract import PartId
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Acknowledged, PartsRead, PartsWritten, ReadSegments, SendDelivery, WriteParts
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Alarm(mw.Computation[tuple[str, str], None]):
@@ -27,41 +27,41 @@ class Alarm(mw.Computation[tuple[str, str], None]):
         ctx.produce("out", str(timer.timestamp))
 
 
-def settle(solo: Solo, stored: dict[PartId, bytes]) -> None:
+def settle(driver: IntervalDriver, stored: dict[PartId, bytes]) -> None:
     """Do what the core asks of the store until it asks for nothing."""
     going = True
     while going:
-        for write in solo.take(WriteParts):
+        for write in driver.take(WriteParts):
             stored.update(write.parts)
-            solo.handle(PartsWritten(write.number))
-        reads = solo.take(ReadSegments)
+            driver.handle(PartsWritten(write.number))
+        reads = driver.take(ReadSegments)
         for read in reads:
-            solo.handle(PartsRead({part: stored[part] for part in read.parts}))
-        going = bool(solo.commit_all() or reads)
+            driver.handle(PartsRead({part: stored[part] for part in read.parts}))
+        going = bool(driver.commit_all() or reads)
 
 
-def with_far_timers(part: int = 1, **options: Any) -> tuple[Solo, dict[PartId, bytes]]:
+def with_far_timers(part: int = 1, **options: Any) -> tuple[IntervalDriver, dict[PartId, bytes]]:
     """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
     settings = IntervalSettings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
-    solo, stored = Solo(Alarm(), settings=settings, **options), dict[PartId, bytes]()
+    driver, stored = IntervalDriver(Alarm(), settings=settings, **options), dict[PartId, bytes]()
     # Those that memory keeps are set anew: what is due first is in the store.
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
-        solo.deliver((f"k{number}", str(at), 0))
-        settle(solo, stored)
-    timers, domain = solo.state.timers, mw.TimeDomain.EVENT_TIME
+        driver.deliver((f"k{number}", str(at), 0))
+        settle(driver, stored)
+    timers, domain = driver.state.timers, mw.TimeDomain.EVENT_TIME
     assert sorted(setting.at for _, _, setting in timers.tables[domain].items()) == [5_000, 5_001]
     assert timers.spilled.first[domain] == 1_002
-    return solo, stored
+    return driver, stored
 
 
 @pytest.mark.guarantee("G7", section="4.6")
 def test_a_due_stored_timer_holds_the_watermark_until_it_fires() -> None:
-    solo, stored = with_far_timers()
-    solo.watermark(3_000)
-    assert solo.output == 1_002, "it is being read"
-    settle(solo, stored)
-    solo.sent()
-    assert solo.output == 1_002, "what it produced is not ACKed"
+    driver, stored = with_far_timers()
+    driver.watermark(3_000)
+    assert driver.output == 1_002, "it is being read"
+    settle(driver, stored)
+    driver.sent()
+    assert driver.output == 1_002, "what it produced is not ACKed"
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -70,10 +70,10 @@ def test_the_event_that_makes_stored_timers_due_requests_them() -> None:
 
     If the end came in one step, no other event followed.
     """
-    solo, stored = with_far_timers()
-    solo.watermark(MAX_TIMESTAMP)
-    settle(solo, stored)
-    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+    driver, stored = with_far_timers()
+    driver.watermark(MAX_TIMESTAMP)
+    settle(driver, stored)
+    assert [int(value) for value, _ in driver.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -82,37 +82,37 @@ def test_stored_timers_are_requested_when_nearer_ones_were_reset() -> None:
 
     Regression: the interval waited for a timer that was set to another time.
     """
-    solo, stored = with_far_timers(part=2)
-    solo.watermark(MAX_TIMESTAMP)
-    settle(solo, stored)
-    assert [int(value) for value, _ in solo.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
+    driver, stored = with_far_timers(part=2)
+    driver.watermark(MAX_TIMESTAMP)
+    settle(driver, stored)
+    assert [int(value) for value, _ in driver.sent()] == [*range(1_002, 1_008), 5_000, 5_001]
 
 
 @pytest.mark.guarantee("G8", section="4.6, 6.1.3")
 def test_loaded_timers_fire_though_the_queue_is_never_appended() -> None:
     """Regression: loaded timers waited until the queue was empty, and then for an append or another event."""
-    solo, stored = with_far_timers(strong=False, exactly_once=False)
-    solo.deliver(("k", "through", 2_000))
-    (passing,) = solo.take(SendDelivery)
-    solo.watermark(1_500)
-    (read,) = solo.take(ReadSegments)
-    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
-    assert solo.take(SendDelivery) == [], "it is taken in when nothing is in line"
-    solo.handle(Acknowledged(passing.delivery.token))
-    solo.commit()
-    assert solo.sent() == [("1002", 1_002)]
+    driver, stored = with_far_timers(strong=False, exactly_once=False)
+    driver.deliver(("k", "through", 2_000))
+    (passing,) = driver.take(SendDelivery)
+    driver.watermark(1_500)
+    (read,) = driver.take(ReadSegments)
+    driver.handle(PartsRead({part: stored[part] for part in read.parts}))
+    assert driver.take(SendDelivery) == [], "it is taken in when nothing is in line"
+    driver.handle(Acknowledged(passing.delivery.token))
+    driver.commit()
+    assert driver.sent() == [("1002", 1_002)]
 
 
 @pytest.mark.guarantee("G8", section="4.6, 6.1.3")
 def test_loaded_timers_fire_though_the_queue_is_never_empty() -> None:
-    solo, stored = with_far_timers(strong=False, exactly_once=False)
-    solo.deliver(("k", "through", 2_000))
-    (passing,) = solo.take(SendDelivery)
-    solo.watermark(1_000)
-    solo.deliver(("k", "next", 2_000))
-    solo.watermark(1_500)
-    (read,) = solo.take(ReadSegments)
-    solo.handle(PartsRead({part: stored[part] for part in read.parts}))
-    solo.handle(Acknowledged(passing.delivery.token))
-    solo.commit()
-    assert ("1002", 1_002) in solo.sent()
+    driver, stored = with_far_timers(strong=False, exactly_once=False)
+    driver.deliver(("k", "through", 2_000))
+    (passing,) = driver.take(SendDelivery)
+    driver.watermark(1_000)
+    driver.deliver(("k", "next", 2_000))
+    driver.watermark(1_500)
+    (read,) = driver.take(ReadSegments)
+    driver.handle(PartsRead({part: stored[part] for part in read.parts}))
+    driver.handle(Acknowledged(passing.delivery.token))
+    driver.commit()
+    assert ("1002", 1_002) in driver.sent()

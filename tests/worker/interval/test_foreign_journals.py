@@ -13,7 +13,7 @@ from millwheel.worker.interval.commits.base_parts import HOLDS_PART
 from millwheel.worker.interval.entry import FORMAT, encode_part
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.messages import Opened
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Count(mw.Computation[tuple[str, str], int]):
@@ -23,12 +23,12 @@ class Count(mw.Computation[tuple[str, str], int]):
 
 def entries(count: int) -> list[bytes]:
     """What an owner commits for so many records."""
-    solo = Solo(Count())
+    driver = IntervalDriver(Count())
     for number in range(count):
-        solo.deliver(("k", "v", number + 1))
-        solo.commit_all()
-    assert len(solo.entries) == count
-    return solo.entries
+        driver.deliver(("k", "v", number + 1))
+        driver.commit_all()
+    assert len(driver.entries) == count
+    return driver.entries
 
 
 @pytest.mark.guarantee("G1", section="6.1.2")
@@ -36,7 +36,7 @@ def test_a_journal_without_its_last_entries_is_not_taken_over() -> None:
     """The entries that are there follow each other; only the head says that there were more."""
     opened = Opened(JournalHead(8, 3, 0, ()), {}, entries(2))
     with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
-        recover(Solo(Count()).state, opened)
+        recover(IntervalDriver(Count()).state, opened)
 
 
 @pytest.mark.guarantee("G1", section="6.1.2")
@@ -46,7 +46,7 @@ def test_an_entry_of_another_format_is_not_read() -> None:
     assert fields[0] == FORMAT
     later = msgspec.msgpack.encode([FORMAT + 1, *fields[1:]])
     with pytest.raises(CorruptValueError, match=f"entry 1: journal entry of format {FORMAT + 1}"):
-        Solo(Count(), entries=[later])
+        IntervalDriver(Count(), entries=[later])
 
 
 @pytest.mark.guarantee("G2", section="6.1.2")
@@ -60,4 +60,4 @@ def test_an_entry_of_another_format_is_not_read() -> None:
 )
 def test_a_base_part_that_cannot_be_read_is_not_passed_over(name: str, blob: bytes, message: str) -> None:
     with pytest.raises(CorruptValueError, match=message):
-        Solo(Count(), parts={PartId(name, 7, 1): blob})
+        IntervalDriver(Count(), parts={PartId(name, 7, 1): blob})

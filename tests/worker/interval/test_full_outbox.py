@@ -13,7 +13,7 @@ from millwheel.model.time import Timestamp
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, SendDelivery, Tick
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Windows(mw.Computation[tuple[str, str], list[str]]):
@@ -36,85 +36,85 @@ class Windows(mw.Computation[tuple[str, str], list[str]]):
         ctx.produce("out", f"{ctx.key} {len(ctx.state)}")
 
 
-def acked(solo: Solo) -> list[str]:
+def acked(driver: IntervalDriver) -> list[str]:
     """ACK everything that was sent. Returns the values."""
-    sends = solo.take(SendDelivery)
+    sends = driver.take(SendDelivery)
     for send in sends:
-        solo.handle(Acknowledged(send.delivery.token))
+        driver.handle(Acknowledged(send.delivery.token))
     return [msgspec.msgpack.decode(value) for send in sends for value in send.delivery.values]
 
 
-def windows(count: int, **settings: Any) -> Solo:
+def windows(count: int, **settings: Any) -> IntervalDriver:
     """Windows of ``count`` keys, which end at 100, 101 and so on."""
-    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2, **settings))
-    solo.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
-    solo.commit_all()
-    return solo
+    driver = IntervalDriver(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2, **settings))
+    driver.deliver(*((f"k{number:02}", f"at {100 + number}", 50) for number in range(count)))
+    driver.commit_all()
+    return driver
 
 
 @pytest.mark.guarantee("G13", section="4.6")
 def test_timers_due_together_produce_only_what_the_outbox_takes() -> None:
     """All of them fired, commit after commit: what a million windows produce was in memory at once."""
-    solo = windows(40)
-    solo.watermark(1_000)
-    solo.commit_all()
-    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
-    assert solo.output <= 100
+    driver = windows(40)
+    driver.watermark(1_000)
+    driver.commit_all()
+    assert driver.state.outbox.unacked.records <= 3 + 2 * 2
+    assert driver.output <= 100
     fired: list[str] = []
-    while values := acked(solo):
+    while values := acked(driver):
         fired += values
-        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
-        solo.commit_all()
+        assert driver.state.outbox.unacked.records <= 3 + 2 * 2
+        driver.commit_all()
     assert fired == [f"k{number:02} 1" for number in range(40)]
-    assert solo.output == 1_000
+    assert driver.output == 1_000
 
 
 @pytest.mark.guarantee("G13", section="4.6")
 def test_processing_timers_too_wait_for_a_full_outbox() -> None:
-    solo = Solo(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
-    solo.watermark(40)
-    solo.deliver(*((f"j{number}", "say", 50) for number in range(4)))
-    solo.commit_all()
-    solo.deliver(*((f"k{number:02}", "wall 1000100", 50) for number in range(20)))
-    solo.watermark(50)
-    solo.commit_all()
-    timers = solo.state.timers.count
+    driver = IntervalDriver(Windows(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    driver.watermark(40)
+    driver.deliver(*((f"j{number}", "say", 50) for number in range(4)))
+    driver.commit_all()
+    driver.deliver(*((f"k{number:02}", "wall 1000100", 50) for number in range(20)))
+    driver.watermark(50)
+    driver.commit_all()
+    timers = driver.state.timers.count
     assert timers == 20
-    solo.now = 1_000_200
-    solo.handle(Tick())
-    solo.commit_all()
-    assert solo.state.timers.count == timers
-    while acked(solo):
-        assert solo.state.outbox.unacked.records <= 3 + 2 * 2
-        solo.commit_all()
-    assert solo.state.timers.count == 0
+    driver.now = 1_000_200
+    driver.handle(Tick())
+    driver.commit_all()
+    assert driver.state.timers.count == timers
+    while acked(driver):
+        assert driver.state.outbox.unacked.records <= 3 + 2 * 2
+        driver.commit_all()
+    assert driver.state.timers.count == 0
 
 
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_timer_holding_the_watermark_fires_with_a_full_outbox() -> None:
     """The consumer may be full, and then accepts only what the timer produces."""
-    solo = windows(1)
-    solo.deliver(*((f"j{number}", "say", 500) for number in range(6)))
-    solo.commit_all()
-    solo.watermark(100)
-    solo.commit_all()
-    assert ("k00 1", 100) in solo.sent()
-    assert solo.state.timers.count == 0
+    driver = windows(1)
+    driver.deliver(*((f"j{number}", "say", 500) for number in range(6)))
+    driver.commit_all()
+    driver.watermark(100)
+    driver.commit_all()
+    assert ("k00 1", 100) in driver.sent()
+    assert driver.state.timers.count == 0
 
 
 @pytest.mark.guarantee("G5", section="4.1")
 def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
     """Timers of other keys wait: their productions are not what the watermark waits for."""
-    solo = windows(10)
-    solo.watermark(1_000)
-    solo.commit_all()
-    waiting = solo.state.timers.count
+    driver = windows(10)
+    driver.watermark(1_000)
+    driver.commit_all()
+    waiting = driver.state.timers.count
     assert waiting > 5
-    solo.deliver(("k09", "late", 20))
-    solo.commit_all()
-    assert solo.state.timers.count == waiting - 1
-    assert solo.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
-    assert solo.state.intake.records == 0
+    driver.deliver(("k09", "late", 20))
+    driver.commit_all()
+    assert driver.state.timers.count == waiting - 1
+    assert driver.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
+    assert driver.state.intake.records == 0
 
 
 @pytest.mark.guarantee("G8", section="4.5")
@@ -130,15 +130,15 @@ def test_a_timer_holding_below_all_productions_fires_when_full() -> None:
         def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
             ctx.produce("out", f"{ctx.key} {timer.timestamp}")
 
-    solo = Solo(Held(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    driver = IntervalDriver(Held(), settings=IntervalSettings(outbox_records=3, batch_records=2))
     early = [(f"a{number}", "100 100", 50) for number in range(4)]
     middle = [(f"b{number}", "200 200", 50) for number in range(4)]
-    solo.deliver(*early, *middle, ("last", "300 60", 50))
-    solo.commit_all()
-    solo.watermark(1_000)
-    solo.commit_all()
-    assert solo.state.timers.count == 0
-    assert solo.output == 100
+    driver.deliver(*early, *middle, ("last", "300 60", 50))
+    driver.commit_all()
+    driver.watermark(1_000)
+    driver.commit_all()
+    assert driver.state.timers.count == 0
+    assert driver.output == 100
 
 
 class Failing(Windows):
@@ -151,29 +151,29 @@ class Failing(Windows):
 @pytest.mark.guarantee("G13", section="4.6")
 def test_a_failing_timer_lets_no_other_fire_into_a_full_outbox() -> None:
     """The failing timer's time holds the watermark, and no other timer can release it."""
-    solo = Solo(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
-    solo.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
-    solo.commit_all()
-    solo.watermark(1_000)
-    solo.commit_all()
-    assert len(solo.state.blocked.failing.oldest(9)) == 1
-    assert solo.state.outbox.unacked.records <= 3 + 2 * 2
+    driver = IntervalDriver(Failing(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    driver.deliver(("bad", "at 90", 50), *((f"k{number:02}", f"at {100 + number}", 50) for number in range(40)))
+    driver.commit_all()
+    driver.watermark(1_000)
+    driver.commit_all()
+    assert len(driver.state.blocked.failing.oldest(9)) == 1
+    assert driver.state.outbox.unacked.records <= 3 + 2 * 2
 
 
 @pytest.mark.guarantee("G13", section="6.1.3")
 def test_acks_to_be_journaled_fire_no_timer_into_a_full_outbox() -> None:
     """In weak computations, each ACK of a stored production holds the watermark until the journal has it."""
-    solo = Solo(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
-    solo.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
-    solo.commit_all()
-    solo.watermark(1_000)
-    solo.commit_all()
-    most, sends = solo.state.outbox.unacked.records, list[SendDelivery]()
-    while sends := sends + solo.take(SendDelivery):
-        solo.handle(Acknowledged(sends.pop(0).delivery.token))
-        solo.commit_all()
-        most = max(most, solo.state.outbox.unacked.records)
-    assert solo.state.timers.count == 0
+    driver = IntervalDriver(Windows(), strong=False, settings=IntervalSettings(outbox_records=4, batch_records=4))
+    driver.deliver(*((f"k{number:03}", f"at {100 + number}", 50) for number in range(200)))
+    driver.commit_all()
+    driver.watermark(1_000)
+    driver.commit_all()
+    most, sends = driver.state.outbox.unacked.records, list[SendDelivery]()
+    while sends := sends + driver.take(SendDelivery):
+        driver.handle(Acknowledged(sends.pop(0).delivery.token))
+        driver.commit_all()
+        most = max(most, driver.state.outbox.unacked.records)
+    assert driver.state.timers.count == 0
     assert most <= 4 + 2 * 4
 
 
@@ -186,14 +186,14 @@ class Waiting(mw.Computation[tuple[str, str], None]):
         raise AssertionError("no timer is set")
 
 
-def ended(solo: Solo) -> None:
+def ended(driver: IntervalDriver) -> None:
     """Run the asynchronous hooks that have begun, one after the other, until none is left."""
-    while hooks := solo.take(AsyncHook):
+    while hooks := driver.take(AsyncHook):
         for hook in hooks:
             with contextlib.suppress(StopIteration):
                 hook.coroutine.send(None)
-            solo.handle(HookFinished(hook.hook, None))
-        solo.commit_all()
+            driver.handle(HookFinished(hook.hook, None))
+        driver.commit_all()
 
 
 @pytest.mark.guarantee("G13")
@@ -209,15 +209,15 @@ def test_with_a_full_outbox_a_hook_checks_its_own_keys_timers(
         looks += 1
         return due_of_key(self, key, limit)
 
-    solo = Solo(Waiting(), settings=IntervalSettings(outbox_records=1))
-    solo.watermark(50)
-    solo.deliver(("s", "say", 50))
-    ended(solo)
-    assert solo.outbox_full
+    driver = IntervalDriver(Waiting(), settings=IntervalSettings(outbox_records=1))
+    driver.watermark(50)
+    driver.deliver(("s", "say", 50))
+    ended(driver)
+    assert driver.outbox_full
     monkeypatch.setattr(TimerTable, "due_of_key", counted)
-    solo.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
-    ended(solo)
-    assert solo.state.intake.records == 0
+    driver.deliver(*((f"k{number}", "", 50) for number in range(2_000)))
+    ended(driver)
+    assert driver.state.intake.records == 0
     assert looks <= 10 * 2_000
 
 
@@ -233,10 +233,10 @@ def test_a_timer_clearing_a_keys_hold_fires_with_a_full_outbox() -> None:
             ctx.produce("out", f"{ctx.key} {timer.timestamp}")
             ctx.clear_hold()
 
-    solo = Solo(Holding(), settings=IntervalSettings(outbox_records=3, batch_records=2))
-    solo.deliver(*((f"a{number}", "100", 50) for number in range(9)), ("last", "300", 60))
-    solo.commit_all()
-    solo.watermark(1_000)
-    solo.commit_all()
-    assert solo.state.timers.count == 0
-    assert solo.output == 100
+    driver = IntervalDriver(Holding(), settings=IntervalSettings(outbox_records=3, batch_records=2))
+    driver.deliver(*((f"a{number}", "100", 50) for number in range(9)), ("last", "300", 60))
+    driver.commit_all()
+    driver.watermark(1_000)
+    driver.commit_all()
+    assert driver.state.timers.count == 0
+    assert driver.output == 100

@@ -36,7 +36,7 @@ from millwheel.worker.messages import (
 )
 from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.owned_states import OwnedStates
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 
 class Lists(mw.GrowingState):
@@ -69,34 +69,34 @@ class Appender(mw.Computation[tuple[str, str], Lists]):
 class Rows:
     """The store of one interval: rows by key, which are written when asked for."""
 
-    def __init__(self, solo: Solo) -> None:
-        self.solo = solo
+    def __init__(self, driver: IntervalDriver) -> None:
+        self.driver = driver
         self.rows: dict[bytes, StateRow] = {}
         self.reads: list[list[bytes]] = []
 
     def settle(self, damaged: Callable[[bytes], bool] = lambda key: False) -> None:
         """Commit, flush and read until nothing waits. The rows of ``damaged`` keys cannot be read."""
-        solo = self.solo
+        driver = self.driver
         for _ in range(500):
-            solo.commit_all()
-            solo.now += 2_000_000
-            solo.handle(Tick())
-            flushes, reads = solo.take(FlushStates), solo.take(ReadStates)
+            driver.commit_all()
+            driver.now += 2_000_000
+            driver.handle(Tick())
+            flushes, reads = driver.take(FlushStates), driver.take(ReadStates)
             for flush in flushes:
                 self.rows.update((row.key, row) for row in flush.rows)
-                solo.handle(StatesFlushed(flush.number))
+                driver.handle(StatesFlushed(flush.number))
             for read in reads:
                 self.reads.append(read.keys)
                 bad = {key: "a bad checksum" for key in read.keys if damaged(key)}
                 found = {key: row for key in read.keys if (row := self.rows.get(key)) and row.blob and key not in bad}
-                solo.handle(StatesRead(read.keys, [found.get(key) for key in read.keys], bad))
-            if not (flushes or reads or solo.commit_all()):
+                driver.handle(StatesRead(read.keys, [found.get(key) for key in read.keys], bad))
+            if not (flushes or reads or driver.commit_all()):
                 return
         raise AssertionError("it reads for ever")
 
     def forget_cells(self, keep: bytes = b"") -> None:
         """Every clean cell is evicted."""
-        cells = self.solo.state.cells
+        cells = self.driver.state.cells
         for key in [key for key, cell in cells.items() if not cell.dirty and key != keep]:
             cells.evict(key)
 
@@ -106,8 +106,8 @@ class Rows:
 
 def filled(count: int = 300, **options: Any) -> Rows:
     """An interval whose key has ``count`` elements of 50 bytes in stored pages."""
-    rows = Rows(Solo(Appender(), **options))
-    rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(count)])
+    rows = Rows(IntervalDriver(Appender(), **options))
+    rows.driver.deliver(*[("k", f"{number:050}", number) for number in range(count)])
     rows.settle()
     return rows
 
@@ -119,29 +119,29 @@ def test_a_hook_reads_the_pages_that_it_needs_and_no_others() -> None:
     for what, most in (("last", 3), ("one more", 3), ("first", 3)):
         rows.forget_cells()
         rows.reads.clear()
-        rows.solo.deliver(("k", what, 1))
+        rows.driver.deliver(("k", what, 1))
         rows.settle()
         assert 2 <= len([key for read in rows.reads for key in read]) <= most
-    assert [what for what, _ in rows.solo.sent()] == [f"{1999:050}", f"{0:050}"]
+    assert [what for what, _ in rows.driver.sent()] == [f"{1999:050}", f"{0:050}"]
 
 
 @pytest.mark.guarantee("G8", section="8.3")
 def test_a_hook_advances_however_small_the_cache_is() -> None:
     rows = filled(1_000, settings=IntervalSettings(cache_bytes=1))
-    rows.solo.deliver(("k", "sum", 1), ("k", "first", 2), ("k", "last", 3))
+    rows.driver.deliver(("k", "sum", 1), ("k", "first", 2), ("k", "last", 3))
     rows.settle()
-    assert rows.solo.sent() == [("1000", 1), (f"{0:050}", 2), (f"{999:050}", 3)]
-    rows.solo.handle(Tick())
-    assert rows.solo.state.cells.pages == 0, "nothing keeps pages in memory afterwards"
+    assert rows.driver.sent() == [("1000", 1), (f"{0:050}", 2), (f"{999:050}", 3)]
+    rows.driver.handle(Tick())
+    assert rows.driver.state.cells.pages == 0, "nothing keeps pages in memory afterwards"
 
 
 def test_a_scan_of_stored_pages_takes_a_few_reads() -> None:
     rows = filled(5_000)
     rows.forget_cells()
     rows.reads.clear()
-    rows.solo.deliver(("k", "sum", 1))
+    rows.driver.deliver(("k", "sum", 1))
     rows.settle()
-    assert rows.solo.sent() == [("5000", 1)]
+    assert rows.driver.sent() == [("5000", 1)]
     assert {key for read in rows.reads for key in read} == {b"k", *rows.pages()}
     assert len(rows.reads) < 10
 
@@ -151,12 +151,12 @@ def test_hooks_that_miss_pages_run_a_few_times_each() -> None:
     """Work that is undone for a page runs alone, so a batch of misses does not run its hooks again and again."""
     rows = filled(3_000)
     rows.forget_cells()
-    appender = rows.solo.state.program.computation
+    appender = rows.driver.state.program.computation
     assert isinstance(appender, Appender)
     appender.runs = 0
-    rows.solo.deliver(*[("k", ["first", "last", "x"][number % 3], number) for number in range(300)])
+    rows.driver.deliver(*[("k", ["first", "last", "x"][number % 3], number) for number in range(300)])
     rows.settle()
-    assert len(rows.solo.sent()) == 200
+    assert len(rows.driver.sent()) == 200
     assert appender.runs < 320
 
 
@@ -165,22 +165,22 @@ def test_hooks_that_miss_pages_run_a_few_times_each() -> None:
 def test_keys_that_read_pages_share_a_budget() -> None:
     """All keys of a batch together read more pages than fit. Each key runs when its pages fit."""
     limit = 600_000
-    rows = Rows(Solo(Appender(), settings=IntervalSettings(cache_bytes=limit)))
+    rows = Rows(IntervalDriver(Appender(), settings=IntervalSettings(cache_bytes=limit)))
     keys = [f"k{number}" for number in range(30)]
     for key in keys:
-        rows.solo.deliver(*[(key, "x" * 800, number) for number in range(150)])
+        rows.driver.deliver(*[(key, "x" * 800, number) for number in range(150)])
         rows.settle()
-    rows.solo.deliver(*[(key, "sum", 1_000) for key in keys])
+    rows.driver.deliver(*[(key, "sum", 1_000) for key in keys])
     peak = 0
 
     def watch(key: bytes) -> bool:
         nonlocal peak
-        peak = max(peak, rows.solo.state.cells.bytes_held)
+        peak = max(peak, rows.driver.state.cells.bytes_held)
         return False
 
     rows.reads.clear()
     rows.settle(damaged=watch)
-    assert rows.solo.sent() == [("150", 1_000)] * len(keys)
+    assert rows.driver.sent() == [("150", 1_000)] * len(keys)
     assert peak < 2 * limit, "all pages together are 12 MB in memory"
     assert max(map(len, rows.reads)) < 60
 
@@ -189,16 +189,16 @@ def test_keys_that_read_pages_share_a_budget() -> None:
 def test_work_before_a_miss_runs_again_in_one_commit(work: list[str]) -> None:
     rows = filled(3_000)
     rows.forget_cells()
-    rows.solo.deliver(("k", "last", 1))
+    rows.driver.deliver(("k", "last", 1))
     rows.settle()
-    appender = rows.solo.state.program.computation
+    appender = rows.driver.state.program.computation
     assert isinstance(appender, Appender)
-    appender.runs, commits = 0, rows.solo.state.committed
-    rows.solo.deliver(*[("k", what, number) for number, what in enumerate(work)])
+    appender.runs, commits = 0, rows.driver.state.committed
+    rows.driver.deliver(*[("k", what, number) for number, what in enumerate(work)])
     rows.settle()
-    assert rows.solo.state.committed - commits < 4
+    assert rows.driver.state.committed - commits < 4
     assert appender.runs < 2 * len(work) + 4
-    assert len(rows.solo.sent()) == 2
+    assert len(rows.driver.sent()) == 2
 
 
 class Ringing(Appender):
@@ -220,14 +220,14 @@ class Ringing(Appender):
 
 def ringing() -> Rows:
     """A key with five timers, whose last page alone is in memory, and a key without pages."""
-    rows = Rows(Solo(Ringing()))
-    rows.solo.deliver(*[("k", f"{number:050}", 1) for number in range(300)])
-    rows.solo.deliver(("k", "timers", 1))
+    rows = Rows(IntervalDriver(Ringing()))
+    rows.driver.deliver(*[("k", f"{number:050}", 1) for number in range(300)])
+    rows.driver.deliver(("k", "timers", 1))
     rows.settle()
     rows.forget_cells()
-    rows.solo.deliver(("k", "last", 1), ("other", "x", 1))
+    rows.driver.deliver(("k", "last", 1), ("other", "x", 1))
     rows.settle()
-    rows.solo.sent()
+    rows.driver.sent()
     return rows
 
 
@@ -238,23 +238,23 @@ RANG = [*(f"{tag} {301 + number} {tag}" for number, tag in enumerate(["a", "b", 
 @pytest.mark.guarantee("G6")
 def test_timers_before_a_miss_fire_once_and_in_order() -> None:
     rows = ringing()
-    commits = rows.solo.state.committed
-    rows.solo.watermark(2_000)
+    commits = rows.driver.state.committed
+    rows.driver.watermark(2_000)
     rows.settle()
-    assert [what for what, _ in rows.solo.sent()] == RANG
-    assert rows.solo.state.committed - commits <= 4
+    assert [what for what, _ in rows.driver.sent()] == RANG
+    assert rows.driver.state.committed - commits <= 4
 
 
 @pytest.mark.guarantee("G5", section="4.6")
 def test_newly_due_timers_wait_for_what_undone_ones_set() -> None:
     """Undone work fires again in one commit, except behind a timer that one of its timers sets."""
     rows = ringing()
-    rows.solo.deliver(("other", "x", 2_500))
-    rows.solo.watermark(1_012)
-    rows.solo.deliver(("k", "x", 3_000), ("k", "first", 3_001))
-    rows.solo.watermark(2_000)
+    rows.driver.deliver(("other", "x", 2_500))
+    rows.driver.watermark(1_012)
+    rows.driver.deliver(("k", "x", 3_000), ("k", "first", 3_001))
+    rows.driver.watermark(2_000)
     rows.settle()
-    assert [what for what, _ in rows.solo.sent()] == [*RANG, f"{0:050}"]
+    assert [what for what, _ in rows.driver.sent()] == [*RANG, f"{0:050}"]
 
 
 class Values(mw.GrowingState):
@@ -278,14 +278,14 @@ class Scanner(mw.Computation[tuple[str, str], Values]):
 def test_large_values_are_read_ahead_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is for as many pages as were read. Large values have pages of their own, so it also counts bytes."""
     monkeypatch.setattr(interval_pages, "_LEAST_READABLE", 6 << 20)
-    rows = Rows(Solo(Scanner(), settings=IntervalSettings(cache_bytes=1), on_failure=mw.dead_letter(after=1)))
+    rows = Rows(IntervalDriver(Scanner(), settings=IntervalSettings(cache_bytes=1), on_failure=mw.dead_letter(after=1)))
     for what in ["small"] * 2 + ["large"] * 5:
-        rows.solo.deliver(("k", what, 1))
+        rows.driver.deliver(("k", what, 1))
         rows.settle()
     rows.reads.clear()
-    rows.solo.deliver(("k", "scan", 2))
+    rows.driver.deliver(("k", "scan", 2))
     rows.settle()
-    assert rows.solo.sent() == [("1000 300000", 2)]
+    assert rows.driver.sent() == [("1000 300000", 2)]
     assert max(sum(len(rows.rows[key].blob) for key in read) for read in rows.reads) < 5 << 20
 
 
@@ -293,33 +293,33 @@ def test_more_than_half_of_the_cache_is_not_read_by_one_hook(monkeypatch: pytest
     monkeypatch.setattr(interval_pages, "_LEAST_READABLE", 40_000)
     rows = filled(3_000, settings=IntervalSettings(cache_bytes=1), on_failure=mw.dead_letter(after=1))
     rows.forget_cells()
-    rows.solo.deliver(("k", "sum", 1), ("k", "last", 2))
+    rows.driver.deliver(("k", "sum", 1), ("k", "last", 2))
     rows.settle()
-    (failed,) = rows.solo.take(HookFailed)
+    (failed,) = rows.driver.take(HookFailed)
     assert "what a hook of key 'k' reads of its state has" in failed.message
     assert "read a slice in each of several hooks" in failed.message
-    assert (f"{2999:050}", 2) in rows.solo.sent()
+    assert (f"{2999:050}", 2) in rows.driver.sent()
 
 
 def test_a_damaged_page_fails_its_key_alone() -> None:
     rows = filled(400, on_failure=mw.retry(initial=seconds(1)))
-    rows.solo.deliver(("j", "x", 1))
+    rows.driver.deliver(("j", "x", 1))
     rows.settle()
     rows.forget_cells()
     bad = dict.fromkeys(rows.pages(), "a bad checksum")
-    rows.solo.deliver(("k", "sum", 1), ("k", "x", 2), ("j", "last", 3))
-    rows.solo.now += 1
-    for read in rows.solo.take(ReadStates):
-        rows.solo.handle(StatesRead(read.keys, [rows.rows.get(key) for key in read.keys]))
-    (read,) = rows.solo.take(ReadStates)
+    rows.driver.deliver(("k", "sum", 1), ("k", "x", 2), ("j", "last", 3))
+    rows.driver.now += 1
+    for read in rows.driver.take(ReadStates):
+        rows.driver.handle(StatesRead(read.keys, [rows.rows.get(key) for key in read.keys]))
+    (read,) = rows.driver.take(ReadStates)
     assert set(read.keys) <= bad.keys()
-    rows.solo.handle(StatesRead(read.keys, [None] * len(read.keys), dict.fromkeys(read.keys, "a bad checksum")))
-    (failed,) = rows.solo.take(HookFailed)
+    rows.driver.handle(StatesRead(read.keys, [None] * len(read.keys), dict.fromkeys(read.keys, "a bad checksum")))
+    (failed,) = rows.driver.take(HookFailed)
     assert "a bad checksum" in failed.message
     assert "attempt 1" in failed.message
     rows.settle()
-    assert rows.solo.sent() == [("x", 3), ("400", 1)], "the page is read again; its replica was repaired"
-    assert rows.solo.core.damaged_rows == {}
+    assert rows.driver.sent() == [("x", 3), ("400", 1)], "the page is read again; its replica was repaired"
+    assert rows.driver.core.damaged_rows == {}
 
 
 @pytest.mark.guarantee("G6")
@@ -336,54 +336,54 @@ def test_a_damaged_page_fails_no_timer_that_does_not_need_it() -> None:
         def process_timer(self, ctx: mw.Context[Lists], timer: mw.Timer) -> None:
             ctx.produce("out", f"rang at {len(ctx.state.items)}")
 
-    rows = Rows(Solo(Ringing(), on_failure=mw.dead_letter(after=1)))
-    rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(300)])
+    rows = Rows(IntervalDriver(Ringing(), on_failure=mw.dead_letter(after=1)))
+    rows.driver.deliver(*[("k", f"{number:050}", number) for number in range(300)])
     rows.settle()
-    rows.solo.deliver(("k", "timer", 4_000))
+    rows.driver.deliver(("k", "timer", 4_000))
     rows.settle()
     rows.forget_cells(keep=b"k")
-    rows.solo.deliver(("k", "first", 4_500))
-    (read,) = rows.solo.take(ReadStates)
-    rows.solo.now += seconds(200)
-    rows.solo.handle(Tick())
-    rows.solo.handle(StatesRead(read.keys, [None], {read.keys[0]: "a bad checksum"}))
+    rows.driver.deliver(("k", "first", 4_500))
+    (read,) = rows.driver.take(ReadStates)
+    rows.driver.now += seconds(200)
+    rows.driver.handle(Tick())
+    rows.driver.handle(StatesRead(read.keys, [None], {read.keys[0]: "a bad checksum"}))
     rows.settle(damaged=is_page_key)
-    (failed,) = rows.solo.take(HookFailed)
+    (failed,) = rows.driver.take(HookFailed)
     assert "record of stream 'in'" in failed.message
-    assert "rang at 300" in [what for what, _ in rows.solo.sent()]
+    assert "rang at 300" in [what for what, _ in rows.driver.sent()]
 
 
 @pytest.mark.parametrize("policy", [mw.dead_letter(after=1), mw.stop(after=1)])
 def test_a_damaged_discarded_page_fails_no_work(policy: mw.FailurePolicy) -> None:
-    rows = Rows(Solo(Appender(), on_failure=policy))
-    rows.solo.deliver(*[("k", "y" * 900, number) for number in range(2_000)])
+    rows = Rows(IntervalDriver(Appender(), on_failure=policy))
+    rows.driver.deliver(*[("k", "y" * 900, number) for number in range(2_000)])
     rows.settle()
     rows.forget_cells()
-    rows.solo.deliver(("k", "del", 4_000))
+    rows.driver.deliver(("k", "del", 4_000))
     rows.settle(damaged=is_page_key)
-    failures = rows.solo.take(HookFailed)
+    failures = rows.driver.take(HookFailed)
     assert failures
     assert all("a discarded page is deleted unread" in one.message for one in failures)
-    rows.solo.deliver(("k", "new", 5_000), ("k", "sum", 5_001))
+    rows.driver.deliver(("k", "new", 5_000), ("k", "sum", 5_001))
     rows.settle(damaged=is_page_key)
-    assert rows.solo.sent() == [("1", 5_001)]
-    assert not rows.solo.core.stopped
-    assert not rows.solo.take(HookFailed)
+    assert rows.driver.sent() == [("1", 5_001)]
+    assert not rows.driver.core.stopped
+    assert not rows.driver.take(HookFailed)
 
 
 @pytest.mark.guarantee("G2")
 def test_a_deleted_state_deletes_its_pages_a_few_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interval_pages, "_COLLECTED", 10)
     rows = filled(5_000)
-    before, commits = len(rows.pages()), rows.solo.state.committed
+    before, commits = len(rows.pages()), rows.driver.state.committed
     rows.forget_cells()
-    rows.solo.deliver(("k", "del", 1), ("k", "new", 2))
+    rows.driver.deliver(("k", "del", 1), ("k", "new", 2))
     rows.settle()
-    assert rows.solo.state.committed - commits > before // 10 // 60
+    assert rows.driver.state.committed - commits > before // 10 // 60
     assert rows.pages() == set()
-    rows.solo.deliver(("k", "sum", 3))
+    rows.driver.deliver(("k", "sum", 3))
     rows.settle()
-    assert rows.solo.sent() == [("1", 3)]
+    assert rows.driver.sent() == [("1", 3)]
 
 
 class Large(mw.GrowingState):
@@ -410,30 +410,30 @@ class Clearer(mw.Computation[tuple[str, str], Large]):
 
 def cleared(fills: int, **options: Any) -> Rows:
     """An interval whose key has discarded ``fills`` times 200 large values, whose pages are not in memory."""
-    rows = Rows(Solo(Clearer(), **options))
+    rows = Rows(IntervalDriver(Clearer(), **options))
     for fill in range(fills):
-        rows.solo.deliver(("k", f"fill{fill}", 1))
+        rows.driver.deliver(("k", f"fill{fill}", 1))
         rows.settle()
     rows.forget_cells()
-    rows.solo.deliver(("k", "clear", 2))
-    for read in rows.solo.take(ReadStates):
-        rows.solo.handle(StatesRead(read.keys, [rows.rows.get(key) for key in read.keys]))
-    rows.solo.commit_all()
+    rows.driver.deliver(("k", "clear", 2))
+    for read in rows.driver.take(ReadStates):
+        rows.driver.handle(StatesRead(read.keys, [rows.rows.get(key) for key in read.keys]))
+    rows.driver.commit_all()
     return rows
 
 
 @pytest.mark.guarantee("G8")
 def test_records_run_while_pages_are_deleted() -> None:
     rows = cleared(8)
-    commits, before = rows.solo.state.committed, len(rows.pages())
+    commits, before = rows.driver.state.committed, len(rows.pages())
     rows.reads.clear()
-    rows.solo.deliver(("k", "hello", 3))
-    assert rows.solo.commit_all() == 1
-    assert rows.solo.sent() == [("hello", 3)]
+    rows.driver.deliver(("k", "hello", 3))
+    assert rows.driver.commit_all() == 1
+    assert rows.driver.sent() == [("hello", 3)]
     rows.settle()
     assert rows.pages() == set()
     assert len(rows.reads) < 20, "there are about 140 leaves"
-    assert rows.solo.state.committed - commits < 3 * before // 512 + 20
+    assert rows.driver.state.committed - commits < 3 * before // 512 + 20
 
 
 def test_deleting_pages_hides_no_failed_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,9 +443,9 @@ def test_deleting_pages_hides_no_failed_attempts(monkeypatch: pytest.MonkeyPatch
     """
     monkeypatch.setattr(interval_pages, "_COLLECTED", 20)
     rows = cleared(4, on_failure=mw.dead_letter(after=3, initial=seconds(1), maximum=seconds(1)))
-    rows.solo.deliver(("k", "bad", 3))
+    rows.driver.deliver(("k", "bad", 3))
     rows.settle()
-    assert ["attempt 1" in one.message for one in rows.solo.take(HookFailed)] == [True, False, False]
+    assert ["attempt 1" in one.message for one in rows.driver.take(HookFailed)] == [True, False, False]
     assert rows.pages() == set()
 
 
@@ -468,11 +468,11 @@ class NumberedAppender(mw.Computation[tuple[str, str], NumberedLists]):
 
 @pytest.mark.parametrize("count", [1, 2_000])
 def test_a_deleted_state_has_no_row_though_its_default_varies(count: int) -> None:
-    rows = Rows(Solo(NumberedAppender(), settings=IntervalSettings(cache_bytes=1)))
-    rows.solo.deliver(*[("k", f"{number:050}", number) for number in range(count)])
+    rows = Rows(IntervalDriver(NumberedAppender(), settings=IntervalSettings(cache_bytes=1)))
+    rows.driver.deliver(*[("k", f"{number:050}", number) for number in range(count)])
     rows.settle()
     assert rows.rows[b"k"].blob
-    rows.solo.deliver(("k", "del", 1))
+    rows.driver.deliver(("k", "del", 1))
     rows.settle()
     assert not any(row.blob for row in rows.rows.values())
 
@@ -481,32 +481,34 @@ def test_a_deleted_state_has_no_row_though_its_default_varies(count: int) -> Non
 @pytest.mark.parametrize("flushed", [False, True])
 def test_children_of_a_split_have_the_pages_of_their_keys(flushed: bool) -> None:
     """A page's row sorts above many keys; its key decides which child has it."""
-    parent = Rows(Solo(Appender()))
+    parent = Rows(IntervalDriver(Appender()))
     for key in ("k", "ka", "l"):
-        parent.solo.deliver(*[(key, f"{number:050}", number) for number in range(300)])
+        parent.driver.deliver(*[(key, f"{number:050}", number) for number in range(300)])
     if flushed:
         parent.settle()
-    parent.solo.commit_all()
-    head = JournalHead(7, parent.solo.state.committed, 0, ())
+    parent.driver.commit_all()
+    head = JournalHead(7, parent.driver.state.committed, 0, ())
     for keys in (KeyInterval(b"", b"ka"), KeyInterval(b"ka", None)):
-        opened = OpenedParent(Parent("solo.1.j0", ALL_KEYS), head, {}, parent.solo.entries)
-        child = Rows(Solo(Appender(), parents=[opened], keys=keys))
-        child.rows, child.solo.position = dict(parent.rows), parent.solo.position
+        opened = OpenedParent(Parent("test.1.j0", ALL_KEYS), head, {}, parent.driver.entries)
+        child = Rows(IntervalDriver(Appender(), parents=[opened], keys=keys))
+        child.rows, child.driver.position = dict(parent.rows), parent.driver.position
         mine = [key for key in ("k", "ka", "l") if key.encode() in keys]
-        assert {row_owner(key).decode() for key, _ in child.solo.state.cells.items()} == set(mine)
-        child.solo.deliver(*[(key, "sum", 1) for key in mine])
+        assert {row_owner(key).decode() for key, _ in child.driver.state.cells.items()} == set(mine)
+        child.driver.deliver(*[(key, "sum", 1) for key in mine])
         child.settle()
-        assert child.solo.sent() == [("300", 1)] * len(mine)
+        assert child.driver.sent() == [("300", 1)] * len(mine)
 
 
 def test_inspection_shows_sizes_and_no_timer_of_its_own() -> None:
     rows = filled(5_000)
-    rows.solo.deliver(("k", "del", 1), ("k", "y", 2))
-    rows.solo.commit()
+    rows.driver.deliver(("k", "del", 1), ("k", "y", 2))
+    rows.driver.commit()
     store = MemoryStore()
-    owned = OwnedStates(lambda computation, key: "solo.1.j1", lambda journal: rows.solo.core, lambda journal: "", store)
+    owned = OwnedStates(
+        lambda computation, key: "test.1.j1", lambda journal: rows.driver.core, lambda journal: "", store
+    )
     service = InspectionService(owned, store, GetWorkerLoadResponse)
-    request = InspectKeyRequest(incarnation=IncarnationId("solo.1"), key=b"k")
+    request = InspectKeyRequest(incarnation=IncarnationId("test.1"), key=b"k")
     shown = result_of(service.InspectKey(request, None))
     assert shown.state_text == '{"calls":1,"items":{"elements":1,"page_levels":0}}'
     assert list(shown.timers) == []
@@ -517,17 +519,17 @@ def test_a_state_is_emptied_and_not_replaced() -> None:
         def process_record(self, ctx: mw.Context[Lists], record: mw.Record[tuple[str, str]]) -> None:
             ctx.state = Lists()
 
-    solo = Solo(Replacing())
-    solo.deliver(("k", "x", 1))
-    (failed,) = solo.take(HookFailed)
+    driver = IntervalDriver(Replacing())
+    driver.deliver(("k", "x", 1))
+    (failed,) = driver.take(HookFailed)
     assert "replaces a growing state: set its fields, and use `del ctx.state` to empty it" in failed.message
 
 
 def test_a_batch_of_changed_pages_has_a_limit() -> None:
     """Changed pages count in the size of a commit, like productions."""
-    solo = Solo(Appender(), settings=IntervalSettings(batch_bytes=20_000))
-    solo.deliver(*[(f"k{key}", "x" * 900, 1) for key in range(100) for _ in range(3)])
-    assert solo.commit_all() > 10
+    driver = IntervalDriver(Appender(), settings=IntervalSettings(batch_bytes=20_000))
+    driver.deliver(*[(f"k{key}", "x" * 900, 1) for key in range(100) for _ in range(3)])
+    assert driver.commit_all() > 10
 
 
 @pytest.mark.guarantee("G8")
@@ -538,12 +540,14 @@ def test_a_key_that_would_be_a_page_is_refused() -> None:
         def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
             ctx.state += 1
 
-    solo = Solo(Plain())
+    driver = IntervalDriver(Plain())
     sender = Sender("injector/in/p", 1, None, INJECTOR, None)
     ids = PositionIds("in/p", 0, [0, 1])
     values = [msgspec.msgpack.encode(("k", "x"))] * 2
-    solo.handle(Delivery(IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k", b"k\xffz"], values, [1, 2], 1))
-    (answer,) = solo.take(Acknowledge)
+    driver.handle(
+        Delivery(IncarnationId("test.1"), "test.1.j1", "in", sender, ids, [b"k", b"k\xffz"], values, [1, 2], 1)
+    )
+    (answer,) = driver.take(Acknowledge)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_INVALID
     assert "a key with the byte 0xFF" in answer.message
 
@@ -558,18 +562,18 @@ def test_an_undone_hook_leaves_no_bytes_in_its_commit() -> None:
                 ctx.state.items.extend("y" * 900 for _ in range(50))
                 raise ValueError("it fails")
 
-    solo = Solo(Failing())
-    solo.deliver(("j", "x", 1))
-    solo.deliver(("j", "x", 1), ("k", "bad", 2))
-    assert solo.take(HookFailed)
-    assert "j" in str(solo.core._scheduler.runner.batch.contexts), "a batch that is not sealed yet"  # noqa: SLF001
-    assert solo.state.scope.produced_bytes == 0
+    driver = IntervalDriver(Failing())
+    driver.deliver(("j", "x", 1))
+    driver.deliver(("j", "x", 1), ("k", "bad", 2))
+    assert driver.take(HookFailed)
+    assert "j" in str(driver.core._scheduler.runner.batch.contexts), "a batch that is not sealed yet"  # noqa: SLF001
+    assert driver.state.scope.produced_bytes == 0
 
 
 def test_a_weak_batch_of_pages_alone_joins_no_commit() -> None:
     """A weak commit is queued only so that its productions are sent. Bytes of pages are not sent."""
-    solo = Solo(Appender(), strong=False)
-    solo.deliver(("k", "x" * 900, 1))
-    solo.deliver(("k", "x" * 900, 2), ("k", "y" * 900, 3))
-    assert not solo.core._commits.weak_queue  # noqa: SLF001  # a count that no effect shows
-    assert solo.commit_all() == 2
+    driver = IntervalDriver(Appender(), strong=False)
+    driver.deliver(("k", "x" * 900, 1))
+    driver.deliver(("k", "x" * 900, 2), ("k", "y" * 900, 3))
+    assert not driver.core._commits.weak_queue  # noqa: SLF001  # a count that no effect shows
+    assert driver.commit_all() == 2

@@ -11,7 +11,7 @@ import millwheel as mw
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.sdk.errors import MillwheelError
 from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, Report, SendDelivery, Tick
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 Do = Callable[[mw.Context[Any]], None]
 
@@ -42,19 +42,19 @@ def test_a_moved_or_cancelled_timer_holds_until_it_is_journaled(change: Do) -> N
     A crash before the append restored the timer behind a watermark that consumers had seen.
     """
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t"), "change": change}
-    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
-    solo.deliver(("k", "set", 10))
-    solo.commit()
-    solo.watermark(90)
-    solo.deliver(("k", "change", 500))
-    solo.watermark(300)
-    assert solo.output == 100
-    taken_over = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")), entries=solo.entries)
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    driver.deliver(("k", "set", 10))
+    driver.commit()
+    driver.watermark(90)
+    driver.deliver(("k", "change", 500))
+    driver.watermark(300)
+    assert driver.output == 100
+    taken_over = IntervalDriver(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")), entries=driver.entries)
     taken_over.watermark(300)
     taken_over.commit_all()
     assert taken_over.sent() == [("fired", 100)]
-    solo.commit_all()
-    assert solo.output >= 200
+    driver.commit_all()
+    assert driver.output >= 200
 
 
 @pytest.mark.guarantee("G7", section="4.6")
@@ -64,22 +64,22 @@ def test_a_timer_set_late_produces_no_earlier_than_its_setter() -> None:
     The timer produced behind a watermark that consumers had seen.
     """
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}
-    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
-    solo.watermark(90)
-    solo.deliver(("k", "set", 100))
-    solo.commit_all()
-    assert solo.sent() == [("fired", 100)]
-    assert solo.output == 90
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    driver.watermark(90)
+    driver.deliver(("k", "set", 100))
+    driver.commit_all()
+    assert driver.sent() == [("fired", 100)]
+    assert driver.output == 90
 
 
 def test_what_a_late_setter_causes_is_late() -> None:
-    solo = Solo(
+    driver = IntervalDriver(
         Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(5), "t")}, lambda ctx: ctx.produce("out", "fired"))
     )
-    solo.watermark(90)
-    solo.deliver(("k", "set", 3))
-    solo.commit_all()
-    assert solo.sent() == [("fired", 5)]
+    driver.watermark(90)
+    driver.deliver(("k", "set", 3))
+    driver.commit_all()
+    assert driver.sent() == [("fired", 5)]
 
 
 @pytest.mark.guarantee("G7", section="5.2")
@@ -95,32 +95,32 @@ def test_a_states_hold_lets_its_key_produce_from_there_on() -> None:
         "release": release,
         "early": lambda ctx: ctx.produce("out", "early", timestamp=Timestamp(49)),
     }
-    solo = Solo(Scripted(hooks, lambda ctx: None), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "hold", 60))
-    solo.commit_all()
-    solo.watermark(200)
-    assert solo.output == 50
-    solo.deliver(("k", "early", 300))
-    solo.commit_all()
-    assert solo.state.counts.dead_letters == 1
-    solo.sent()
-    solo.deliver(("k", "release", 300))
-    assert solo.output == 50
-    solo.commit_all()
-    assert solo.sent() == [("held", 50)]
-    assert solo.output == 50, "the production holds now"
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: None), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "hold", 60))
+    driver.commit_all()
+    driver.watermark(200)
+    assert driver.output == 50
+    driver.deliver(("k", "early", 300))
+    driver.commit_all()
+    assert driver.state.counts.dead_letters == 1
+    driver.sent()
+    driver.deliver(("k", "release", 300))
+    assert driver.output == 50
+    driver.commit_all()
+    assert driver.sent() == [("held", 50)]
+    assert driver.output == 50, "the production holds now"
 
 
 @pytest.mark.guarantee("G7")
 def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
     """Regression: a hold in the past kept the output watermark until the hold was cleared."""
-    solo = Solo(Scripted({"hold": lambda ctx: ctx.set_hold(Timestamp(5))}, lambda ctx: None))
-    solo.watermark(90)
-    solo.deliver(("k", "hold", 100))
-    solo.commit_all()
-    solo.watermark(400)
-    assert solo.output == 100
-    taken_over = Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
+    driver = IntervalDriver(Scripted({"hold": lambda ctx: ctx.set_hold(Timestamp(5))}, lambda ctx: None))
+    driver.watermark(90)
+    driver.deliver(("k", "hold", 100))
+    driver.commit_all()
+    driver.watermark(400)
+    assert driver.output == 100
+    taken_over = IntervalDriver(Scripted({}, lambda ctx: None), entries=driver.entries)
     taken_over.watermark(400)
     assert taken_over.output == 100
 
@@ -128,18 +128,18 @@ def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
 @pytest.mark.guarantee("G6", section="4.6")
 def test_timers_at_the_end_of_time_fire_when_the_sources_finish() -> None:
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(MAX_TIMESTAMP, "end")}
-    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
-    solo.deliver(("k", "set", 1))
-    solo.commit_all()
-    solo.watermark(MAX_TIMESTAMP - 1)
-    assert solo.sent() == []
-    solo.watermark(MAX_TIMESTAMP)
-    solo.commit_all()
-    (send,) = solo.take(SendDelivery)
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    driver.deliver(("k", "set", 1))
+    driver.commit_all()
+    driver.watermark(MAX_TIMESTAMP - 1)
+    assert driver.sent() == []
+    driver.watermark(MAX_TIMESTAMP)
+    driver.commit_all()
+    (send,) = driver.take(SendDelivery)
     assert send.delivery.timestamps == [MAX_TIMESTAMP - 1]
-    assert solo.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
-    solo.handle(Acknowledged(send.delivery.token))
-    assert solo.output == MAX_TIMESTAMP
+    assert driver.output == MAX_TIMESTAMP - 1, "what is under way for the end holds it back"
+    driver.handle(Acknowledged(send.delivery.token))
+    assert driver.output == MAX_TIMESTAMP
 
 
 @pytest.mark.guarantee("G6", section="4.6")
@@ -156,20 +156,20 @@ def test_an_asynchronous_timer_at_the_end_of_time_fires() -> None:
         async def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None:
             ctx.produce("out", "fired")
 
-    solo = Solo(AtTheEnd())
-    solo.deliver(("k", "set", 1))
-    solo.commit_all()
-    solo.watermark(MAX_TIMESTAMP)
-    (hook,) = solo.take(AsyncHook)
+    driver = IntervalDriver(AtTheEnd())
+    driver.deliver(("k", "set", 1))
+    driver.commit_all()
+    driver.watermark(MAX_TIMESTAMP)
+    (hook,) = driver.take(AsyncHook)
     with pytest.raises(StopIteration):
         hook.coroutine.send(None)
-    assert solo.output == MAX_TIMESTAMP - 1, "the hook that runs holds"
-    solo.handle(HookFinished(hook.hook, None))
-    solo.commit_all()
-    (send,) = solo.take(SendDelivery)
-    assert solo.output == MAX_TIMESTAMP - 1, "the production holds"
-    solo.handle(Acknowledged(send.delivery.token))
-    assert solo.output == MAX_TIMESTAMP
+    assert driver.output == MAX_TIMESTAMP - 1, "the hook that runs holds"
+    driver.handle(HookFinished(hook.hook, None))
+    driver.commit_all()
+    (send,) = driver.take(SendDelivery)
+    assert driver.output == MAX_TIMESTAMP - 1, "the production holds"
+    driver.handle(Acknowledged(send.delivery.token))
+    assert driver.output == MAX_TIMESTAMP
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -181,15 +181,15 @@ def test_a_processing_timer_fired_after_the_end_keeps_its_time() -> None:
     hooks: dict[str, Do] = {
         "set": lambda ctx: ctx.set_timer(mw.Timestamp(ctx.now + 1_000), "t", domain=mw.TimeDomain.PROCESSING_TIME)
     }
-    solo = Solo(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
-    solo.deliver(("k", "set", 100))
-    solo.commit_all()
-    solo.watermark(MAX_TIMESTAMP)
-    assert solo.output == 100
-    solo.now += 1_000
-    solo.handle(Tick())
-    solo.commit_all()
-    assert solo.sent() == [("fired", 100)]
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: ctx.produce("out", "fired")))
+    driver.deliver(("k", "set", 100))
+    driver.commit_all()
+    driver.watermark(MAX_TIMESTAMP)
+    assert driver.output == 100
+    driver.now += 1_000
+    driver.handle(Tick())
+    driver.commit_all()
+    assert driver.sent() == [("fired", 100)]
 
 
 @pytest.mark.guarantee("G2")
@@ -217,11 +217,11 @@ def test_what_cannot_be_read_again_is_refused_before_the_journal(do: Do) -> None
         except MillwheelError as error:
             caught.append(error)
 
-    solo = Solo(Scripted({"do": hook}, lambda ctx: None))
-    solo.deliver(("k", "do", 1))
-    solo.commit_all()
+    driver = IntervalDriver(Scripted({"do": hook}, lambda ctx: None))
+    driver.deliver(("k", "do", 1))
+    driver.commit_all()
     assert len(caught) == 1
-    Solo(Scripted({}, lambda ctx: None), entries=solo.entries)
+    IntervalDriver(Scripted({}, lambda ctx: None), entries=driver.entries)
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -231,27 +231,27 @@ def test_a_timer_that_fails_is_named_as_what_holds() -> None:
     def fail(ctx: mw.Context[Any]) -> None:
         raise ValueError("not yet")
 
-    solo = Solo(Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(100), "t")}, fail))
-    solo.deliver(("k", "set", 10))
-    solo.watermark(90)
-    solo.commit_all()
-    solo.watermark(MAX_TIMESTAMP)
-    solo.commit_all()
-    subject = solo.take(Report)[-1].subject
-    assert solo.output == 100
+    driver = IntervalDriver(Scripted({"set": lambda ctx: ctx.set_timer(Timestamp(100), "t")}, fail))
+    driver.deliver(("k", "set", 10))
+    driver.watermark(90)
+    driver.commit_all()
+    driver.watermark(MAX_TIMESTAMP)
+    driver.commit_all()
+    subject = driver.take(Report)[-1].subject
+    assert driver.output == 100
     assert "timer 't' of key 'k' is due and waits for its next attempt after 1 failed: ValueError at test_h" in subject
 
 
 @pytest.mark.guarantee("G8", section="4.6")
 def test_a_timers_own_hold_is_named() -> None:
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40))}
-    solo = Solo(Scripted(hooks, lambda ctx: None))
-    solo.deliver(("k", "set", 10))
-    solo.watermark(90)
-    solo.commit_all()
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: None))
+    driver.deliver(("k", "set", 10))
+    driver.watermark(90)
+    driver.commit_all()
     named = "timer 't' of key 'k' waits until its low watermark is 1970-01-01T00:00:00.000100Z"
-    assert (solo.output, solo.take(Report)[-1].subject) == (40, named)
-    assert len(solo.core.awaited_groups()) == 1
+    assert (driver.output, driver.take(Report)[-1].subject) == (40, named)
+    assert len(driver.core.awaited_groups()) == 1
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -259,12 +259,12 @@ def test_a_timer_of_the_clock_waits_for_no_group() -> None:
     hooks: dict[str, Do] = {
         "set": lambda ctx: ctx.set_timer(Timestamp(ctx.now + 100), "t", domain=mw.TimeDomain.PROCESSING_TIME)
     }
-    solo = Solo(Scripted(hooks, lambda ctx: None))
-    solo.deliver(("k", "set", 10))
-    solo.watermark(90)
-    solo.commit_all()
-    assert "timer 't' of key 'k' waits until the clock is " in solo.core.explain_hold()[1]
-    assert solo.core.awaited_groups() == []
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: None))
+    driver.deliver(("k", "set", 10))
+    driver.watermark(90)
+    driver.commit_all()
+    assert "timer 't' of key 'k' waits until the clock is " in driver.core.explain_hold()[1]
+    assert driver.core.awaited_groups() == []
 
 
 @pytest.mark.guarantee("G8", section="4.6")
@@ -272,10 +272,10 @@ def test_one_of_many_timers_is_named_when_a_user_asks() -> None:
     hooks: dict[str, Do] = {
         "set": lambda ctx: ctx.set_timer(Timestamp(100), "t", hold=Timestamp(40 if ctx.key == "k" else 80))
     }
-    solo = Solo(Scripted(hooks, lambda ctx: None))
-    solo.deliver(*((f"other {number}", "set", 10) for number in range(100)), ("k", "set", 10))
-    solo.watermark(90)
-    solo.commit_all()
-    assert solo.take(Report)[-1].subject == "", "a report does not search for long"
-    assert solo.core.explain_hold()[1].startswith("timer 't' of key 'k' waits")
-    assert solo.core.awaited_groups() != []
+    driver = IntervalDriver(Scripted(hooks, lambda ctx: None))
+    driver.deliver(*((f"other {number}", "set", 10) for number in range(100)), ("k", "set", 10))
+    driver.watermark(90)
+    driver.commit_all()
+    assert driver.take(Report)[-1].subject == "", "a report does not search for long"
+    assert driver.core.explain_hold()[1].startswith("timer 't' of key 'k' waits")
+    assert driver.core.awaited_groups() != []

@@ -13,7 +13,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.time import Timestamp, seconds
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, Tick
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 LOOP = asyncio.new_event_loop()
 LOOP.close()
@@ -46,17 +46,17 @@ def test_a_hook_that_exits_or_is_cancelled_fails_like_any_other(error: type[Base
 
     Regression: they passed all handlers, and the process ended or hung.
     """
-    solo = Solo(Raises(error), on_failure=mw.dead_letter(after=2, initial=seconds(1)))
-    solo.deliver(("k", what, 1), ("j", "fine", 2))
-    solo.watermark(10)
+    driver = IntervalDriver(Raises(error), on_failure=mw.dead_letter(after=2, initial=seconds(1)))
+    driver.deliver(("k", what, 1), ("j", "fine", 2))
+    driver.watermark(10)
     for _ in range(4):
-        solo.commit_all()
-        solo.now += seconds(2)
-        solo.handle(Tick())
-    solo.commit_all()
-    sent = [value if isinstance(value, str) else "dead letter" for value, _ in solo.sent()]
+        driver.commit_all()
+        driver.now += seconds(2)
+        driver.handle(Tick())
+    driver.commit_all()
+    sent = [value if isinstance(value, str) else "dead letter" for value, _ in driver.sent()]
     assert sorted(sent) == sorted(["fine", "dead letter", *(["timer"] if what == "timer" else [])])
-    assert solo.state.counts.dead_letters == 1
+    assert driver.state.counts.dead_letters == 1
 
 
 class WordlessError(Exception):
@@ -80,16 +80,16 @@ class Wordless(mw.Computation[tuple[str, str], int]):
 @pytest.mark.parametrize("policy", [mw.retry(), mw.dead_letter(after=1), mw.stop(after=1)])
 def test_an_error_without_text_is_a_failure_like_any_other(what: str, policy: Any) -> None:
     """Regression: such an error ended the interval and its next owners. Or the work never became a dead letter."""
-    solo = Solo(Wordless(), on_failure=policy)
-    solo.deliver(("k", what, 1), ("j", "fine", 2))
-    solo.commit_all()
-    (failed,) = solo.take(HookFailed)
+    driver = IntervalDriver(Wordless(), on_failure=policy)
+    driver.deliver(("k", what, 1), ("j", "fine", 2))
+    driver.commit_all()
+    (failed,) = driver.take(HookFailed)
     reported = "\\ud800" if what == "surrogate" else "(it has no text: its __str__ raised TypeError)"
     assert f"WordlessError: {reported} (attempt 1" in failed.message
     assert failed.message.encode()
-    assert solo.core.failing.last is not None
-    assert solo.core.failing.last.text == reported
-    assert solo.state.counts.dead_letters == (policy.action is mw.dead_letter().action)
+    assert driver.core.failing.last is not None
+    assert driver.core.failing.last.text == reported
+    assert driver.state.counts.dead_letters == (policy.action is mw.dead_letter().action)
 
 
 @pytest.mark.guarantee("G8", section="4.1")
@@ -105,13 +105,13 @@ def test_an_asynchronous_hooks_exit_without_text_is_a_failure(number: int) -> No
         async def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
             raise AssertionError("the test answers for it")
 
-    solo = Solo(Waits(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "x", 1))
-    (hook,) = solo.take(AsyncHook)
+    driver = IntervalDriver(Waits(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "x", 1))
+    (hook,) = driver.take(AsyncHook)
     hook.coroutine.close()
-    solo.handle(HookFinished(hook.hook, [WordlessExit(), WordlessError()][number]))
-    solo.commit_all()
-    assert solo.state.counts.dead_letters == 1
+    driver.handle(HookFinished(hook.hook, [WordlessExit(), WordlessError()][number]))
+    driver.commit_all()
+    assert driver.state.counts.dead_letters == 1
 
 
 async def _wait() -> None:
@@ -148,23 +148,23 @@ class Returns(mw.Computation[tuple[str, str], int]):
 def test_a_hook_that_returns_a_value_fails_and_nothing_is_acked(make: Callable[[], Any], said: str, what: str) -> None:
     """Regression: the record was ACKed without any effect, at the first attempt or when it ran alone."""
     made = []
-    solo = Solo(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
+    driver = IntervalDriver(Returns(lambda: made.append(make()) or made[-1]), on_failure=mw.retry(initial=seconds(1)))  # type: ignore[func-returns-value]
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
-        solo.deliver(("k", what, 1), ("j", "fine", 2))
-        solo.watermark(10)
-        solo.commit_all()
-        solo.now += seconds(2)
-        solo.handle(Tick())
+        driver.deliver(("k", what, 1), ("j", "fine", 2))
+        driver.watermark(10)
+        driver.commit_all()
+        driver.now += seconds(2)
+        driver.handle(Tick())
         assert all(one.cancelled() for one in made if isinstance(one, asyncio.Future))
         made.clear()
         gc.collect()
     assert not reported, "no coroutine is left that was never awaited"
-    first, second = solo.take(HookFailed)
+    first, second = driver.take(HookFailed)
     assert f"UsageError: Returns.process_{what} {said}" in first.message
     assert f"UsageError: Returns.process_{what} {said}" in second.message
     assert first.kind.permanent
-    assert solo.state.counts.records == (1 if what == "record" else 2), "only what succeeded is ACKed"
+    assert driver.state.counts.records == (1 if what == "record" else 2), "only what succeeded is ACKed"
 
 
 def test_a_stopped_interval_sets_no_alarm_for_its_waiting_keys() -> None:
@@ -174,17 +174,17 @@ def test_a_stopped_interval_sets_no_alarm_for_its_waiting_keys() -> None:
         def process_record(self, ctx: mw.Context[Any], record: mw.Record[tuple[str, str]]) -> None:
             raise ValueError(record.value[1])
 
-    solo = Solo(Picky(), on_failure=mw.stop(after=2, initial=seconds(1)))
-    solo.deliver(("k", "first", 1))
-    solo.commit_all()
-    solo.now += seconds(1) // 2
-    solo.deliver(("j", "second", 2))
-    solo.commit_all()
-    solo.now += seconds(1) // 2
-    solo.handle(Tick())
-    assert solo.core.stopped
-    assert len(solo.take(HookFailed)) == 3
-    solo.now += seconds(10)
-    solo.handle(Tick())
-    alarm = solo.core.next_deadline()
-    assert alarm is None or alarm > solo.now
+    driver = IntervalDriver(Picky(), on_failure=mw.stop(after=2, initial=seconds(1)))
+    driver.deliver(("k", "first", 1))
+    driver.commit_all()
+    driver.now += seconds(1) // 2
+    driver.deliver(("j", "second", 2))
+    driver.commit_all()
+    driver.now += seconds(1) // 2
+    driver.handle(Tick())
+    assert driver.core.stopped
+    assert len(driver.take(HookFailed)) == 3
+    driver.now += seconds(10)
+    driver.handle(Tick())
+    alarm = driver.core.next_deadline()
+    assert alarm is None or alarm > driver.now

@@ -35,7 +35,7 @@ from millwheel.worker.messages import (
     WriteParts,
 )
 from simulation.held_ids import pending_ids, seen_ids
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -57,99 +57,101 @@ def id_of(number: int) -> bytes:
     return number.to_bytes(8, "big") * 2
 
 
-def deliver(solo: Solo, ids: DeliveryIds, whats: Iterable[str], stamp: int, sender: Sender = OWN) -> Delivery:
+def deliver(
+    driver: IntervalDriver, ids: DeliveryIds, whats: Iterable[str], stamp: int, sender: Sender = OWN
+) -> Delivery:
     values = [msgspec.msgpack.encode(("k", what)) for what in whats]
     delivery = Delivery(
-        IncarnationId("solo.1"), "solo.1.j1", "in", sender, ids, [b"k"] * len(values), values, [stamp] * len(values)
+        IncarnationId("test.1"), "test.1.j1", "in", sender, ids, [b"k"] * len(values), values, [stamp] * len(values)
     )
-    solo.handle(delivery)
+    driver.handle(delivery)
     return delivery
 
 
-def tidy(solo: Solo) -> None:
+def tidy(driver: IntervalDriver) -> None:
     """Perform all effects for the store except reads, also commits."""
     while True:
-        busy = solo.commit_all()
-        for flush in solo.take(FlushStates):
-            solo.handle(StatesFlushed(flush.number))
+        busy = driver.commit_all()
+        for flush in driver.take(FlushStates):
+            driver.handle(StatesFlushed(flush.number))
             busy += 1
-        for write in solo.take(WriteParts):
-            solo.handle(PartsWritten(write.number))
+        for write in driver.take(WriteParts):
+            driver.handle(PartsWritten(write.number))
             busy += 1
-        for send in solo.take(SendDelivery):
-            solo.handle(Acknowledged(send.delivery.token))
+        for send in driver.take(SendDelivery):
+            driver.handle(Acknowledged(send.delivery.token))
             busy += 1
         if not busy:
             return
 
 
-def sealing(**options: Any) -> Solo:
+def sealing(**options: Any) -> IntervalDriver:
     """An interval whose id segments hold four ids; one of them is stored."""
-    solo = Solo(Seen(), **options)
-    solo.state.dedup.segment_ids = 4
-    deliver(solo, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
-    tidy(solo)
-    assert len(solo.state.journal.segments) == 1
-    return solo
+    driver = IntervalDriver(Seen(), **options)
+    driver.state.dedup.segment_ids = 4
+    deliver(driver, OpaqueIds([id_of(number) for number in range(4)]), "abcd", 10)
+    tidy(driver)
+    assert len(driver.state.journal.segments) == 1
+    return driver
 
 
 @pytest.mark.guarantee("G1")
 def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     """Regression: the read found no segment, and the interval was given up for good."""
-    solo = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
-    copy = deliver(solo, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
-    (read,) = solo.take(ReadSegments)
-    tidy(solo)
-    solo.handle(GroupWatermarks({INJECTOR: 1_000}, {INJECTOR: [("injector/in/p", 1)]}))
+    driver = sealing(settings=IntervalSettings(checkpoint_entries=1, flush_interval=0))
+    copy = deliver(driver, OpaqueIds([id_of(2), id_of(9)]), "cz", 10)
+    (read,) = driver.take(ReadSegments)
+    tidy(driver)
+    driver.handle(GroupWatermarks({INJECTOR: 1_000}, {INJECTOR: [("injector/in/p", 1)]}))
     for number in range(20, 26):
-        deliver(solo, OpaqueIds([id_of(number)]), "x", 2_000)
-        solo.now += 10
-        tidy(solo)
-    deleted = [part for delete in solo.take(DeleteParts) for part in delete.parts]
+        deliver(driver, OpaqueIds([id_of(number)]), "x", 2_000)
+        driver.now += 10
+        tidy(driver)
+    deleted = [part for delete in driver.take(DeleteParts) for part in delete.parts]
     assert set(read.parts) <= set(deleted), "the test has not got there"
-    solo.waiting.clear()
-    solo.handle(PartsMissing(read.parts, "part", "the value is missing"))
-    tidy(solo)
-    answers = [(one.outcome, list(one.remaining)) for one in solo.take(Acknowledge) if one.delivery is copy]
+    driver.waiting.clear()
+    driver.handle(PartsMissing(read.parts, "part", "the value is missing"))
+    tidy(driver)
+    answers = [(one.outcome, list(one.remaining)) for one in driver.take(Acknowledge) if one.delivery is copy]
     assert answers == [(FULL, [0]), (ACKED, [0])], "the one that needed no look is in, the other is asked for again"
     stamped = Sender("injector/in/p", 1, None, INJECTOR, 1_000)
-    deliver(solo, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
-    assert pending_ids(solo.state.dedup) == 1, "judged anew"
+    deliver(driver, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
+    assert pending_ids(driver.state.dedup) == 1, "judged anew"
 
 
 @pytest.mark.guarantee("G1")
 def test_a_needed_segment_that_is_missing_is_a_named_error() -> None:
-    solo = sealing()
-    deliver(solo, OpaqueIds([id_of(2)]), "c", 10)
-    (read,) = solo.take(ReadSegments)
+    driver = sealing()
+    deliver(driver, OpaqueIds([id_of(2)]), "c", 10)
+    (read,) = driver.take(ReadSegments)
     with pytest.raises(CorruptValueError, match="part 5"):
-        solo.handle(PartsMissing(read.parts, "part 5", "the value is missing"))
+        driver.handle(PartsMissing(read.parts, "part 5", "the value is missing"))
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_copy_of_a_record_in_flight_is_acked_after_its_commit() -> None:
     """Otherwise the sender would drop a record that is in no journal."""
-    solo = Solo(Seen())
+    driver = IntervalDriver(Seen())
     ids = PositionIds("in/p", 0, [1])
-    deliver(solo, ids, ["a"], 10)
-    solo.handle(SequenceChecked("in/p", True))
-    copy = deliver(solo, ids, ["a"], 10)
-    assert [(one.delivery, one.outcome, list(one.remaining)) for one in solo.take(Acknowledge)] == [(copy, FULL, [0])]
-    solo.commit_all()
-    copy = deliver(solo, ids, ["a"], 10)
-    assert [one.outcome for one in solo.take(Acknowledge) if one.delivery is copy] == [ACKED]
+    deliver(driver, ids, ["a"], 10)
+    driver.handle(SequenceChecked("in/p", True))
+    copy = deliver(driver, ids, ["a"], 10)
+    assert [(one.delivery, one.outcome, list(one.remaining)) for one in driver.take(Acknowledge)] == [(copy, FULL, [0])]
+    driver.commit_all()
+    copy = deliver(driver, ids, ["a"], 10)
+    assert [one.outcome for one in driver.take(Acknowledge) if one.delivery is copy] == [ACKED]
 
 
 @pytest.mark.guarantee("G13")
 def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
     """A key may fail for days, while its sender repeats the record. Regression: each copy was remembered."""
-    solo = Solo(Seen(), on_failure=mw.retry(initial=seconds(20)))
+    driver = IntervalDriver(Seen(), on_failure=mw.retry(initial=seconds(20)))
     ids = PositionIds("in/p", 0, [1])
-    deliver(solo, ids, ["bad"], 10)
-    solo.commit_all()
+    deliver(driver, ids, ["bad"], 10)
+    driver.commit_all()
     for _ in range(50):
-        deliver(solo, ids, ["bad"], 10)
-    solo.waiting.clear()
+        deliver(driver, ids, ["bad"], 10)
+    driver.waiting.clear()
     gc.collect()
     assert sum(isinstance(one, DeliveryVerdict) for one in gc.get_objects()) < 10
 
@@ -157,26 +159,28 @@ def test_copies_of_a_record_that_waits_leave_nothing_behind() -> None:
 @pytest.mark.guarantee("G13")
 def test_a_delivery_that_is_refused_whole_is_not_acked_as_well() -> None:
     """Regression: the delivery was ACKed for none of its records. Senders took that for room, and did not back off."""
-    solo = Solo(Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20)))
-    deliver(solo, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
-    solo.commit_all()
-    solo.waiting.clear()
-    full = deliver(solo, PositionIds("in/p", 0, [3]), ["x"], 20)
-    copy = deliver(solo, PositionIds("in/p", 0, [1]), ["bad"], 10)
-    mixed = deliver(solo, PositionIds("in/p", 0, [1, 3]), ["bad", "x"], 20)
-    answers = [(one.delivery, one.outcome, list(one.remaining)) for one in solo.take(Acknowledge)]
+    driver = IntervalDriver(
+        Seen(), settings=IntervalSettings(queue_records=2), on_failure=mw.retry(initial=seconds(20))
+    )
+    deliver(driver, PositionIds("in/p", 0, [1, 2]), ["bad", "bad"], 10)
+    driver.commit_all()
+    driver.waiting.clear()
+    full = deliver(driver, PositionIds("in/p", 0, [3]), ["x"], 20)
+    copy = deliver(driver, PositionIds("in/p", 0, [1]), ["bad"], 10)
+    mixed = deliver(driver, PositionIds("in/p", 0, [1, 3]), ["bad", "x"], 20)
+    answers = [(one.delivery, one.outcome, list(one.remaining)) for one in driver.take(Acknowledge)]
     assert answers == [(full, FULL, [0]), (copy, FULL, [0]), (mixed, FULL, [0, 1])]
 
 
 @pytest.mark.guarantee("G13")
 def test_deliveries_that_wait_for_a_sequence_lookup_are_bounded() -> None:
     """Senders reconnect and repeat while the coordinator is away. Regression: each copy was kept."""
-    solo = Solo(Seen())
+    driver = IntervalDriver(Seen())
     sender = Sender("u.1.j1", 3, ALL_KEYS, "u.1")
     for _ in range(100):
-        deliver(solo, PositionIds("u.1.j1", 0, [1]), ["x"], 10, sender)
-    assert len(solo.take(CheckSequence)) == 1
-    refused = [one for one in solo.take(Acknowledge) if one.outcome == FULL]
+        deliver(driver, PositionIds("u.1.j1", 0, [1]), ["x"], 10, sender)
+    assert len(driver.take(CheckSequence)) == 1
+    refused = [one for one in driver.take(Acknowledge) if one.outcome == FULL]
     assert len(refused) >= 30
     assert "looked up" in refused[0].message
 
@@ -191,13 +195,13 @@ def test_messages_received_during_recovery_are_kept_as_their_sum() -> None:
             yield GroupWatermarks({INJECTOR: 5 * number}, {INJECTOR: [("injector/in/p", number)]})
         alive.append(sum(isinstance(one, GroupWatermarks) for one in gc.get_objects()))
 
-    solo = Solo(Seen(), early=early())
+    driver = IntervalDriver(Seen(), early=early())
     assert alive[0] < 10
     old = Sender("injector/in/p", 998, None, INJECTOR)
-    deliver(solo, OpaqueIds([id_of(1)]), "x", 10_000, old)
-    (answer,) = solo.take(Acknowledge)
+    deliver(driver, OpaqueIds([id_of(1)]), "x", 10_000, old)
+    (answer,) = driver.take(Acknowledge)
     assert answer.outcome == DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
-    assert solo.state.inputs.value == 5 * 999
+    assert driver.state.inputs.value == 5 * 999
 
 
 @pytest.mark.guarantee("G13")
@@ -206,46 +210,46 @@ def test_watermarks_received_during_recovery_collect_ids() -> None:
 
     Ids stayed until the sender's next advance.
     """
-    solo = Solo(Seen())
-    deliver(solo, OpaqueIds([id_of(1)]), "x", 1)
-    tidy(solo)
-    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(solo.state.dedup.snapshot().blobs)}
-    assert seen_ids(Solo(Seen(), parts=parts).state.dedup) == 1
-    assert seen_ids(Solo(Seen(), early=[GroupWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
+    driver = IntervalDriver(Seen())
+    deliver(driver, OpaqueIds([id_of(1)]), "x", 1)
+    tidy(driver)
+    parts = {PartId(f"dedup/{number}", 7, 1): blob for number, blob in enumerate(driver.state.dedup.snapshot().blobs)}
+    assert seen_ids(IntervalDriver(Seen(), parts=parts).state.dedup) == 1
+    assert seen_ids(IntervalDriver(Seen(), early=[GroupWatermarks({INJECTOR: 9})], parts=parts).state.dedup) == 0
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("early", [True, False])
 def test_earlier_broadcasts_apply_to_the_first_opaque_ids(early: bool) -> None:
     """A late record's id is kept for the slack behind the watermark at its receipt, and an old copy is refused."""
-    solo = Solo(Seen(), early=[GroupWatermarks({INJECTOR: 1_000})] if early else [])
-    solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 300}))
+    driver = IntervalDriver(Seen(), early=[GroupWatermarks({INJECTOR: 1_000})] if early else [])
+    driver.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 300}))
     if not early:
-        solo.watermark(1_000)
-    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
-    tidy(solo)
-    solo.watermark(1_250)
-    assert seen_ids(solo.state.dedup) == 1
-    deliver(solo, OpaqueIds([id_of(2)]), "x", 10, Sender("injector/in/p", 1, None, INJECTOR, 600))
-    *_, answer = solo.take(Acknowledge)
+        driver.watermark(1_000)
+    deliver(driver, OpaqueIds([id_of(1)]), "x", 10)
+    tidy(driver)
+    driver.watermark(1_250)
+    assert seen_ids(driver.state.dedup) == 1
+    deliver(driver, OpaqueIds([id_of(2)]), "x", 10, Sender("injector/in/p", 1, None, INJECTOR, 600))
+    *_, answer = driver.take(Acknowledge)
     assert answer.message.startswith("too old")
-    solo.watermark(1_400)
-    assert seen_ids(solo.state.dedup) == 0
+    driver.watermark(1_400)
+    assert seen_ids(driver.state.dedup) == 0
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_later_declared_slack_counts_from_then_on() -> None:
     """Regression: the declaration of the stream at the opening of the interval counted for ever, even if there was
     none yet."""
-    solo = Solo(Seen())
-    solo.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 500}))
-    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
-    tidy(solo)
-    solo.watermark(400)
-    deliver(solo, OpaqueIds([id_of(1)]), "x", 10)
-    assert len(solo.take(Acknowledge)) == 2, "the copy is ACKed at once"
-    solo.handle(CatalogChanged(frozenset({INJECTOR})))
-    assert solo.state.ids.slack == {INJECTOR: 500}
+    driver = IntervalDriver(Seen())
+    driver.handle(CatalogChanged(frozenset({INJECTOR}), slack={INJECTOR: 500}))
+    deliver(driver, OpaqueIds([id_of(1)]), "x", 10)
+    tidy(driver)
+    driver.watermark(400)
+    deliver(driver, OpaqueIds([id_of(1)]), "x", 10)
+    assert len(driver.take(Acknowledge)) == 2, "the copy is ACKed at once"
+    driver.handle(CatalogChanged(frozenset({INJECTOR})))
+    assert driver.state.ids.slack == {INJECTOR: 500}
 
 
 @pytest.mark.guarantee("G1", section="6.1.3")
@@ -257,7 +261,7 @@ def test_the_same_id_in_two_batches_makes_two_weak_productions() -> None:
     made = []
     for batch in (1, 2):
         for _ in range(2):
-            owner = Solo(Seen(), strong=False)
+            owner = IntervalDriver(Seen(), strong=False)
             deliver(owner, BatchIds("q", batch, [id_of(1)]), "x", 10)
             (send,) = owner.take(SendDelivery)
             made.append(send.delivery.ids.ids[0])  # type: ignore[union-attr]
@@ -271,13 +275,13 @@ def test_a_retired_sequence_is_forgotten_also_by_successors() -> None:
     reported = CatalogChanged(
         frozenset({INJECTOR}), ended_injectors=frozenset({OWN.name}), ended_queries=frozenset("q")
     )
-    solo = Solo(Seen())
-    deliver(solo, PositionIds("in/p/0", 0, [1]), ["a"], 5)
-    deliver(solo, BatchIds("q", 3, [id_of(1)]), ["b"], 5, spark)
-    solo.commit_all()
-    taken = Solo(Seen(), entries=solo.entries, early=[reported])
-    solo.handle(reported)
-    for one in (solo, taken):
+    driver = IntervalDriver(Seen())
+    deliver(driver, PositionIds("in/p/0", 0, [1]), ["a"], 5)
+    deliver(driver, BatchIds("q", 3, [id_of(1)]), ["b"], 5, spark)
+    driver.commit_all()
+    taken = IntervalDriver(Seen(), entries=driver.entries, early=[reported])
+    driver.handle(reported)
+    for one in (driver, taken):
         assert seen_ids(one.state.dedup) == 0
         one.take(Acknowledge)
         late = deliver(one, PositionIds("in/p/0", 0, [1]), ["a"], 5)

@@ -21,7 +21,7 @@ from millwheel.worker.messages import (
     Opened,
     Started,
 )
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 SEQUENCES = 12
 """More than ten parts: the name of part 10 sorts before that of part 2."""
@@ -42,25 +42,25 @@ def delivery(number: int) -> Delivery:
     sender = Sender(f"injector/in/p{number % 2}", 1, None, INJECTOR)
     value = msgspec.msgpack.encode(("k", "v"))
     return Delivery(
-        IncarnationId("solo.1"), "solo.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1]
+        IncarnationId("test.1"), "test.1.j1", "in", sender, PositionIds(f"table/{number}", 0, [7]), [b"k"], [value], [1]
     )
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millwheel.worker.dedup.snapshot._BLOB_BYTES", 1)
-    solo = Solo(Passing())
+    driver = IntervalDriver(Passing())
     for number in range(SEQUENCES):
-        solo.handle(delivery(number))
-    solo.commit_all()
-    write = solo.base()
+        driver.handle(delivery(number))
+    driver.commit_all()
+    write = driver.base()
     parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
     assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
 
-    successor = Solo(Passing())
+    successor = IntervalDriver(Passing())
     core = type(successor.core)(successor.state.config, successor.state.program, {}, lambda consumer, key: "")
     core.step(Started(), 1)
-    commit = solo.state.committed
+    commit = driver.state.committed
     core.step(Opened(JournalHead(7, commit, commit, tuple(parts)), parts, []), 1)
     core.step(Accepted(0), 1)
     for number in range(SEQUENCES):

@@ -19,7 +19,7 @@ from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.messages import OpenedParent, Parent
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 LOW, HIGH = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
 Rows = list[tuple[str, str, int]]
@@ -43,9 +43,9 @@ class Shown(mw.Computation[tuple[str, str], list[tuple[int, str, int]]]):
         ctx.state.append((timer.timestamp, timer.tag, ctx.watermark))
 
 
-def shown(solo: Solo) -> dict[str, list[Any]]:
-    decode = solo.state.program.state.decode
-    return {key.decode(): settled(decode(cell.encoded)) for key, cell in solo.state.cells.items() if cell.encoded}
+def shown(driver: IntervalDriver) -> dict[str, list[Any]]:
+    decode = driver.state.program.state.decode
+    return {key.decode(): settled(decode(cell.encoded)) for key, cell in driver.state.cells.items() if cell.encoded}
 
 
 def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
@@ -54,18 +54,20 @@ def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
     return [one for at, run in runs for one in (run if at is None else sorted(run))]
 
 
-def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool) -> tuple[Solo, OpenedParent]:
+def parent(
+    keys: KeyInterval, journal: str, watermark: int, records: Rows, idle: bool
+) -> tuple[IntervalDriver, OpenedParent]:
     """A parent that has acted on ``watermark``, sealed; not ``idle``, before its due timers have fired."""
-    solo = Solo(Shown())
-    solo.watermark(watermark)
+    driver = IntervalDriver(Shown())
+    driver.watermark(watermark)
     # One record on time has it journal the watermark that it stands at.
     mine = [row for row in records if row[0].encode() in keys]
-    solo.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
-    solo.commit_all() if idle else solo.commit()
-    head = JournalHead(7, len(solo.entries), 0, ())
-    opened = OpenedParent(Parent(journal, keys), head, {}, list(solo.entries))
-    solo.commit_all()
-    return solo, opened
+    driver.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
+    driver.commit_all() if idle else driver.commit()
+    head = JournalHead(7, len(driver.entries), 0, ())
+    opened = OpenedParent(Parent(journal, keys), head, {}, list(driver.entries))
+    driver.commit_all()
+    return driver, opened
 
 
 @pytest.mark.guarantee("G7", section="4.5")
@@ -82,9 +84,9 @@ def parent(keys: KeyInterval, journal: str, watermark: int, records: Rows, idle:
 def test_a_merged_key_sees_the_watermark_its_parent_would_show(
     low: int, high: int, before: Rows, later: list[tuple[int, Rows]], crash: int, idle: bool
 ) -> None:
-    first, one = parent(LOW, "solo.1.j2", low, before, idle)
-    second, two = parent(HIGH, "solo.1.j3", high, before, idle)
-    merged = Solo(Shown(), parents=[one, two])
+    first, one = parent(LOW, "test.1.j2", low, before, idle)
+    second, two = parent(HIGH, "test.1.j3", high, before, idle)
+    merged = IntervalDriver(Shown(), parents=[one, two])
     merged.position = 1_000
     assert merged.state.watermark == min(low, high)
     reached = 0
@@ -92,7 +94,7 @@ def test_a_merged_key_sees_the_watermark_its_parent_would_show(
         reached = max(reached, to)
         if step == crash:
             position = merged.position
-            merged = Solo(Shown(), parents=[one, two], entries=merged.entries)
+            merged = IntervalDriver(Shown(), parents=[one, two], entries=merged.entries)
             merged.position = position
         merged.watermark(reached)
         merged.commit_all()

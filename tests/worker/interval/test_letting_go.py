@@ -40,9 +40,9 @@ from millwheel.worker.messages import (
     StatesRead,
     WriteParts,
 )
-from tests.worker.interval.solo import INJECTOR, Solo
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
-PARENT = "solo.1.j0"
+PARENT = "test.1.j0"
 RECORDS = 16
 KEYS = {b"k%d" % number for number in range(RECORDS)}
 
@@ -53,16 +53,16 @@ class Echo(mw.Computation[tuple[str, str], int]):
         ctx.produce("out", record.value[1])
 
 
-def opaque(solo: Solo, numbers: range) -> Delivery:
+def opaque(driver: IntervalDriver, numbers: range) -> Delivery:
     """Records with ids of their own; the same number is the same record."""
     sender = Sender("injector/in/p", 1, None, INJECTOR, None)
     delivery = Delivery(
-        IncarnationId("solo.1"), "solo.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
+        IncarnationId("test.1"), "test.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
         [b"k%d" % number for number in numbers],
         [msgspec.msgpack.encode((f"k{number}", f"v{number}")) for number in numbers],
         [50 + number for number in numbers], 900 + numbers[0],
     )  # fmt: skip
-    solo.handle(delivery)
+    driver.handle(delivery)
     return delivery
 
 
@@ -73,174 +73,174 @@ class Disk:
     parts: dict[PartId, bytes] = field(default_factory=dict)
     rows: dict[bytes, StateRow] = field(default_factory=dict)
 
-    def serve(self, solo: Solo) -> None:
+    def serve(self, driver: IntervalDriver) -> None:
         """Perform the effects for the store. Appends are acknowledged."""
         kinds = AppendEntry | WriteParts | FlushStates | ReadStates
-        while any(isinstance(one, kinds) for one in solo.waiting):
-            for write in solo.take(WriteParts):
+        while any(isinstance(one, kinds) for one in driver.waiting):
+            for write in driver.take(WriteParts):
                 self.parts.update(write.parts)
-                solo.handle(PartsWritten(write.number))
-            for flush in solo.take(FlushStates):
+                driver.handle(PartsWritten(write.number))
+            for flush in driver.take(FlushStates):
                 self.rows.update((row.key, row) for row in flush.rows)
-                solo.handle(StatesFlushed(flush.number))
-            for read in solo.take(ReadStates):
-                solo.handle(StatesRead(read.keys, [self.rows.get(key) for key in read.keys]))
-            for append in solo.take(AppendEntry):
-                solo.entries.append(append.append.entry)
-                solo.handle(Appended(append.append.commit))
+                driver.handle(StatesFlushed(flush.number))
+            for read in driver.take(ReadStates):
+                driver.handle(StatesRead(read.keys, [self.rows.get(key) for key in read.keys]))
+            for append in driver.take(AppendEntry):
+                driver.entries.append(append.append.entry)
+                driver.handle(Appended(append.append.commit))
 
 
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
     """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
     settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
-    solo = Solo(Echo(), settings=settings)
+    driver = IntervalDriver(Echo(), settings=settings)
     if segments:
-        solo.state.dedup.segment_ids = 3
+        driver.state.dedup.segment_ids = 3
     for first in range(0, RECORDS, 2):
-        opaque(solo, range(first, first + 2))
-        disk.serve(solo)
-        solo.now += 1
-    state = solo.state
+        opaque(driver, range(first, first + 2))
+        disk.serve(driver)
+        driver.now += 1
+    state = driver.state
     head = JournalHead(7, state.committed, state.journal.truncation_point, state.journal.parts)
     assert any(part.name.startswith("segment/") for part in head.parts) == segments
     named = {part: b"" if part.name.startswith("segment/ids/") else disk.parts[part] for part in state.journal.parts}
-    entries = solo.entries[state.journal.truncation_point :]
+    entries = driver.entries[state.journal.truncation_point :]
     return OpenedParent(Parent(PARENT, ALL_KEYS), head, named, entries), disk
 
 
-def child(parent: OpenedParent, **options: Any) -> Solo:
-    return Solo(Echo(), parents=[parent], **options)
+def child(parent: OpenedParent, **options: Any) -> IntervalDriver:
+    return IntervalDriver(Echo(), parents=[parent], **options)
 
 
-def independent(solo: Solo) -> bool:
+def independent(driver: IntervalDriver) -> bool:
     """What the worker tells with its load."""
-    return solo.core.independent
+    return driver.core.independent
 
 
-def ack_all(solo: Solo) -> set[str]:
+def ack_all(driver: IntervalDriver) -> set[str]:
     """The consumer ACKs everything that was sent; the sequences that it was sent under."""
     sequences = set()
-    for send in solo.take(SendDelivery):
+    for send in driver.take(SendDelivery):
         sequences.add(send.delivery.ids.sequence)  # type: ignore[union-attr]
-        solo.handle(Acknowledged(send.delivery.token))
+        driver.handle(Acknowledged(send.delivery.token))
     return sequences
 
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_a_child_without_work_releases_its_parents() -> None:
     parent, disk = sealed()
-    solo = child(parent)
-    assert not independent(solo)
-    assert ack_all(solo) == {PARENT}
-    disk.serve(solo)
-    assert independent(solo)
-    assert solo.state.journal.truncation_point >= parent.head.commit
-    assert {part.name for part in solo.state.journal.parts} == {"meta", "dedup/0"}
-    assert {part.sequencer for part in solo.state.journal.parts} == {7}
+    driver = child(parent)
+    assert not independent(driver)
+    assert ack_all(driver) == {PARENT}
+    disk.serve(driver)
+    assert independent(driver)
+    assert driver.state.journal.truncation_point >= parent.head.commit
+    assert {part.name for part in driver.state.journal.parts} == {"meta", "dedup/0"}
+    assert {part.sequencer for part in driver.state.journal.parts} == {7}
 
 
 @pytest.mark.guarantee("G9", section="5.1")
 def test_a_child_that_resends_for_its_parent_needs_its_sequence() -> None:
     parent, disk = sealed()
-    solo = child(parent)
-    disk.serve(solo)
-    assert any(part.name.startswith("inherited/") for part in solo.state.journal.parts)
-    assert not independent(solo), "a successor would send on under the parent's sequence"
-    assert ack_all(solo) == {PARENT}
-    assert not independent(solo), "the committed head does not know of the ACKs"
-    disk.serve(solo)
-    assert independent(solo)
+    driver = child(parent)
+    disk.serve(driver)
+    assert any(part.name.startswith("inherited/") for part in driver.state.journal.parts)
+    assert not independent(driver), "a successor would send on under the parent's sequence"
+    assert ack_all(driver) == {PARENT}
+    assert not independent(driver), "the committed head does not know of the ACKs"
+    disk.serve(driver)
+    assert independent(driver)
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_id_segments_are_read_from_the_parents_until_copied() -> None:
     parent, disk = sealed(segments=True)
-    solo = child(parent)
-    (copies,) = solo.take(CopyParts)
-    ack_all(solo)
-    disk.serve(solo)
-    assert not solo.state.journal.parts, "no base relies on parts of another journal"
+    driver = child(parent)
+    (copies,) = driver.take(CopyParts)
+    ack_all(driver)
+    disk.serve(driver)
+    assert not driver.state.journal.parts, "no base relies on parts of another journal"
     assert {journal for journal, _, _ in copies.copies} == {PARENT}
-    again = opaque(solo, range(3))
-    (read,) = solo.take(ReadSegments)
+    again = opaque(driver, range(3))
+    (read,) = driver.take(ReadSegments)
     assert set(read.elsewhere.values()) == {PARENT}
     assert read.elsewhere.keys() == set(read.parts)
     for _, part, copy in copies.copies:
         disk.parts[copy] = disk.parts[part]
-    solo.handle(PartsWritten(copies.number))
-    disk.serve(solo)
-    assert solo.state.journal.parts
-    assert not independent(solo), "the parent's segment is being read"
-    solo.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
-    assert independent(solo)
-    answers = {id(one.delivery): one for one in solo.take(Acknowledge)}
+    driver.handle(PartsWritten(copies.number))
+    disk.serve(driver)
+    assert driver.state.journal.parts
+    assert not independent(driver), "the parent's segment is being read"
+    driver.handle(PartsRead({part: disk.parts[part] for part in read.parts}))
+    assert independent(driver)
+    answers = {id(one.delivery): one for one in driver.take(Acknowledge)}
     assert (answers[id(again)].outcome, list(answers[id(again)].remaining)) == (
         DeliveryOutcome.DELIVERY_OUTCOME_ACKED,
         [],
     )
     copied = {copy for _, _, copy in copies.copies}
-    assert {part for part in solo.state.journal.parts if part.name.startswith("segment/")} == copied
-    assert not solo.state.journal.foreign
-    taken = {part: disk.parts[part] for part in solo.state.journal.parts}
-    assert len(Solo(Echo(), parts=taken).state.journal.segments) == len(solo.state.journal.segments)
+    assert {part for part in driver.state.journal.parts if part.name.startswith("segment/")} == copied
+    assert not driver.state.journal.foreign
+    taken = {part: disk.parts[part] for part in driver.state.journal.parts}
+    assert len(IntervalDriver(Echo(), parts=taken).state.journal.segments) == len(driver.state.journal.segments)
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_no_base_is_written_without_the_id_segments_being_copied() -> None:
     parent, disk = sealed(segments=True)
-    solo = child(parent, settings=IntervalSettings(checkpoint_entries=2, flush_interval=0))
-    (copies,) = solo.take(CopyParts)
+    driver = child(parent, settings=IntervalSettings(checkpoint_entries=2, flush_interval=0))
+    (copies,) = driver.take(CopyParts)
     for number in range(RECORDS, RECORDS + 8):
-        opaque(solo, range(number, number + 1))
-        disk.serve(solo)
-    assert not solo.state.journal.parts, "a takeover would look for the parents' parts in this journal"
+        opaque(driver, range(number, number + 1))
+        disk.serve(driver)
+    assert not driver.state.journal.parts, "a takeover would look for the parents' parts in this journal"
     disk.parts.update((copy, disk.parts[part]) for _, part, copy in copies.copies)
-    solo.handle(PartsWritten(copies.number))
-    disk.serve(solo)
-    assert {copy for _, _, copy in copies.copies} <= set(solo.state.journal.parts)
+    driver.handle(PartsWritten(copies.number))
+    disk.serve(driver)
+    assert {copy for _, _, copy in copies.copies} <= set(driver.state.journal.parts)
 
 
 @pytest.mark.paper(section="7.1")
 def test_releasing_a_parent_precedes_new_work_if_it_is_awaited() -> None:
     parent, disk = sealed()
-    solo = child(parent)
-    solo.handle(PrepareRelease("who asks"))
-    ahead = opaque(solo, range(RECORDS, RECORDS + 4))
-    assert solo.state.intake.records == 4
-    assert not solo.take(AppendEntry), "what is ahead of the watermark waits for the base"
-    assert not solo.take(ReleasePrepared)
-    disk.serve(solo)
-    (reported,) = solo.take(ReleasePrepared)
+    driver = child(parent)
+    driver.handle(PrepareRelease("who asks"))
+    ahead = opaque(driver, range(RECORDS, RECORDS + 4))
+    assert driver.state.intake.records == 4
+    assert not driver.take(AppendEntry), "what is ahead of the watermark waits for the base"
+    assert not driver.take(ReleasePrepared)
+    disk.serve(driver)
+    (reported,) = driver.take(ReleasePrepared)
     assert reported.request == "who asks"
-    assert solo.state.counts.records == RECORDS + 4
-    assert [one.delivery for one in solo.take(Acknowledge)] == [ahead]
+    assert driver.state.counts.records == RECORDS + 4
+    assert [one.delivery for one in driver.take(Acknowledge)] == [ahead]
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_journal_is_made_short_while_work_goes_on() -> None:
-    solo, disk = Solo(Echo()), Disk()
+    driver, disk = IntervalDriver(Echo()), Disk()
     for number in range(300):
-        solo.deliver((f"k{number}", "v", 5))
-        solo.commit_all()
-        ack_all(solo)
-    assert solo.state.journal.truncation_point == 0
-    solo.handle(PrepareRelease("who asks"))
-    solo.deliver(("k", "v", 5))
-    disk.serve(solo)
-    (reported,) = solo.take(ReleasePrepared)
+        driver.deliver((f"k{number}", "v", 5))
+        driver.commit_all()
+        ack_all(driver)
+    assert driver.state.journal.truncation_point == 0
+    driver.handle(PrepareRelease("who asks"))
+    driver.deliver(("k", "v", 5))
+    disk.serve(driver)
+    (reported,) = driver.take(ReleasePrepared)
     assert reported.entries < 10
-    assert reported.commit == solo.state.committed
-    entries = solo.entries[solo.state.journal.truncation_point :]
-    assert len(entries) == solo.state.committed - solo.state.journal.truncation_point
-    solo.handle(PrepareRelease("again"))
-    assert [one.request for one in solo.take(ReleasePrepared)] == ["again"], "it is short already"
+    assert reported.commit == driver.state.committed
+    entries = driver.entries[driver.state.journal.truncation_point :]
+    assert len(entries) == driver.state.committed - driver.state.journal.truncation_point
+    driver.handle(PrepareRelease("again"))
+    assert [one.request for one in driver.take(ReleasePrepared)] == ["again"], "it is short already"
 
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_a_child_is_never_opened_empty() -> None:
     head = JournalHead(7, 5, 5, ())
     with pytest.raises(CorruptValueError, match="stems from other journals"):
-        recover(Solo(Echo()).state, Opened(head, {}, []))
+        recover(IntervalDriver(Echo()).state, Opened(head, {}, []))
 
 
 @pytest.mark.paper(section="5.1")
@@ -249,9 +249,9 @@ def test_children_share_what_the_parent_sent_by_producing_key() -> None:
     low, high = KeyInterval(b"", b"k4"), KeyInterval(b"k4", None)
     sent = []
     for keys in (low, high):
-        solo = child(parent, keys=keys)
-        sent.append({value for send in solo.take(SendDelivery) for value in send.delivery.values})
-        assert {key for key, _ in solo.state.cells.items()} <= {
+        driver = child(parent, keys=keys)
+        sent.append({value for send in driver.take(SendDelivery) for value in send.delivery.values})
+        assert {key for key, _ in driver.state.cells.items()} <= {
             b"k%d" % n for n in range(RECORDS) if b"k%d" % n in keys
         }
     assert sent[0] | sent[1] == {msgspec.msgpack.encode(f"v{number}") for number in range(RECORDS)}
@@ -262,10 +262,10 @@ def test_children_share_what_the_parent_sent_by_producing_key() -> None:
 def test_only_a_refusal_of_what_is_not_acked_ends_an_owner() -> None:
     """A late copy of a record for a parent reaches a receiver that has retired the parent's sequence."""
     parent, _ = sealed()
-    solo = child(parent)
-    (sent,) = solo.take(SendDelivery)
-    solo.handle(Refused(sent.delivery.token, "a successor is known"))
-    assert [one.reason for one in solo.take(GiveUp)] == ["a successor is known"]
-    solo.handle(Acknowledged(sent.delivery.token))
-    solo.handle(Refused(sent.delivery.token, "the sequence is retired"))
-    assert not solo.take(GiveUp)
+    driver = child(parent)
+    (sent,) = driver.take(SendDelivery)
+    driver.handle(Refused(sent.delivery.token, "a successor is known"))
+    assert [one.reason for one in driver.take(GiveUp)] == ["a successor is known"]
+    driver.handle(Acknowledged(sent.delivery.token))
+    driver.handle(Refused(sent.delivery.token, "the sequence is retired"))
+    assert not driver.take(GiveUp)

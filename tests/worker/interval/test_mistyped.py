@@ -12,7 +12,7 @@ from millwheel.sdk.compiled import compile_computation
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.messages import HookFailed
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Out(msgspec.Struct):
@@ -89,17 +89,17 @@ class Strings(mw.Computation[tuple[str, str], dict[int, int]]):
 @pytest.mark.guarantee("G2", section="4.4")
 def test_one_mistyped_state_of_a_batch_fails_alone() -> None:
     """Other keys and records are committed, and so are other records of its own key."""
-    solo = Solo(Strings(), on_failure=mw.dead_letter(after=1))
-    solo.deliver(("k", "1", 1), ("k", "bad", 2), ("j", "2", 3), ("k", "3", 4))
-    solo.commit_all()
-    (failed,) = solo.take(HookFailed)
+    driver = IntervalDriver(Strings(), on_failure=mw.dead_letter(after=1))
+    driver.deliver(("k", "1", 1), ("k", "bad", 2), ("j", "2", 3), ("k", "3", 4))
+    driver.commit_all()
+    (failed,) = driver.take(HookFailed)
     assert "key 'k', record of stream 'in' at 1970-01-01T00:00:00.000002Z: ValueEncodeError" in failed.message
-    stored = dict(row for blob in solo.entries for row in decode_entry(blob, "entry").states)
+    stored = dict(row for blob in driver.entries for row in decode_entry(blob, "entry").states)
     assert {key: msgspec.msgpack.decode(blob, strict=False, type=dict[int, int]) for key, blob in stored.items()} == {
         b"k": {1: 1, 3: 1},
         b"j": {2: 1},
     }
-    assert solo.state.counts.dead_letters == 1
+    assert driver.state.counts.dead_letters == 1
 
 
 class Assigning:
@@ -122,26 +122,26 @@ class AssignsAny(Assigning, mw.Computation[tuple[str, str], Any]): ...
 @pytest.mark.guarantee("G2", section="4.4")
 def test_none_is_assigned_only_where_the_type_allows_it() -> None:
     """Regression: such an assignment deleted a state of any type. `ctx.state = ctx.state.update(...)` assigns None."""
-    solo = Solo(AssignsInt())
-    solo.deliver(("k", "5", 1), ("k", "none", 2))
-    solo.commit_all()
-    failed = solo.take(HookFailed)[-1]
-    assert "ValueEncodeError: computation 'solo', state carries int, not None: use `del ctx.state`" in failed.message
+    driver = IntervalDriver(AssignsInt())
+    driver.deliver(("k", "5", 1), ("k", "none", 2))
+    driver.commit_all()
+    failed = driver.take(HookFailed)[-1]
+    assert "ValueEncodeError: computation 'test', state carries int, not None: use `del ctx.state`" in failed.message
     assert failed.kind.permanent
     assert failed.kind.place.startswith("test_mistyped.py:"), "the line that assigned it"
-    cell = solo.state.cells.get(b"k")
+    cell = driver.state.cells.get(b"k")
     assert cell is not None
     assert msgspec.msgpack.decode(cell.encoded) == 5
 
 
 @pytest.mark.parametrize("computation", [AssignsOptional, AssignsAny])
 def test_none_of_a_type_that_allows_it_is_no_state(computation: type[mw.Computation[Any, Any]]) -> None:
-    solo = Solo(computation())
+    driver = IntervalDriver(computation())
     for number, what in enumerate(("5", "none")):
-        solo.deliver(("k", what, number))
-        solo.commit_all()
-    assert not solo.take(HookFailed)
-    assert dict(decode_entry(solo.entries[-1], "entry").states) == {b"k": b""}
+        driver.deliver(("k", what, number))
+        driver.commit_all()
+    assert not driver.take(HookFailed)
+    assert dict(decode_entry(driver.entries[-1], "entry").states) == {b"k": b""}
 
 
 def test_a_state_that_a_hook_only_reads_is_not_decoded_again() -> None:
@@ -159,14 +159,14 @@ def test_a_state_that_a_hook_only_reads_is_not_decoded_again() -> None:
                 ctx.state += 1
             assert ctx.state
 
-    solo = Solo(Own())
-    solo.deliver(("k", "count", 1))
-    solo.commit_all()
+    driver = IntervalDriver(Own())
+    driver.deliver(("k", "count", 1))
+    driver.commit_all()
     assert decoded[-1] == b"1"
     count = len(decoded)
     for at in (2, 3):
-        solo.deliver(("k", "look", at))
-        solo.commit_all()
+        driver.deliver(("k", "look", at))
+        driver.commit_all()
     assert len(decoded) == count
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.worker.interval import IntervalSettings
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Ordered(mw.Computation[tuple[str, str], list[str]]):
@@ -26,10 +26,10 @@ class Ordered(mw.Computation[tuple[str, str], list[str]]):
         ctx.state.append(f"fires {timer.tag}")
 
 
-def log_of(solo: Solo, key: str) -> Any:
-    cell = solo.state.cells.get(key.encode())
+def log_of(driver: IntervalDriver, key: str) -> Any:
+    cell = driver.state.cells.get(key.encode())
     assert cell is not None
-    return solo.state.program.state.decode(cell.encoded)
+    return driver.state.program.state.decode(cell.encoded)
 
 
 @pytest.mark.guarantee("G6", section="4.6")
@@ -38,30 +38,30 @@ def test_due_timers_of_blocked_keys_are_not_overtaken() -> None:
 
     If they were of blocked keys, the next one stayed.
     """
-    solo = Solo(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
-    solo.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
-    solo.commit_all()
-    solo.deliver(("waits", "fail", 20))
-    solo.commit_all()
-    solo.deliver(("other", "in flight", 30))
-    solo.deliver(("other", "fills", 30), ("other", "the batch", 30), ("key", "record", 30))
-    solo.watermark(25)
-    assert solo.state.watermark == 20
-    solo.commit_all()
-    assert log_of(solo, "key") == ["10", "fires 10", "record"]
+    driver = IntervalDriver(Ordered(), settings=IntervalSettings(batch_records=2), on_failure=mw.retry())
+    driver.deliver(("waits", "5", 1), ("waits", "6", 1), ("key", "10", 1))
+    driver.commit_all()
+    driver.deliver(("waits", "fail", 20))
+    driver.commit_all()
+    driver.deliver(("other", "in flight", 30))
+    driver.deliver(("other", "fills", 30), ("other", "the batch", 30), ("key", "record", 30))
+    driver.watermark(25)
+    assert driver.state.watermark == 20
+    driver.commit_all()
+    assert log_of(driver, "key") == ["10", "fires 10", "record"]
 
 
 @pytest.mark.guarantee("G5", section="4.6")
 def test_a_key_whose_timers_wait_for_a_commit_keeps_its_records() -> None:
     """This batch set the earlier of two due timers. It takes effect when the batch is sealed, and fires first."""
-    solo = Solo(Ordered())
-    solo.deliver(("key", "18", 1))
-    solo.commit_all()
-    solo.watermark(10)
-    solo.commit_all()
-    solo.deliver(("other", "in flight", 30))
-    solo.deliver(("key", "17", 30))
-    solo.watermark(25)
-    solo.deliver(("key", "record", 30))
-    solo.commit_all()
-    assert log_of(solo, "key") == ["18", "17", "fires 17", "fires 18", "record"]
+    driver = IntervalDriver(Ordered())
+    driver.deliver(("key", "18", 1))
+    driver.commit_all()
+    driver.watermark(10)
+    driver.commit_all()
+    driver.deliver(("other", "in flight", 30))
+    driver.deliver(("key", "17", 30))
+    driver.watermark(25)
+    driver.deliver(("key", "record", 30))
+    driver.commit_all()
+    assert log_of(driver, "key") == ["18", "17", "fires 17", "fires 18", "record"]

@@ -23,7 +23,7 @@ from millwheel.worker.messages import (
     SequenceChecked,
     Tick,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 from tests.worker.log.driver import JOURNAL, LOG, SMALL, STREAM, LogDriver
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -47,7 +47,7 @@ def made(
     sequence = more.pop("sequence", "u.1.j1")
     order = DeliveryOrder(number, number - 1 if after is None else after, min(stamps) if pending is None else pending)
     return Delivery(
-        IncarnationId("solo.1"), "solo.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
+        IncarnationId("test.1"), "test.1.j1", "in", Sender("u.1.j1", 3, ALL_KEYS, "u.1"),
         PositionIds(sequence, 0, [number * 100 + index for index in range(len(records))]),
         [key.encode() for key, _, _ in records],
         [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
@@ -55,36 +55,36 @@ def made(
     )  # fmt: skip
 
 
-def kept(solo: Solo, key: str) -> Any:
-    solo.commit_all()
-    cell = solo.state.cells.get(key.encode())
-    return [] if cell is None or not cell.encoded else solo.state.program.state.decode(cell.encoded)
+def kept(driver: IntervalDriver, key: str) -> Any:
+    driver.commit_all()
+    cell = driver.state.cells.get(key.encode())
+    return [] if cell is None or not cell.encoded else driver.state.program.state.decode(cell.encoded)
 
 
-def outcomes(solo: Solo) -> list[Any]:
-    return [(one.delivery.token, one.outcome) for one in solo.take(Acknowledge)]
+def outcomes(driver: IntervalDriver) -> list[Any]:
+    return [(one.delivery.token, one.outcome) for one in driver.take(Acknowledge)]
 
 
-def known(solo: Solo, *sequences: str) -> None:
+def known(driver: IntervalDriver, *sequences: str) -> None:
     """The senders' sequences live."""
-    for check in solo.take(CheckSequence):
-        solo.handle(SequenceChecked(check.sequence, True))
+    for check in driver.take(CheckSequence):
+        driver.handle(SequenceChecked(check.sequence, True))
 
 
 @pytest.mark.guarantee("G15", section="6.1.1")
 def test_what_is_not_looked_up_waits_behind_what_is() -> None:
     """A child first sends inherited records under its parent's sequence, then records under its own sequence, which
     the receiver knows."""
-    solo = Solo(Keeps())
-    solo.handle(made(1, ("other", "own", 1)))
-    known(solo)
-    solo.commit_all()
-    solo.handle(made(2, ("key", "inherited", 1), sequence="u.1.j0"))
-    solo.handle(made(3, ("key", "own", 1)))
-    assert kept(solo, "key") == []
-    known(solo)
-    assert kept(solo, "key") == ["inherited", "own"]
-    assert [outcome for _, outcome in outcomes(solo)] == [ACKED] * 3
+    driver = IntervalDriver(Keeps())
+    driver.handle(made(1, ("other", "own", 1)))
+    known(driver)
+    driver.commit_all()
+    driver.handle(made(2, ("key", "inherited", 1), sequence="u.1.j0"))
+    driver.handle(made(3, ("key", "own", 1)))
+    assert kept(driver, "key") == []
+    known(driver)
+    assert kept(driver, "key") == ["inherited", "own"]
+    assert [outcome for _, outcome in outcomes(driver)] == [ACKED] * 3
 
 
 @pytest.mark.guarantee("G15", section="4.1")
@@ -93,16 +93,16 @@ def test_behind_a_delivery_that_is_refused_nothing_is_taken() -> None:
 
     It overtook earlier productions of its key.
     """
-    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
-    solo.watermark(1)
-    solo.handle(made(1, ("key", "a", 500)))
-    known(solo)
-    solo.handle(made(2, ("key", "b", 500)))
-    solo.handle(made(3, ("key", "holds the watermark", 1)))
-    assert outcomes(solo) == [(2, FULL), (3, OUT_OF_ORDER)]
-    solo.handle(made(4, ("key", "b", 500), after=1, pending=1))
-    solo.handle(made(5, ("key", "holds the watermark", 1)))
-    assert kept(solo, "key") == ["a", "b", "holds the watermark"]
+    driver = IntervalDriver(Keeps(), settings=IntervalSettings(queue_records=1))
+    driver.watermark(1)
+    driver.handle(made(1, ("key", "a", 500)))
+    known(driver)
+    driver.handle(made(2, ("key", "b", 500)))
+    driver.handle(made(3, ("key", "holds the watermark", 1)))
+    assert outcomes(driver) == [(2, FULL), (3, OUT_OF_ORDER)]
+    driver.handle(made(4, ("key", "b", 500), after=1, pending=1))
+    driver.handle(made(5, ("key", "holds the watermark", 1)))
+    assert kept(driver, "key") == ["a", "b", "holds the watermark"]
 
 
 @pytest.mark.guarantee("G8", section="4.5")
@@ -111,31 +111,31 @@ def test_feedback_is_taken_with_what_stands_before_it() -> None:
 
     So are its sender's earlier records.
     """
-    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
-    solo.state.config = replace(solo.state.config, feedback=frozenset({"again"}))
-    solo.handle(made(1, ("key", "a", 500)))
-    known(solo)
-    solo.handle(made(2, ("key", "b", 500)))
-    assert outcomes(solo) == [(2, FULL)]
+    driver = IntervalDriver(Keeps(), settings=IntervalSettings(queue_records=1))
+    driver.state.config = replace(driver.state.config, feedback=frozenset({"again"}))
+    driver.handle(made(1, ("key", "a", 500)))
+    known(driver)
+    driver.handle(made(2, ("key", "b", 500)))
+    assert outcomes(driver) == [(2, FULL)]
     late = made(3, ("key", "b", 500), after=1)
     assert late.order is not None
     late.order = replace(late.order, streams=("again",))
-    solo.handle(late)
-    assert kept(solo, "key") == ["a", "b"]
+    driver.handle(late)
+    assert kept(driver, "key") == ["a", "b"]
 
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_a_record_that_holds_follows_its_keys_earlier_ones() -> None:
     """With a full outbox only such a record runs, after earlier productions of the sender's keys for the same keys."""
-    solo = Solo(Keeps(), settings=IntervalSettings(outbox_records=1))
-    solo.deliver(("other", "fills the outbox", 1))
-    solo.commit_all()
-    solo.handle(made(1, ("key", "older", 500), ("spilled", "ahead", 500)))
-    known(solo)
-    solo.handle(made(2, ("key", "younger", 100)))
-    solo.watermark(100)
-    assert kept(solo, "key") == ["older", "younger"]
-    assert kept(solo, "spilled") == []
+    driver = IntervalDriver(Keeps(), settings=IntervalSettings(outbox_records=1))
+    driver.deliver(("other", "fills the outbox", 1))
+    driver.commit_all()
+    driver.handle(made(1, ("key", "older", 500), ("spilled", "ahead", 500)))
+    known(driver)
+    driver.handle(made(2, ("key", "younger", 100)))
+    driver.watermark(100)
+    assert kept(driver, "key") == ["older", "younger"]
+    assert kept(driver, "spilled") == []
 
 
 @pytest.mark.guarantee("G15", section="4.3")
@@ -164,15 +164,15 @@ def test_a_log_takes_all_of_a_delivery_or_nothing(held: bool) -> None:
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_waiting_deliveries_are_bounded_in_bytes_for_all_senders() -> None:
     """Regression: only deliveries of one sequence were bounded, and each journal has a sequence."""
-    solo = Solo(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
+    driver = IntervalDriver(Keeps(), settings=IntervalSettings(queue_bytes=1_000))
     for number in range(1, 6):
         one = made(number, ("key", "x" * 400, 1), after=0, sequence=f"u.1.j{number}")
         one.sender = replace(one.sender, name=f"u.1.j{number}", keys=KeyInterval(bytes([number]), bytes([number + 1])))
-        solo.handle(one)
-    assert outcomes(solo) == [(3, FULL), (4, FULL), (5, FULL)]
-    known(solo, "u.1.j1", "u.1.j2")
-    solo.commit_all()
-    assert outcomes(solo) == [(1, ACKED), (2, ACKED)]
+        driver.handle(one)
+    assert outcomes(driver) == [(3, FULL), (4, FULL), (5, FULL)]
+    known(driver, "u.1.j1", "u.1.j2")
+    driver.commit_all()
+    assert outcomes(driver) == [(1, ACKED), (2, ACKED)]
 
 
 def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more: Any) -> Delivery:
@@ -185,26 +185,26 @@ def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more
 @pytest.mark.guarantee("G13", section="4.5")
 def test_holding_senders_enter_a_full_interval_one_by_one() -> None:
     """Regression: all senders were admitted with all records, as soon as each had one old record at its end."""
-    solo = Solo(Keeps(), settings=IntervalSettings(queue_records=1))
+    driver = IntervalDriver(Keeps(), settings=IntervalSettings(queue_records=1))
     for origin in "abc":
-        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
-        known(solo, f"u.1.{origin}")
-        solo.commit_all()
-    solo.watermark(100)
-    solo.deliver(("other", "fills the queue", 500))
-    outcomes(solo)
+        driver.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(driver, f"u.1.{origin}")
+        driver.commit_all()
+    driver.watermark(100)
+    driver.deliver(("other", "fills the queue", 500))
+    outcomes(driver)
     for origin in "abc":
-        solo.handle(from_sender(2, (origin, "ahead", 500), origin=origin, pending=100))
-        solo.handle(from_sender(3, (origin, "holds", 100), origin=origin, pending=100))
-    assert solo.state.intake.records == 3
-    refused = [(token, outcome) for token, outcome in outcomes(solo) if outcome != ACKED]
+        driver.handle(from_sender(2, (origin, "ahead", 500), origin=origin, pending=100))
+        driver.handle(from_sender(3, (origin, "holds", 100), origin=origin, pending=100))
+    assert driver.state.intake.records == 3
+    refused = [(token, outcome) for token, outcome in outcomes(driver) if outcome != ACKED]
     assert refused == [(2, FULL), (3, OUT_OF_ORDER)] * 2
-    solo.commit_all()
+    driver.commit_all()
     for origin in "bc":
-        solo.handle(from_sender(4, (origin, "ahead", 500), origin=origin, after=1, pending=100))
-        solo.handle(from_sender(5, (origin, "holds", 100), origin=origin, pending=100))
-        solo.commit_all()
-    assert [kept(solo, origin) for origin in "abc"] == [["first", "ahead", "holds"]] * 3
+        driver.handle(from_sender(4, (origin, "ahead", 500), origin=origin, after=1, pending=100))
+        driver.handle(from_sender(5, (origin, "holds", 100), origin=origin, pending=100))
+        driver.commit_all()
+    assert [kept(driver, origin) for origin in "abc"] == [["first", "ahead", "holds"]] * 3
 
 
 class FailsTwice(Keeps):
@@ -222,25 +222,25 @@ class FailsTwice(Keeps):
 @pytest.mark.guarantee("G8", section="4.5")
 def test_a_turn_ends_though_its_records_neighbours_wait_for_room() -> None:
     """The outbox is full, so what does not hold the watermark stays in the queue."""
-    solo = Solo(FailsTwice(), settings=IntervalSettings(queue_records=1, outbox_records=2))
+    driver = IntervalDriver(FailsTwice(), settings=IntervalSettings(queue_records=1, outbox_records=2))
     for origin in "ab":
-        solo.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
-        known(solo, f"u.1.{origin}")
-        solo.commit_all()
-    solo.watermark(100)
-    solo.deliver(("other", "fills the queue", 500))
+        driver.handle(from_sender(1, (origin, "first", 500), origin=origin, pending=500))
+        known(driver, f"u.1.{origin}")
+        driver.commit_all()
+    driver.watermark(100)
+    driver.deliver(("other", "fills the queue", 500))
     holds = ("a", "holds", 100), ("aa", "fails", 500), ("aa", "ahead", 500)
-    solo.handle(from_sender(2, *holds, origin="a", pending=100))
-    solo.commit_all()
+    driver.handle(from_sender(2, *holds, origin="a", pending=100))
+    driver.commit_all()
     for _ in range(20):
-        solo.now += 1_000_000
-        solo.handle(Tick())
-        solo.commit_all()
-    outcomes(solo)
+        driver.now += 1_000_000
+        driver.handle(Tick())
+        driver.commit_all()
+    outcomes(driver)
     for token in (3, 4):
-        solo.handle(from_sender(token, ("b", "holds", 100), origin="b", after=1, pending=100))
-        solo.commit_all()
-    assert (3, ACKED) in outcomes(solo)
+        driver.handle(from_sender(token, ("b", "holds", 100), origin="b", after=1, pending=100))
+        driver.commit_all()
+    assert (3, ACKED) in outcomes(driver)
 
 
 @pytest.mark.guarantee("G13", section="4.3")
@@ -280,18 +280,18 @@ def test_a_sender_is_notified_at_once_of_an_earlier_commit() -> None:
     """
     settings = IntervalSettings(outbox_records=1, batch_records=1)
     both = ("k", "first", 17), ("k", "second", 34)
-    before = Solo(Keeps(), settings=settings)
+    before = IntervalDriver(Keeps(), settings=settings)
     before.watermark(17)
     before.handle(made(1, *both))
     known(before)
     before.commit()
-    solo = Solo(Keeps(), settings=settings, entries=list(before.entries))
-    solo.watermark(17)
-    solo.commit_all()
-    assert solo.outbox_full
+    driver = IntervalDriver(Keeps(), settings=settings, entries=list(before.entries))
+    driver.watermark(17)
+    driver.commit_all()
+    assert driver.outbox_full
     again = replace(made(2, *both, after=0), ids=PositionIds("u.1.j1", 0, [100, 101]))
-    solo.handle(again)
-    known(solo)
-    (answer,) = [one for one in solo.take(Acknowledge) if one.delivery is again]
+    driver.handle(again)
+    known(driver)
+    (answer,) = [one for one in driver.take(Acknowledge) if one.delivery is again]
     assert (answer.outcome, list(answer.remaining)) == (ACKED, [1])
-    assert solo.state.intake.records == 1
+    assert driver.state.intake.records == 1

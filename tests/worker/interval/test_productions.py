@@ -22,7 +22,7 @@ from millwheel.worker.messages import (
     SendDelivery,
     Tick,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Echo(mw.Computation[tuple[str, str], None]):
@@ -39,24 +39,24 @@ class Echo(mw.Computation[tuple[str, str], None]):
 
 @pytest.mark.guarantee("G9", section="6.1.2")
 def test_nothing_is_sent_or_acked_before_its_append_is_durable() -> None:
-    solo = Solo(Echo())
-    solo.deliver(("k", "x", 1))
-    assert solo.take(SendDelivery) == []
-    assert solo.take(Acknowledge) == []
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
-    assert solo.sent() == [("x", 1)]
+    driver = IntervalDriver(Echo())
+    driver.deliver(("k", "x", 1))
+    assert driver.take(SendDelivery) == []
+    assert driver.take(Acknowledge) == []
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 1
+    assert driver.sent() == [("x", 1)]
 
 
 @pytest.mark.guarantee("G9", section="6.1.2")
 def test_every_owner_resends_a_strong_production_byte_for_byte() -> None:
-    solo = Solo(Echo())
-    solo.deliver(("k", "x", 1), ("j", "y", 2))
-    solo.commit()
-    (first,) = solo.take(SendDelivery)
-    solo.handle(Resend([first.delivery.token]))
-    (second,) = solo.take(SendDelivery)
-    (third,) = Solo(Echo(), entries=solo.entries).take(SendDelivery)
+    driver = IntervalDriver(Echo())
+    driver.deliver(("k", "x", 1), ("j", "y", 2))
+    driver.commit()
+    (first,) = driver.take(SendDelivery)
+    driver.handle(Resend([first.delivery.token]))
+    (second,) = driver.take(SendDelivery)
+    (third,) = IntervalDriver(Echo(), entries=driver.entries).take(SendDelivery)
     columns = [
         (s.delivery.ids, s.delivery.keys, s.delivery.values, s.delivery.timestamps) for s in (first, second, third)
     ]
@@ -90,60 +90,64 @@ def test_what_copies_were_refused_of_is_sent_again_as_a_whole() -> None:
 
     In a flow that began again, the later part could arrive before the earlier one.
     """
-    solo = Solo(Echo())
-    solo.deliver(*[("k", f"record {number}", number) for number in range(4)])
-    solo.commit()
-    (first,) = solo.take(SendDelivery)
+    driver = IntervalDriver(Echo())
+    driver.deliver(*[("k", f"record {number}", number) for number in range(4)])
+    driver.commit()
+    (first,) = driver.take(SendDelivery)
     token = first.delivery.token
-    solo.handle(Acknowledged(token, [1, 2, 3]))
-    solo.handle(Resend([token], {token: [1, 3]}))
-    (second,) = solo.take(SendDelivery)
+    driver.handle(Acknowledged(token, [1, 2, 3]))
+    driver.handle(Resend([token], {token: [1, 3]}))
+    (second,) = driver.take(SendDelivery)
     assert second.delivery.timestamps == [1, 2, 3], "all that is not ACKed"
     assert second.delivery.token != token, "what is said of one sending is not said of another"
     assert second.delivery.order is not None
     assert second.delivery.order.after == token, "the receiver has taken the first sending"
-    solo.handle(Resend([token], {token: [1, 3]}))
-    solo.handle(Acknowledged(token))
-    assert solo.take(SendDelivery) == [], "what is said of the first sending comes too late"
-    solo.handle(Acknowledged(second.delivery.token))
-    assert (len(solo.state.outbox), solo.state.outbox.unacked.records, solo.state.outbox.unacked.bytes) == (0, 0, 0)
+    driver.handle(Resend([token], {token: [1, 3]}))
+    driver.handle(Acknowledged(token))
+    assert driver.take(SendDelivery) == [], "what is said of the first sending comes too late"
+    driver.handle(Acknowledged(second.delivery.token))
+    assert (len(driver.state.outbox), driver.state.outbox.unacked.records, driver.state.outbox.unacked.bytes) == (
+        0,
+        0,
+        0,
+    )
 
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_records_resent_after_a_refusal_have_their_own_numbers() -> None:
     """A late answer to the first sending does not count as an answer to the second one."""
-    solo = Solo(Echo())
+    driver = IntervalDriver(Echo())
     for number in range(3):
-        solo.deliver(("k", f"record {number}", number))
-        solo.commit()
-    before = [send.delivery.token for send in solo.take(SendDelivery)]
-    solo.handle(Acknowledged(before[0]))
-    solo.handle(Resend([before[1]], full={before[1]}))
-    (again,) = solo.take(SendDelivery)
+        driver.deliver(("k", f"record {number}", number))
+        driver.commit()
+    before = [send.delivery.token for send in driver.take(SendDelivery)]
+    driver.handle(Acknowledged(before[0]))
+    driver.handle(Resend([before[1]], full={before[1]}))
+    (again,) = driver.take(SendDelivery)
     assert again.delivery.timestamps == [1]
     assert again.delivery.token not in before
     assert again.delivery.order is not None
     assert again.delivery.order.after == before[0]
-    solo.handle(Resend([before[1], before[2]], full={before[1]}))
-    assert solo.take(SendDelivery) == [], "it is about sendings that are over"
-    solo.handle(Acknowledged(again.delivery.token))
-    (last,) = solo.take(SendDelivery)
+    driver.handle(Resend([before[1], before[2]], full={before[1]}))
+    assert driver.take(SendDelivery) == [], "it is about sendings that are over"
+    driver.handle(Acknowledged(again.delivery.token))
+    (last,) = driver.take(SendDelivery)
     assert (last.delivery.timestamps, last.delivery.token in before) == ([2], False)
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_commit_waits_for_a_weak_batch_that_is_sent_again() -> None:
-    solo = weak()
-    solo.deliver(("k", "x", 1), ("k", "y", 2))
-    (first,) = solo.take(SendDelivery)
+    driver = weak()
+    driver.deliver(("k", "x", 1), ("k", "y", 2))
+    (first,) = driver.take(SendDelivery)
     token = first.delivery.token
-    solo.handle(Resend([token], {token: [1]}))
-    (second,) = solo.take(SendDelivery)
-    solo.handle(Acknowledged(token, [1]))
-    assert solo.take(AppendEntry) == []
-    solo.handle(Acknowledged(second.delivery.token))
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
+    driver.handle(Resend([token], {token: [1]}))
+    (second,) = driver.take(SendDelivery)
+    driver.handle(Acknowledged(token, [1]))
+    assert driver.take(AppendEntry) == []
+    driver.handle(Acknowledged(second.delivery.token))
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 1
 
 
 @pytest.mark.guarantee("G1")
@@ -213,21 +217,23 @@ def test_a_batch_fits_a_message_also_after_a_takeover() -> None:
     assert (outbox.unacked.bytes, outbox.unacked.records) == (0, 0)
 
 
-def weak(**options: Any) -> Solo:
-    return Solo(Echo(), strong=False, straggler_delay=50, **options)
+def weak(**options: Any) -> IntervalDriver:
+    return IntervalDriver(Echo(), strong=False, straggler_delay=50, **options)
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_weak_productions_are_sent_first_and_acked_later() -> None:
-    solo = weak()
-    solo.deliver(("k", "x", 1))
-    (send,) = solo.take(SendDelivery)
-    assert solo.take(AppendEntry) == []
-    assert solo.take(Acknowledge) == []
-    solo.handle(Acknowledged(send.delivery.token))
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
-    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == [], "it was ACKed: nothing is stored"
+    driver = weak()
+    driver.deliver(("k", "x", 1))
+    (send,) = driver.take(SendDelivery)
+    assert driver.take(AppendEntry) == []
+    assert driver.take(Acknowledge) == []
+    driver.handle(Acknowledged(send.delivery.token))
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 1
+    assert IntervalDriver(Echo(), strong=False, entries=driver.entries).take(SendDelivery) == [], (
+        "it was ACKed: nothing is stored"
+    )
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
@@ -236,23 +242,23 @@ def test_a_straggler_is_stored_in_a_commit_its_ack_in_a_later() -> None:
 
     Each takeover sent the record again, long after its id had been collected.
     """
-    solo = weak()
-    solo.deliver(("k", "x", 1))
-    (send,) = solo.take(SendDelivery)
-    assert solo.core.next_deadline() == solo.now + 50
-    solo.now += 50
-    solo.handle(Tick())
-    solo.watermark(100)
-    solo.handle(Acknowledged(send.delivery.token))
-    assert solo.output <= 1
-    solo.commit()
-    assert solo.output <= 1, "a takeover would send it again until the ACK is journaled"
-    (again,) = Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery)
+    driver = weak()
+    driver.deliver(("k", "x", 1))
+    (send,) = driver.take(SendDelivery)
+    assert driver.core.next_deadline() == driver.now + 50
+    driver.now += 50
+    driver.handle(Tick())
+    driver.watermark(100)
+    driver.handle(Acknowledged(send.delivery.token))
+    assert driver.output <= 1
+    driver.commit()
+    assert driver.output <= 1, "a takeover would send it again until the ACK is journaled"
+    (again,) = IntervalDriver(Echo(), strong=False, entries=driver.entries).take(SendDelivery)
     assert again.delivery.ids == send.delivery.ids
     assert again.delivery.values == send.delivery.values
-    solo.commit_all()
-    assert solo.output == 100
-    assert Solo(Echo(), strong=False, entries=solo.entries).take(SendDelivery) == []
+    driver.commit_all()
+    assert driver.output == 100
+    assert IntervalDriver(Echo(), strong=False, entries=driver.entries).take(SendDelivery) == []
 
 
 @pytest.mark.guarantee("G8", section="6.1.3")
@@ -261,30 +267,30 @@ def test_a_wall_clock_that_is_set_back_keeps_no_delay_waiting() -> None:
 
     Until the clock reached them, no straggler was stored, no row was flushed and no hook was retried.
     """
-    solo = weak()
-    solo.watermark(0)
-    solo.now -= 900_000
-    solo.deliver(("k", "x", 1))
-    solo.now += 10
-    solo.handle(Tick())
-    assert solo.core.next_deadline() == solo.now + 40
-    assert not solo.take(AppendEntry)
-    solo.now += 40
-    solo.handle(Tick())
-    solo.commit()
-    assert solo.state.clocks.wall == 1_000_000, "no processing-time timer goes back"
+    driver = weak()
+    driver.watermark(0)
+    driver.now -= 900_000
+    driver.deliver(("k", "x", 1))
+    driver.now += 10
+    driver.handle(Tick())
+    assert driver.core.next_deadline() == driver.now + 40
+    assert not driver.take(AppendEntry)
+    driver.now += 40
+    driver.handle(Tick())
+    driver.commit()
+    assert driver.state.clocks.wall == 1_000_000, "no processing-time timer goes back"
 
 
 @pytest.mark.guarantee("G8", section="7.1")
 def test_a_successor_uses_its_own_clock_after_an_owner_far_ahead() -> None:
     """Regression: the next owner inherited the wall time. A timer of a second waited until its clock had caught up."""
     for ahead, shown in [(9_000_000, 10_000_000), (3_600_000_000, 1_000_000)]:
-        before = Solo(Echo())
+        before = IntervalDriver(Echo())
         before.now += ahead
         before.deliver(("k", "x", 1))
         before.commit_all()
         assert before.state.clocks.wall == 1_000_000 + ahead
-        after = Solo(Echo(), entries=before.entries)
+        after = IntervalDriver(Echo(), entries=before.entries)
         assert after.state.clocks.wall == shown
         assert after.state.scope.now == shown
 
@@ -300,32 +306,32 @@ def test_a_wall_clock_that_had_been_far_ahead_is_followed_back() -> None:
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
             ctx.set_timer(Timestamp(ctx.now + 1_000_000), "soon", domain=mw.TimeDomain.PROCESSING_TIME)
 
-    solo = Solo(Alarm())
-    solo.now += 3_600_000_000
-    solo.handle(Tick())
-    solo.now -= 3_600_000_000
-    solo.deliver(("k", "x", 1))
-    solo.commit_all()
-    assert solo.state.clocks.wall == solo.now
-    solo.now += 999_999
-    solo.handle(Tick())
-    assert not solo.take(AppendEntry)
-    solo.now += 1
-    solo.handle(Tick())
-    solo.commit_all()
-    assert len(solo.take(SendDelivery)) == 1
+    driver = IntervalDriver(Alarm())
+    driver.now += 3_600_000_000
+    driver.handle(Tick())
+    driver.now -= 3_600_000_000
+    driver.deliver(("k", "x", 1))
+    driver.commit_all()
+    assert driver.state.clocks.wall == driver.now
+    driver.now += 999_999
+    driver.handle(Tick())
+    assert not driver.take(AppendEntry)
+    driver.now += 1
+    driver.handle(Tick())
+    driver.commit_all()
+    assert len(driver.take(SendDelivery)) == 1
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_weak_ids_are_the_same_after_a_crash_in_any_batch() -> None:
-    def ids(solo: Solo) -> list[bytes]:
+    def ids(driver: IntervalDriver) -> list[bytes]:
         found: list[bytes] = []
-        while sends := solo.take(SendDelivery):
+        while sends := driver.take(SendDelivery):
             for send in sends:
                 assert isinstance(send.delivery.ids, OpaqueIds)
                 found += send.delivery.ids.ids
-                solo.handle(Acknowledged(send.delivery.token))
-            solo.commit_all()
+                driver.handle(Acknowledged(send.delivery.token))
+            driver.commit_all()
         return found
 
     together, apart = weak(), weak()
@@ -343,36 +349,36 @@ def test_a_timers_production_keeps_its_id_until_it_is_set_again() -> None:
         def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
             ctx.set_timer(Timestamp(10), "t")
 
-    def fired(solo: Solo) -> Any:
-        solo.watermark(50)
-        solo.commit()
-        (send,) = solo.take(SendDelivery)
+    def fired(driver: IntervalDriver) -> Any:
+        driver.watermark(50)
+        driver.commit()
+        (send,) = driver.take(SendDelivery)
         return send
 
-    solo = Solo(Ticking(), strong=False)
-    solo.deliver(("k", "x", 1))
-    solo.commit_all()
-    second = fired(Solo(Ticking(), strong=False, entries=list(solo.entries)))
-    first = fired(solo)
+    driver = IntervalDriver(Ticking(), strong=False)
+    driver.deliver(("k", "x", 1))
+    driver.commit_all()
+    second = fired(IntervalDriver(Ticking(), strong=False, entries=list(driver.entries)))
+    first = fired(driver)
     assert first.delivery.ids == second.delivery.ids
-    solo.handle(Acknowledged(first.delivery.token))
-    solo.commit_all()
-    solo.deliver(("k", "x", 60))
-    solo.commit_all()
-    (third,) = solo.take(SendDelivery)
+    driver.handle(Acknowledged(first.delivery.token))
+    driver.commit_all()
+    driver.deliver(("k", "x", 60))
+    driver.commit_all()
+    (third,) = driver.take(SendDelivery)
     assert third.delivery.ids != first.delivery.ids
 
 
 @pytest.mark.guarantee("G10")
 def test_a_takeover_resends_all_also_of_an_append_in_flight() -> None:
     """Regression: stragglers whose append was in flight were skipped, as if they had never been sent."""
-    solo = weak()
-    solo.deliver(("k", "x", 1))
-    solo.take(SendDelivery)
-    solo.now += 50
-    solo.handle(Tick())
-    solo.handle(Resend(None))
-    assert solo.sent() == [("x", 1)]
+    driver = weak()
+    driver.deliver(("k", "x", 1))
+    driver.take(SendDelivery)
+    driver.now += 50
+    driver.handle(Tick())
+    driver.handle(Resend(None))
+    assert driver.sent() == [("x", 1)]
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
@@ -382,18 +388,18 @@ def test_weak_productions_carry_what_their_sender_has_received() -> None:
     That may pass a late record, up to what the senders of its causes have reached. Regression: receivers did not get
     this value, and forgot the id of a production that could be sent again.
     """
-    solo = weak()
-    solo.deliver(("k", "x", 1), watermark=77)
-    (send,) = solo.take(SendDelivery)
+    driver = weak()
+    driver.deliver(("k", "x", 1), watermark=77)
+    (send,) = driver.take(SendDelivery)
     assert send.delivery.sender.received_watermark == 77
 
 
 @pytest.mark.guarantee("G1")
 def test_positions_are_stated_with_what_is_not_acked() -> None:
-    solo = Solo(Echo())
-    solo.deliver(("k", "x", 1))
-    solo.commit()
-    (send,) = solo.take(SendDelivery)
+    driver = IntervalDriver(Echo())
+    driver.deliver(("k", "x", 1))
+    driver.commit()
+    (send,) = driver.take(SendDelivery)
     ids = send.delivery.ids
     assert isinstance(ids, PositionIds)
     assert (ids.mark, list(ids.positions), list(ids.unacked)) == (1 << INDEX_BITS, [1 << INDEX_BITS], [])

@@ -17,7 +17,7 @@ from millwheel.worker.messages import (
     Opened,
     Started,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 KEYS = 100_000
 CALLS = 30
@@ -35,21 +35,21 @@ class Waiting(mw.Computation[tuple[str, str], dict[str, int]]):
         del ctx.state
 
 
-def owner() -> tuple[Solo, dict[PartId, bytes]]:
+def owner() -> tuple[IntervalDriver, dict[PartId, bytes]]:
     """One that has taken a record of each key, and committed all."""
-    solo, parts = Solo(Waiting()), dict[PartId, bytes]()
+    driver, parts = IntervalDriver(Waiting()), dict[PartId, bytes]()
     for first in range(0, KEYS, 1_000):
-        solo.deliver(*[(f"key-{number:06d}", "", number % 997) for number in range(first, first + 1_000)])
-        for append in solo.take(AppendEntry):
-            solo.entries.append(append.append.entry)
-            solo.handle(Appended(append.append.commit))
-    return solo, parts
+        driver.deliver(*[(f"key-{number:06d}", "", number % 997) for number in range(first, first + 1_000)])
+        for append in driver.take(AppendEntry):
+            driver.entries.append(append.append.entry)
+            driver.handle(Appended(append.append.commit))
+    return driver, parts
 
 
 def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[bytes]) -> int:
     """How many functions a successor calls, of Python and of C: a cost that does not depend on the machine."""
-    solo = Solo(Waiting())
-    successor = type(solo.core)(solo.state.config, solo.state.program, {}, lambda consumer, key: "")
+    driver = IntervalDriver(Waiting())
+    successor = type(driver.core)(driver.state.config, driver.state.program, {}, lambda consumer, key: "")
     successor.step(Started(), 1)
     calls = 0
 
@@ -68,20 +68,20 @@ def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[b
 
 @pytest.mark.paper(section="6.2")
 def test_a_takeover_costs_a_few_calls_for_each_key_and_timer() -> None:
-    solo, parts = owner()
-    commit = solo.state.committed
-    assert calls_to_open(JournalHead(7, commit, 0, ()), {}, solo.entries) < CALLS * KEYS
-    write = solo.base()
+    driver, parts = owner()
+    commit = driver.state.committed
+    assert calls_to_open(JournalHead(7, commit, 0, ()), {}, driver.entries) < CALLS * KEYS
+    write = driver.base()
     parts.update(write.parts)
     assert calls_to_open(JournalHead(7, commit, commit, tuple(parts)), parts, []) < CALLS * KEYS
 
 
 def test_an_entry_without_the_newest_counts_is_read() -> None:
     """A new count goes to the end of the row, so that a takeover reads what an older version wrote."""
-    solo = Solo(Waiting())
-    solo.deliver(("k", "", 1))
-    (append,) = solo.take(AppendEntry)
+    driver = IntervalDriver(Waiting())
+    driver.deliver(("k", "", 1))
+    (append,) = driver.take(AppendEntry)
     entry = decode_entry(append.append.entry, "here")
     older = encode(replace(entry, counts=entry.counts[:4]))
-    successor = Solo(Waiting(), entries=[older])
+    successor = IntervalDriver(Waiting(), entries=[older])
     assert successor.state.counts.row == (1, 0, 0, 0, 0)

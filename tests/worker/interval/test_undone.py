@@ -6,7 +6,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.worker.messages import AppendEntry
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Picky(mw.Computation[tuple[str, str], int]):
@@ -19,6 +19,6 @@ class Picky(mw.Computation[tuple[str, str], int]):
 @pytest.mark.guarantee("G8", section="4.1")
 def test_records_undone_beside_a_failure_rerun_without_an_event() -> None:
     """Regression: the undone records waited for the next event. If all other work waited for them, none came."""
-    solo = Solo(Picky())
-    solo.deliver(("k", "good", 1), ("k", "bad", 2))
-    assert solo.take(AppendEntry), "the good one is committed"
+    driver = IntervalDriver(Picky())
+    driver.deliver(("k", "good", 1), ("k", "bad", 2))
+    assert driver.take(AppendEntry), "the good one is committed"

@@ -20,7 +20,7 @@ from millwheel.worker.messages import (
     StatesFlushed,
     Tick,
 )
-from tests.worker.interval.solo import Solo
+from tests.worker.interval.driver import IntervalDriver
 
 
 class Counting(mw.Computation[tuple[str, str], int]):
@@ -75,16 +75,16 @@ class Passing(mw.Computation[tuple[str, str], None]):
         ctx.produce("out", record.value[1])
 
 
-def weak(settings: IntervalSettings | None = None) -> Solo:
-    return Solo(Counting(), strong=False, straggler_delay=1_000, settings=settings)
+def weak(settings: IntervalSettings | None = None) -> IntervalDriver:
+    return IntervalDriver(Counting(), strong=False, straggler_delay=1_000, settings=settings)
 
 
-def lined_up(solo: Solo, *values: str) -> list[int]:
+def lined_up(driver: IntervalDriver, *values: str) -> list[int]:
     """Deliver the values one by one; the tokens under which they were sent at once."""
     tokens = []
     for number, value in enumerate(values):
-        solo.deliver((f"k{number}", value, number + 1))
-        (send,) = solo.take(SendDelivery)
+        driver.deliver((f"k{number}", value, number + 1))
+        (send,) = driver.take(SendDelivery)
         tokens.append(send.delivery.token)
     return tokens
 
@@ -92,25 +92,25 @@ def lined_up(solo: Solo, *values: str) -> list[int]:
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
     """Behind the first commit, the open commit takes new records, and waits for all their ACKs."""
-    solo = weak()
-    first, second, third = lined_up(solo, "a", "b", "c")
-    solo.handle(Acknowledged(second))
-    assert solo.take(AppendEntry) == [], "the first comes first"
-    solo.handle(Acknowledged(first))
-    (fourth,) = lined_up(solo, "d")
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
-    (fifth,) = lined_up(solo, "e")
-    solo.handle(Acknowledged(fourth))
-    assert solo.take(AppendEntry) == [], "the third is not ACKed"
-    solo.handle(Acknowledged(third))
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 3, "the second, the third and the fourth are one commit"
-    assert solo.take(AppendEntry) == [], "the fifth is not ACKed"
-    solo.handle(Acknowledged(fifth))
-    solo.commit()
-    assert len(solo.take(Acknowledge)) == 1
-    successor = Solo(Counting(), strong=False, entries=solo.entries)
+    driver = weak()
+    first, second, third = lined_up(driver, "a", "b", "c")
+    driver.handle(Acknowledged(second))
+    assert driver.take(AppendEntry) == [], "the first comes first"
+    driver.handle(Acknowledged(first))
+    (fourth,) = lined_up(driver, "d")
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 1
+    (fifth,) = lined_up(driver, "e")
+    driver.handle(Acknowledged(fourth))
+    assert driver.take(AppendEntry) == [], "the third is not ACKed"
+    driver.handle(Acknowledged(third))
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 3, "the second, the third and the fourth are one commit"
+    assert driver.take(AppendEntry) == [], "the fifth is not ACKed"
+    driver.handle(Acknowledged(fifth))
+    driver.commit()
+    assert len(driver.take(Acknowledge)) == 1
+    successor = IntervalDriver(Counting(), strong=False, entries=driver.entries)
     assert successor.take(SendDelivery) == []
     assert successor.state.counts.records == 5
     assert successor.state.committed == 3
@@ -118,71 +118,73 @@ def test_appends_follow_the_commits_and_wait_for_their_own_acks() -> None:
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_stragglers_are_stored_commit_by_commit_and_sent_again() -> None:
-    solo = weak()
-    _, second, _, _ = lined_up(solo, "a", "b", "c", "d")
-    solo.handle(Acknowledged(second))
-    solo.now += 1_000
-    solo.handle(Tick())
-    assert solo.commit_all() == 2
-    assert Solo(Counting(), strong=False, entries=solo.entries).sent() == [("a", 1), ("c", 3), ("d", 4)]
+    driver = weak()
+    _, second, _, _ = lined_up(driver, "a", "b", "c", "d")
+    driver.handle(Acknowledged(second))
+    driver.now += 1_000
+    driver.handle(Tick())
+    assert driver.commit_all() == 2
+    assert IntervalDriver(Counting(), strong=False, entries=driver.entries).sent() == [("a", 1), ("c", 3), ("d", 4)]
 
 
 @pytest.mark.guarantee("G12")
 def test_a_later_batch_of_a_commit_replaces_its_changes_of_a_key() -> None:
     """A later batch of a commit changes a key of an earlier one in each possible way. The entry is replayed."""
-    solo = Solo(Changing(), strong=False, straggler_delay=1_000)
-    tokens = lined_up(solo, "ahead")
+    driver = IntervalDriver(Changing(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(driver, "ahead")
     steps = [("k", what) for what in ("set", "again", "cancel", "hold", "let-go", "set")]
     steps += [("ended", "set"), ("ended", "cancel"), ("moved", "set"), ("moved", "again"), ("held", "hold")]
     for key, what in steps:
-        solo.deliver((key, what, 10))
-        tokens.append(solo.take(SendDelivery)[0].delivery.token)
+        driver.deliver((key, what, 10))
+        tokens.append(driver.take(SendDelivery)[0].delivery.token)
     for token in tokens:
-        solo.handle(Acknowledged(token))
-    assert solo.commit_all() == 2
-    successor = Solo(Changing(), strong=False, entries=solo.entries)
+        driver.handle(Acknowledged(token))
+    assert driver.commit_all() == 2
+    successor = IntervalDriver(Changing(), strong=False, entries=driver.entries)
     for domain in mw.TimeDomain:
-        assert sorted(successor.state.timers.tables[domain].items()) == sorted(solo.state.timers.tables[domain].items())
-    assert successor.state.holds.of_keys == solo.state.holds.of_keys
-    assert {key: setting.at for key, _, setting in solo.state.timers.tables[mw.TimeDomain.EVENT_TIME].items()} == {
+        assert sorted(successor.state.timers.tables[domain].items()) == sorted(
+            driver.state.timers.tables[domain].items()
+        )
+    assert successor.state.holds.of_keys == driver.state.holds.of_keys
+    assert {key: setting.at for key, _, setting in driver.state.timers.tables[mw.TimeDomain.EVENT_TIME].items()} == {
         b"k": 100,
         b"moved": 200,
     }
     assert {key: cell.encoded for key, cell in successor.state.cells.items()} == {
-        key: cell.encoded for key, cell in solo.state.cells.items()
+        key: cell.encoded for key, cell in driver.state.cells.items()
     }
 
 
 def test_what_does_not_fit_the_open_commit_waits_for_the_queue() -> None:
-    solo = Solo(Swelling(), strong=False, straggler_delay=1_000)
-    tokens = lined_up(solo, "1", "3", "3")
-    solo.deliver(("other", "3", 9))
-    assert solo.take(SendDelivery) == []
+    driver = IntervalDriver(Swelling(), strong=False, straggler_delay=1_000)
+    tokens = lined_up(driver, "1", "3", "3")
+    driver.deliver(("other", "3", 9))
+    assert driver.take(SendDelivery) == []
     for token in tokens:
-        solo.handle(Acknowledged(token))
-    assert solo.commit_all() == 2
-    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert len(solo.take(SendDelivery)) == 1
+        driver.handle(Acknowledged(token))
+    assert driver.commit_all() == 2
+    assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
+    assert len(driver.take(SendDelivery)) == 1
 
 
 @pytest.mark.guarantee("G8")
 def test_what_does_not_fit_the_open_commit_runs_once() -> None:
     """Regression: work too large for one entry and for the open commit ran thousands of times while it waited."""
     swelling = Swelling()
-    solo = Solo(swelling, strong=False, straggler_delay=1_000)
-    tokens = lined_up(solo, "1", "3")
-    solo.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
-    assert solo.take(SendDelivery) == []
+    driver = IntervalDriver(swelling, strong=False, straggler_delay=1_000)
+    tokens = lined_up(driver, "1", "3")
+    driver.deliver(*((key, "3", 9) for key in ("p", "q", "r")))
+    assert driver.take(SendDelivery) == []
     assert swelling.runs == 5
     while tokens:
         for token in tokens:
-            solo.handle(Acknowledged(token))
-        solo.commit_all()
-        tokens = [send.delivery.token for send in solo.take(SendDelivery)]
-    assert len(solo.take(Acknowledge)) == 3
+            driver.handle(Acknowledged(token))
+        driver.commit_all()
+        tokens = [send.delivery.token for send in driver.take(SendDelivery)]
+    assert len(driver.take(Acknowledge)) == 3
     assert swelling.runs == 5
-    assert max(map(len, solo.entries)) <= MAX_ENTRY_BYTES
-    assert {key: len(cell.encoded) >> 20 for key, cell in solo.state.cells.items() if key < b"x"} == {
+    assert max(map(len, driver.entries)) <= MAX_ENTRY_BYTES
+    assert {key: len(cell.encoded) >> 20 for key, cell in driver.state.cells.items() if key < b"x"} == {
         b"k0": 1, b"k1": 3, b"p": 3, b"q": 3, b"r": 3,
     }  # fmt: skip
 
@@ -193,15 +195,15 @@ def test_a_timer_fires_when_what_set_it_is_in_the_journal() -> None:
 
     A timer that is set again elsewhere has other ids.
     """
-    solo = weak()
-    (token,) = lined_up(solo, "timer")
-    solo.now += 10
-    solo.handle(Tick())
-    assert solo.take(AppendEntry) == []
-    solo.handle(Acknowledged(token))
-    solo.commit()
-    solo.commit()
-    assert solo.sent() == [("fired", 1)]
+    driver = weak()
+    (token,) = lined_up(driver, "timer")
+    driver.now += 10
+    driver.handle(Tick())
+    assert driver.take(AppendEntry) == []
+    driver.handle(Acknowledged(token))
+    driver.commit()
+    driver.commit()
+    assert driver.sent() == [("fired", 1)]
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
@@ -221,10 +223,10 @@ def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
         def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
             ctx.produce("out", f"{ctx.state} in all")
 
-    paused = Solo(Closing(), strong=False)
+    paused = IntervalDriver(Closing(), strong=False)
     paused.deliver(("k", "one", 10))
     paused.commit_all()
-    successor = Solo(Closing(), strong=False, entries=list(paused.entries))
+    successor = IntervalDriver(Closing(), strong=False, entries=list(paused.entries))
     successor.position = paused.position
     successor.deliver(("k", "two", 20))
     successor.commit_all()
@@ -237,95 +239,95 @@ def test_a_deposed_owner_sends_nothing_its_timers_make() -> None:
     assert successor.sent() == [("2 in all", 100)]
 
 
-def fired() -> Solo:
+def fired() -> IntervalDriver:
     """A timer has fired, and its commit is in flight."""
-    solo = weak()
-    (token,) = lined_up(solo, "timer")
-    solo.handle(Acknowledged(token))
-    solo.commit()
-    solo.now += 10
-    solo.handle(Tick())
-    return solo
+    driver = weak()
+    (token,) = lined_up(driver, "timer")
+    driver.handle(Acknowledged(token))
+    driver.commit()
+    driver.now += 10
+    driver.handle(Tick())
+    return driver
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_what_a_timer_produced_survives_its_owner() -> None:
-    solo = fired()
-    solo.commit()
-    (sent,) = solo.take(SendDelivery)
-    (again,) = Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery)
+    driver = fired()
+    driver.commit()
+    (sent,) = driver.take(SendDelivery)
+    (again,) = IntervalDriver(Counting(), strong=False, entries=list(driver.entries)).take(SendDelivery)
     assert (again.delivery.ids, again.delivery.values) == (sent.delivery.ids, sent.delivery.values)
-    solo.handle(Acknowledged(sent.delivery.token))
-    solo.commit()
-    assert Solo(Counting(), strong=False, entries=list(solo.entries)).take(SendDelivery) == []
+    driver.handle(Acknowledged(sent.delivery.token))
+    driver.commit()
+    assert IntervalDriver(Counting(), strong=False, entries=list(driver.entries)).take(SendDelivery) == []
 
 
 @pytest.mark.guarantee("G15", section="4.1")
 def test_productions_after_a_timer_are_sent_after_the_timers_own() -> None:
-    solo = fired()
-    solo.deliver(("k0", "behind", 9))
-    assert solo.take(SendDelivery) == []
-    solo.commit()
-    assert solo.sent() == [("fired", 1), ("behind", 9)]
+    driver = fired()
+    driver.deliver(("k0", "behind", 9))
+    assert driver.take(SendDelivery) == []
+    driver.commit()
+    assert driver.sent() == [("fired", 1), ("behind", 9)]
 
 
 @pytest.mark.guarantee("G12")
 def test_rows_are_captured_when_nothing_is_queued_or_in_flight() -> None:
-    solo = weak(IntervalSettings(flush_interval=100))
-    first, second = lined_up(solo, "a", "b")
-    solo.now += 100
-    solo.deliver(("k", "c", 9))
-    assert solo.take(SendDelivery) == [], "rows are due: what is in line goes first"
-    solo.handle(Acknowledged(first))
-    solo.commit()
-    assert solo.take(FlushStates) == []
-    solo.handle(Acknowledged(second))
-    solo.commit()
-    (flush,) = solo.take(FlushStates)
+    driver = weak(IntervalSettings(flush_interval=100))
+    first, second = lined_up(driver, "a", "b")
+    driver.now += 100
+    driver.deliver(("k", "c", 9))
+    assert driver.take(SendDelivery) == [], "rows are due: what is in line goes first"
+    driver.handle(Acknowledged(first))
+    driver.commit()
+    assert driver.take(FlushStates) == []
+    driver.handle(Acknowledged(second))
+    driver.commit()
+    (flush,) = driver.take(FlushStates)
     assert {(row.key, row.commit) for row in flush.rows} == {(b"k0", 1), (b"k1", 2)}
-    assert solo.sent() == [("c", 9)]
-    solo.handle(StatesFlushed(flush.number))
+    assert driver.sent() == [("c", 9)]
+    driver.handle(StatesFlushed(flush.number))
 
 
 @pytest.mark.guarantee("G13")
 def test_at_most_one_batch_of_records_is_in_the_queue() -> None:
-    solo = weak(IntervalSettings(batch_records=3))
-    lined_up(solo, "a", "b", "c")
-    solo.deliver(("k", "d", 9))
-    assert solo.take(SendDelivery) == []
+    driver = weak(IntervalSettings(batch_records=3))
+    lined_up(driver, "a", "b", "c")
+    driver.deliver(("k", "d", 9))
+    assert driver.take(SendDelivery) == []
 
 
 @pytest.mark.paper(section="6.1.3")
 def test_what_keeps_nothing_is_never_appended() -> None:
-    solo = Solo(Passing(), strong=False, exactly_once=False)
+    driver = IntervalDriver(Passing(), strong=False, exactly_once=False)
     for _ in range(3):
-        solo.deliver(("k", "x", 1))
-        (send,) = solo.take(SendDelivery)
-        solo.deliver(("k", "x", 2))
-        assert solo.take(SendDelivery) == []
-        solo.handle(Acknowledged(send.delivery.token))
-        (send,) = solo.take(SendDelivery)
-        solo.handle(Acknowledged(send.delivery.token))
-    assert solo.take(AppendEntry) == []
-    assert len(solo.take(Acknowledge)) == 6
+        driver.deliver(("k", "x", 1))
+        (send,) = driver.take(SendDelivery)
+        driver.deliver(("k", "x", 2))
+        assert driver.take(SendDelivery) == []
+        driver.handle(Acknowledged(send.delivery.token))
+        (send,) = driver.take(SendDelivery)
+        driver.handle(Acknowledged(send.delivery.token))
+    assert driver.take(AppendEntry) == []
+    assert len(driver.take(Acknowledge)) == 6
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_all_that_is_queued_is_sent_again_with_the_same_ids() -> None:
-    solo = weak()
+    driver = weak()
     for value in ("a", "b"):
-        solo.deliver(("k", value, 1))
-    first = {send.delivery.token: send.delivery for send in solo.take(SendDelivery)}
-    solo.handle(Resend(None))
-    (head,) = solo.take(SendDelivery)
-    solo.handle(Acknowledged(head.delivery.token, [0]))
-    again = {send.delivery.token: send.delivery for send in [head, *solo.take(SendDelivery)]}
+        driver.deliver(("k", value, 1))
+    first = {send.delivery.token: send.delivery for send in driver.take(SendDelivery)}
+    driver.handle(Resend(None))
+    (head,) = driver.take(SendDelivery)
+    driver.handle(Acknowledged(head.delivery.token, [0]))
+    again = {send.delivery.token: send.delivery for send in [head, *driver.take(SendDelivery)]}
     assert [one.ids for one in again.values()] == [one.ids for one in first.values()]
     for token in again:
-        solo.handle(Acknowledged(token))
-    assert solo.commit_all() == 2
-    assert len(solo.take(Acknowledge)) == 2
-    assert solo.state.journal.sealed == solo.state.committed == 2
+        driver.handle(Acknowledged(token))
+    assert driver.commit_all() == 2
+    assert len(driver.take(Acknowledge)) == 2
+    assert driver.state.journal.sealed == driver.state.committed == 2
 
 
 class Stateless(mw.Computation[tuple[str, str], None]):
@@ -343,31 +345,31 @@ class Stateless(mw.Computation[tuple[str, str], None]):
 
 @pytest.mark.guarantee("G7", section="4.5")
 def test_a_hold_that_is_all_of_a_weak_commit_survives_its_owner() -> None:
-    solo = Solo(Stateless(), strong=False, exactly_once=False)
-    solo.deliver(("k", "hold", 60))
-    solo.commit_all()
-    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    driver = IntervalDriver(Stateless(), strong=False, exactly_once=False)
+    driver.deliver(("k", "hold", 60))
+    driver.commit_all()
+    successor = IntervalDriver(Stateless(), strong=False, exactly_once=False, entries=driver.entries)
     successor.watermark(90)
     assert successor.output == 50
 
 
 @pytest.mark.guarantee("G6", section="4.6")
 def test_a_firing_that_is_all_of_a_weak_commit_is_not_repeated() -> None:
-    solo = Solo(Stateless(), strong=False, exactly_once=False)
-    solo.deliver(("k", "timer", 60))
-    solo.commit_all()
-    solo.watermark(200)
-    solo.commit_all()
-    successor = Solo(Stateless(), strong=False, exactly_once=False, entries=solo.entries)
+    driver = IntervalDriver(Stateless(), strong=False, exactly_once=False)
+    driver.deliver(("k", "timer", 60))
+    driver.commit_all()
+    driver.watermark(200)
+    driver.commit_all()
+    successor = IntervalDriver(Stateless(), strong=False, exactly_once=False, entries=driver.entries)
     assert successor.state.timers.count == 0
 
 
 @pytest.mark.guarantee("G7", section="7.2")
 def test_an_owner_reports_no_less_than_was_broadcast_before_it() -> None:
-    solo = Solo(Stateless(), accepted=70)
-    solo.watermark(40)
-    assert solo.output == 70
-    assert {report.output for report in solo.take(Report)} == {70}
+    driver = IntervalDriver(Stateless(), accepted=70)
+    driver.watermark(40)
+    assert driver.output == 70
+    assert {report.output for report in driver.take(Report)} == {70}
 
 
 @pytest.mark.guarantee("G8", section="6.1.3")
@@ -376,10 +378,10 @@ def test_the_watermark_moves_after_a_commit_that_stores_nothing() -> None:
 
     Regression: the watermark moved before that.
     """
-    solo = Solo(Passing(), strong=False, exactly_once=False)
-    solo.watermark(40)
-    solo.deliver(("k", "late", 30))
-    (send,) = solo.take(SendDelivery)
-    solo.watermark(200)
-    solo.handle(Acknowledged(send.delivery.token))
-    assert solo.output == 200
+    driver = IntervalDriver(Passing(), strong=False, exactly_once=False)
+    driver.watermark(40)
+    driver.deliver(("k", "late", 30))
+    (send,) = driver.take(SendDelivery)
+    driver.watermark(200)
+    driver.handle(Acknowledged(send.delivery.token))
+    assert driver.output == 200

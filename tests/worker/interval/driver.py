@@ -24,7 +24,7 @@ from tests.driving import SingleCoreDriver
 INJECTOR = "injector/in"
 
 
-class Solo(SingleCoreDriver[Any, Any]):
+class IntervalDriver(SingleCoreDriver[Any, Any]):
     """Runs ``computation``, which reads stream "in" of (key, what) pairs, by key, and writes "out", "other" and "late".
 
     ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``, or, of the
@@ -53,18 +53,18 @@ class Solo(SingleCoreDriver[Any, Any]):
         ``keep``: a filter before the computation.
         """
         super().__init__(now=1_000_000)
-        topology = mw.Topology("solo")
+        topology = mw.Topology("test")
         given = topology.source("in", tuple[str, str])
         passed = given if keep is None else given.filter(keep)
         outputs = {"out": str, "other": str, "late": tuple[str, str]}
-        passed.key_by(lambda value: value[0]).process("solo", computation, outputs, **options)
-        program = compile_computation(topology, "solo")
+        passed.key_by(lambda value: value[0]).process("test", computation, outputs, **options)
+        program = compile_computation(topology, "test")
         bindings = {
             stream: OutputBinding(stream, encode, lambda value, sink=f"sink:{stream}": ((sink, b""),))  # type: ignore[misc]
             for stream, encode in program.outputs.items()
         }
         config = IntervalConfig(
-            IncarnationId("solo.1"), "solo.1.j1", keys, 7, frozenset({INJECTOR}), {},
+            IncarnationId("test.1"), "test.1.j1", keys, 7, frozenset({INJECTOR}), {},
             settings=settings or IntervalSettings(), parents=tuple(one.parent for one in parents),
         )  # fmt: skip
         self.core = IntervalCore(config, program, bindings, lambda consumer, key: f"{consumer}.j", meter)
@@ -95,7 +95,7 @@ class Solo(SingleCoreDriver[Any, Any]):
         self.position += len(records)
         sender = Sender("injector/in/p", 1, None, INJECTOR, watermark)
         delivery = m.Delivery(
-            IncarnationId("solo.1"), "solo.1.j1", "in", sender,
+            IncarnationId("test.1"), "test.1.j1", "in", sender,
             PositionIds("in/p", 0, list(range(first, self.position))),
             [key.encode() for key, _, _ in records], [msgspec.msgpack.encode((key, what)) for key, what, _ in records],
             [stamp for _, _, stamp in records], self.position,
