@@ -23,7 +23,7 @@ from millwheel.worker.process.delivery_service import DeliveryService
 from tests.authority.gated import GatedAuthority, gated_authority
 from tests.injectors.receivers import Answer, Consumer
 from tests.serving import LoopbackServer
-from tests.worker.dedup.world import Receiver
+from tests.worker.dedup.receivers import Receiver
 
 
 class Worker:

@@ -7,7 +7,7 @@ from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, PositionIds
-from tests.worker.dedup.world import Copy, Receiver, Receivers, Record, World
+from tests.worker.dedup.receivers import Copy, Receiver, Receivers, Record, ReferenceModel
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
@@ -23,7 +23,7 @@ class Consumer(Receivers):
     """All intervals of one consumer, who owns them, and how they answer."""
 
     def __init__(self, name: str, owner: str) -> None:
-        super().__init__(World(prefix=f"{name}.j"))
+        super().__init__(ReferenceModel(prefix=f"{name}.j"))
         self.name = name
         self.owners = {self.all[0].journal: owner}
         self.tenures: dict[str, int] = {}
@@ -94,4 +94,4 @@ class Consumer(Receivers):
 
     def committed(self) -> list[Row]:
         """Every record that took effect."""
-        return [(one.identity[0], one.key, one.identity[1], one.timestamp) for one in self.world.committed]
+        return [(one.identity[0], one.key, one.identity[1], one.timestamp) for one in self.model.committed]

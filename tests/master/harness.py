@@ -34,7 +34,7 @@ class SpoiltState(CoordinatorState):
         self._entries[entry.key] = entry
 
 
-class World:
+class Cluster:
     """What survives masters: the coordinator and the store."""
 
     def __init__(self) -> None:
@@ -88,16 +88,16 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
 
     core: MasterCore
 
-    def __init__(self, world: World, name: str = "m", settings: MasterSettings | None = None) -> None:
+    def __init__(self, cluster: Cluster, name: str = "m", settings: MasterSettings | None = None) -> None:
         super().__init__()
-        self.world = world
-        self.core = MasterCore(world.elect(name), settings)
+        self.cluster = cluster
+        self.core = MasterCore(cluster.elect(name), settings)
         self.answers: dict[int, m.Answer | RequestError] = {}
-        self.seen = world.state.revision
+        self.seen = cluster.state.revision
         self.observing: list[str] = []
         self.stepped_down = False
         self._tickets = 0
-        self.handle(m.SnapshotLoaded(world.state.list("")))
+        self.handle(m.SnapshotLoaded(cluster.state.list("")))
 
     def ask(self, request: m.Request, now: int = 0) -> int:
         """Ask, and leave the effects waiting."""
@@ -125,7 +125,7 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
 
     def follow(self) -> bool:
         """Hear of the next revision, if there is one."""
-        for changes in self.world.state.changes_after("", self.seen):
+        for changes in self.cluster.state.changes_after("", self.seen):
             self.seen = changes[0].revision
             self.handle(m.RevisionArrived(changes))
             return True
@@ -140,22 +140,22 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
             case m.Observe(topology):
                 self.observing.append(topology)
             case m.Reload(operation):
-                return m.SnapshotLoaded(self.world.state.list(""), operation)
+                return m.SnapshotLoaded(self.cluster.state.list(""), operation)
             case m.ReserveNumbers(operation, above):
-                block = result_of(reserve_sequencers(self.world.store, above))
+                block = result_of(reserve_sequencers(self.cluster.store, above))
                 return m.NumbersReserved(operation, block.first, block.last)
             case m.CreateJournals(operation, journals):
                 return self._create(operation, journals)
             case m.Drop(operation, journals, computations, silence):
                 for journal in journals:
-                    result_of(self.world.store.drop_journal(journal))
+                    result_of(self.cluster.store.drop_journal(journal))
                 for computation in computations:
-                    result_of(self.world.store.drop_incarnation(computation))
+                    result_of(self.cluster.store.drop_incarnation(computation))
                 for injector, sequencer in silence:
-                    self.world.silence(injector, sequencer)
+                    self.cluster.silence(injector, sequencer)
                 return m.StateDropped(operation)
             case m.Transact(operation, compares, puts, deletes):
-                return m.TransactionEnded(operation, self.world.transact(compares, puts, deletes))
+                return m.TransactionEnded(operation, self.cluster.transact(compares, puts, deletes))
             case _:
                 assert_never(effect)
         return None
@@ -163,7 +163,7 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
     def _create(self, operation: int, journals: tuple[str, ...]) -> m.MasterEvent:
         try:
             for journal in journals:
-                result_of(self.world.store.create_journal(journal))
+                result_of(self.cluster.store.create_journal(journal))
         except JournalExistsError as error:
             return m.StoreFailed(operation, str(error), retry=True)
         return m.JournalsCreated(operation)

@@ -24,7 +24,7 @@ _SAMPLED = 16
 
 @dataclass
 class Held:
-    """An interval of the world."""
+    """An interval of the cluster."""
 
     incarnation: IncarnationId
     keys: KeyInterval
@@ -33,7 +33,7 @@ class Held:
     sequencer: int = 1
 
 
-class World:
+class Cluster:
     """Keys of computations with their costs, and the workers that own them."""
 
     def __init__(self, workers: dict[str, tuple[str, float]], costs: dict[str, dict[bytes, float]]) -> None:
@@ -136,37 +136,37 @@ KEYS = st.binary(min_size=1, max_size=2)
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def clusters(draw: st.DrawFn) -> Cluster:
     packages = draw(st.lists(st.sampled_from(["", "", "x"]), min_size=1, max_size=5))
     if "" not in packages:
         packages[0] = ""
     workers = {f"w{index}": (package, draw(st.floats(0, 0.3))) for index, package in enumerate(packages)}
     codes = {"a.1": "x", "b.2": "y"}
     costs = {name: draw(st.dictionaries(KEYS, COSTS, max_size=40)) for name in codes}
-    world = World(workers, costs)
+    cluster = Cluster(workers, costs)
     for name, code in codes.items():
         fit = [worker for worker, (package, _) in workers.items() if package in ("", code)]
         points = sorted(draw(st.sets(KEYS, max_size=6)))
         for start, end in zip([b"", *points], [*points, None], strict=True):
-            world.add(Held(IncarnationId(name), KeyInterval(start, end), draw(st.sampled_from(fit)), code))
-    return world
+            cluster.add(Held(IncarnationId(name), KeyInterval(start, end), draw(st.sampled_from(fit)), code))
+    return cluster
 
 
 @pytest.mark.paper(section="7.1")
 @settings(max_examples=120)
-@given(worlds(), st.sampled_from([LIMITS, QUICK]))
-def test_from_any_load_it_settles_and_leaves_nothing_to_be_done(world: World, limits: BalanceSettings) -> None:
+@given(clusters(), st.sampled_from([LIMITS, QUICK]))
+def test_from_any_load_it_settles_and_leaves_nothing_to_be_done(cluster: Cluster, limits: BalanceSettings) -> None:
     balancer = Balancer(limits)
-    world.settle(balancer)
-    assert world.run(Balancer(limits), 80) == 0, "another master finds the same at rest"
-    before = len(world.done)
-    assert world.run(balancer, 100, minutes(10)) == 0, f"it began again: {world.done[before:]}"
-    for name in world.costs:
-        check_coverage(name, sorted(held.keys for held in world.held.values() if held.incarnation == name))
+    cluster.settle(balancer)
+    assert cluster.run(Balancer(limits), 80) == 0, "another master finds the same at rest"
+    before = len(cluster.done)
+    assert cluster.run(balancer, 100, minutes(10)) == 0, f"it began again: {cluster.done[before:]}"
+    for name in cluster.costs:
+        check_coverage(name, sorted(held.keys for held in cluster.held.values() if held.incarnation == name))
     hot = {key.journal for key in balancer.hot_keys}
-    several = sum(package == "" for package, _ in world.workers.values()) > 1
-    for journal, held in world.held.items():
-        cost = sum(world.keys_of(held).values())
+    several = sum(package == "" for package, _ in cluster.workers.values()) > 1
+    for journal, held in cluster.held.items():
+        cost = sum(cluster.keys_of(held).values())
         if cost >= limits.split_busy and several and held.code == "y":
             assert journal in hot, "what stays too busy is named"
 
@@ -177,87 +177,87 @@ def test_from_any_load_it_settles_and_leaves_nothing_to_be_done(world: World, li
     st.dictionaries(KEYS, st.floats(0.005, 0.05), min_size=30, max_size=60),
 )
 def test_many_small_keys_end_up_close_to_even(count: int, costs: dict[bytes, float]) -> None:
-    world = World({f"w{index}": ("", 0.0) for index in range(count)}, {"a.1": costs})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w0", "x"))
-    world.settle(Balancer(QUICK))
-    loads = world.loads().values()
+    cluster = Cluster({f"w{index}": ("", 0.0) for index in range(count)}, {"a.1": costs})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w0", "x"))
+    cluster.settle(Balancer(QUICK))
+    loads = cluster.loads().values()
     assert max(loads) - min(loads) <= max(LIMITS.imbalance, LIMITS.split_busy)
 
 
-def busy(world: World, **more: float) -> Balancer:
+def busy(cluster: Cluster, **more: float) -> Balancer:
     balancer = Balancer(QUICK)
-    world.settle(balancer)
+    cluster.settle(balancer)
     return balancer
 
 
 @pytest.mark.paper(section="8.4")
 def test_a_hot_interval_is_split_by_load_and_one_half_moves() -> None:
-    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.3, b"b": 0.1, b"c": 0.2, b"d": 0.2}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
-    busy(world)
-    assert isinstance(world.done[0], SplitInterval)
-    assert world.done[0].at == b"c"
-    assert isinstance(world.done[1], MoveInterval)
-    assert sorted(round(load, 3) for load in world.loads().values()) == [0.4, 0.4]
+    cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.3, b"b": 0.1, b"c": 0.2, b"d": 0.2}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    busy(cluster)
+    assert isinstance(cluster.done[0], SplitInterval)
+    assert cluster.done[0].at == b"c"
+    assert isinstance(cluster.done[1], MoveInterval)
+    assert sorted(round(load, 3) for load in cluster.loads().values()) == [0.4, 0.4]
 
 
 @pytest.mark.paper(section="8.4")
 def test_a_key_too_hot_to_split_is_named_and_left_alone() -> None:
-    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.1, b"hot": 0.9, b"z": 0.1}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
-    balancer = busy(world)
+    cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"a": 0.1, b"hot": 0.9, b"z": 0.1}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    balancer = busy(cluster)
     (hot,) = balancer.hot_keys
     assert (hot.key, hot.incarnation) == (b"hot", "a.1")
     assert 0.85 <= hot.busy <= 1.1
-    alone = [held for held in world.held.values() if b"hot" in held.keys]
-    assert alone[0].owner not in {held.owner for held in world.held.values() if held is not alone[0]}
+    alone = [held for held in cluster.held.values() if b"hot" in held.keys]
+    assert alone[0].owner not in {held.owner for held in cluster.held.values() if held is not alone[0]}
 
 
 def test_with_one_worker_a_busy_interval_stays_whole() -> None:
-    world = World({"w1": ("", 0.0)}, {"a.1": {b"a": 0.5, b"b": 0.5}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
-    busy(world)
-    assert world.done == []
+    cluster = Cluster({"w1": ("", 0.0)}, {"a.1": {b"a": 0.5, b"b": 0.5}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    busy(cluster)
+    assert cluster.done == []
 
 
 def test_a_new_worker_gets_its_part_by_moves_alone() -> None:
-    world = World({"w1": ("", 0.0)}, {"a.1": {bytes([index]): 0.02 for index in range(1, 41)}})
+    cluster = Cluster({"w1": ("", 0.0)}, {"a.1": {bytes([index]): 0.02 for index in range(1, 41)}})
     for index in range(40):
         end = bytes([index + 2]) if index < 39 else None
-        world.add(Held(IncarnationId("a.1"), KeyInterval(bytes([index + 1]) if index else b"", end), "w1", "x"))
+        cluster.add(Held(IncarnationId("a.1"), KeyInterval(bytes([index + 1]) if index else b"", end), "w1", "x"))
     balancer = Balancer(replace(LIMITS, cold_for=minutes(10_000)))
-    world.run(balancer, 10)
-    world.workers["w2"] = ("", 0.0)
-    world.settle(balancer)
-    assert {type(request) for request in world.done} == {MoveInterval}
-    assert max(world.loads().values()) - min(world.loads().values()) <= LIMITS.balanced + 0.02
-    assert len({request.interval.journal for request in world.done}) == len(world.done), "nothing moves twice"
+    cluster.run(balancer, 10)
+    cluster.workers["w2"] = ("", 0.0)
+    cluster.settle(balancer)
+    assert {type(request) for request in cluster.done} == {MoveInterval}
+    assert max(cluster.loads().values()) - min(cluster.loads().values()) <= LIMITS.balanced + 0.02
+    assert len({request.interval.journal for request in cluster.done}) == len(cluster.done), "nothing moves twice"
 
 
 def test_a_small_imbalance_stays_and_a_large_one_is_corrected() -> None:
     for apart, moves in ((0.2, False), (0.3, True)):
-        world = World({"w1": ("", 0.1 + apart), "w2": ("", 0.1)}, {"a.1": {b"a": 0.05, b"b": 0.05, b"c": 0.05}})
+        cluster = Cluster({"w1": ("", 0.1 + apart), "w2": ("", 0.1)}, {"a.1": {b"a": 0.05, b"b": 0.05, b"c": 0.05}})
         for start, end in ((b"", b"b"), (b"b", b"c"), (b"c", None)):
-            world.add(Held(IncarnationId("a.1"), KeyInterval(start, end), "w1", "x"))
-        world.workers["w1"] = ("", world.workers["w1"][1] - 0.15)
-        world.settle(Balancer(replace(QUICK, merge_busy=0.0)))
-        assert bool(world.done) is moves
-        assert not moves or max(world.loads().values()) - min(world.loads().values()) <= LIMITS.balanced
+            cluster.add(Held(IncarnationId("a.1"), KeyInterval(start, end), "w1", "x"))
+        cluster.workers["w1"] = ("", cluster.workers["w1"][1] - 0.15)
+        cluster.settle(Balancer(replace(QUICK, merge_busy=0.0)))
+        assert bool(cluster.done) is moves
+        assert not moves or max(cluster.loads().values()) - min(cluster.loads().values()) <= LIMITS.balanced
 
 
 def test_cold_neighbours_merge_but_not_below_a_minimum() -> None:
-    def cold() -> World:
-        world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {}})
+    def cold() -> Cluster:
+        cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {}})
         for index, (start, end) in enumerate(((b"", b"b"), (b"b", b"c"), (b"c", b"d"), (b"d", None))):
-            world.add(Held(IncarnationId("a.1"), KeyInterval(start, end), f"w{index % 2 + 1}", "x"))
-        return world
+            cluster.add(Held(IncarnationId("a.1"), KeyInterval(start, end), f"w{index % 2 + 1}", "x"))
+        return cluster
 
-    world = cold()
+    cluster = cold()
     balancer = Balancer(LIMITS, fewest_intervals=2)
-    assert world.run(balancer, 30) == 0, "they rest, and then they must have been cold for long"
-    world.settle(balancer)
-    assert {type(request) for request in world.done} == {MergeIntervals}
-    assert len(world.held) == 2
+    assert cluster.run(balancer, 30) == 0, "they rest, and then they must have been cold for long"
+    cluster.settle(balancer)
+    assert {type(request) for request in cluster.done} == {MergeIntervals}
+    assert len(cluster.held) == 2
     untouched = cold()
     made = [replace(one, by_operator=True) for one in untouched.view().intervals]
     view = ClusterView(untouched.view().workers, tuple(made))
@@ -266,39 +266,39 @@ def test_cold_neighbours_merge_but_not_below_a_minimum() -> None:
 
 
 def test_intervals_go_to_workers_bound_to_their_code_if_any() -> None:
-    world = World({"any": ("", 0.0)}, {"a.1": {}, "b.2": {}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "any", "x"))
-    world.add(Held(IncarnationId("b.2"), ALL_KEYS, "any", "y"))
+    cluster = Cluster({"any": ("", 0.0)}, {"a.1": {}, "b.2": {}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "any", "x"))
+    cluster.add(Held(IncarnationId("b.2"), ALL_KEYS, "any", "y"))
     balancer = Balancer(QUICK)
-    assert world.run(balancer, 5) == 0
-    world.workers["bound"] = ("x", 0.5)
-    world.settle(balancer)
-    assert {held.incarnation: held.owner for held in world.held.values()} == {"a.1": "bound", "b.2": "any"}
+    assert cluster.run(balancer, 5) == 0
+    cluster.workers["bound"] = ("x", 0.5)
+    cluster.settle(balancer)
+    assert {held.incarnation: held.owner for held in cluster.held.values()} == {"a.1": "bound", "b.2": "any"}
 
 
 def test_no_more_is_under_way_than_may_be_and_nothing_twice() -> None:
-    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {bytes([one]): 0.1 for one in range(1, 9)}})
+    cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {bytes([one]): 0.1 for one in range(1, 9)}})
     for one in range(8):
         end = bytes([one + 2]) if one < 7 else None
-        world.add(Held(IncarnationId("a.1"), KeyInterval(bytes([one + 1]) if one else b"", end), "w1", "x"))
+        cluster.add(Held(IncarnationId("a.1"), KeyInterval(bytes([one + 1]) if one else b"", end), "w1", "x"))
     balancer = Balancer(replace(QUICK, most_operations=2))
-    begun = balancer.decide(world.view(), Timestamp(0))
+    begun = balancer.decide(cluster.view(), Timestamp(0))
     assert len({request.interval.journal for request in begun}) == 2
-    assert balancer.decide(world.view(), Timestamp(1)) == []
+    assert balancer.decide(cluster.view(), Timestamp(1)) == []
     balancer.ended(begun[0], Timestamp(2))
-    (third,) = balancer.decide(world.view(), Timestamp(3))
+    (third,) = balancer.decide(cluster.view(), Timestamp(3))
     assert third.interval.journal != begun[1].interval.journal
 
 
 def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
-    world = World({"w1": ("", 0.5), "w2": ("", 0.0)}, {"a.1": {b"a": 0.2}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    cluster = Cluster({"w1": ("", 0.5), "w2": ("", 0.0)}, {"a.1": {b"a": 0.2}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     balancer = Balancer(LIMITS)
-    assert balancer.decide(world.view(), Timestamp(0)) == [], "it begins with a rest"
-    (request,) = balancer.decide(world.view(), Timestamp(seconds(31)))
+    assert balancer.decide(cluster.view(), Timestamp(0)) == [], "it begins with a rest"
+    (request,) = balancer.decide(cluster.view(), Timestamp(seconds(31)))
     balancer.ended(request, Timestamp(seconds(32)))
-    assert balancer.decide(world.view(), Timestamp(seconds(60))) == []
-    assert balancer.decide(world.view(), Timestamp(seconds(63))) == [request]
+    assert balancer.decide(cluster.view(), Timestamp(seconds(60))) == []
+    assert balancer.decide(cluster.view(), Timestamp(seconds(63))) == [request]
 
 
 @pytest.mark.paper(section="8.4")
@@ -306,9 +306,9 @@ def test_what_was_refused_is_not_asked_for_again_at_once() -> None:
     ("records", "slow", "is_hot"), [(100.0, 0.0, True), (2.3, 0.0, True), (0.3, 0.0, False), (100.0, 0.6, False)]
 )
 def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow: float, is_hot: bool) -> None:
-    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
-    seen = world.view()
+    cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    seen = cluster.view()
     balancer = Balancer(QUICK)
     intervals = tuple(replace(one, records=records, slow=slow) for one in seen.intervals)
     balancer.decide(replace(seen, intervals=intervals), Timestamp(0))
@@ -316,10 +316,10 @@ def test_neither_few_records_nor_a_slow_hook_make_a_key_hot(records: float, slow
 
 
 def test_turned_off_it_decides_nothing_but_still_names_hot_keys() -> None:
-    world = World({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
-    world.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
+    cluster = Cluster({"w1": ("", 0.0), "w2": ("", 0.0)}, {"a.1": {b"hot": 0.9}})
+    cluster.add(Held(IncarnationId("a.1"), ALL_KEYS, "w1", "x"))
     balancer = Balancer(replace(QUICK, on=False))
-    assert world.run(balancer, 20) == 0
+    assert cluster.run(balancer, 20) == 0
     assert [hot.key for hot in balancer.hot_keys] == [b"hot"]
 
 

@@ -6,22 +6,22 @@ from millwheel.coordination.contract import Compare
 from millwheel.master.core import MasterCore
 from millwheel.master.messages import SnapshotLoaded
 from millwheel.model.time import milliseconds, seconds
-from tests.master.harness import Master, World
+from tests.master.harness import Cluster, Master
 
 
 def test_a_core_without_a_catalog_and_a_deposed_one_need_no_tick() -> None:
     assert MasterCore(Compare("leader", 1)).next_deadline() is None
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     assert master.core.next_deadline() is not None
-    world.elect("another")
-    master.handle(SnapshotLoaded(world.state.list("")))
+    cluster.elect("another")
+    master.handle(SnapshotLoaded(cluster.state.list("")))
     assert master.core.deposed
     assert master.core.next_deadline() is None
 
 
 def test_the_next_tick_follows_even_if_the_clock_was_set_back() -> None:
-    master = Master(World())
+    master = Master(Cluster())
     master.tick(seconds(100))
     assert master.core.next_deadline() == seconds(100) + milliseconds(200)
     master.tick(seconds(40))

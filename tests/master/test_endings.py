@@ -33,19 +33,19 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-from .harness import Master, World, computation, external, source, topology
+from .harness import Cluster, Master, computation, external, source, topology
 
 LATER = int(seconds(60))
 
 
-def draining(spec: specs.TopologySpec | None = None) -> tuple[World, Master]:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+def draining(spec: specs.TopologySpec | None = None) -> tuple[Cluster, Master]:
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     master.call(SubmitTopology(spec or topology(), "r1"), now=0)
     master.call(DrainTopology("zeitgeist"), now=0)
     master.core.step(ProgressObserved(Progress("zeitgeist")), 0)
-    return world, master
+    return cluster, master
 
 
 def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, stale: int = 0) -> Progress:
@@ -62,7 +62,7 @@ def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, 
 def observe(master: Master, progress: Progress, now: int = LATER) -> int:
     master.handle(ProgressObserved(progress), now)
     master.run()
-    return master.world.catalog().topologies["zeitgeist"].state
+    return master.cluster.catalog().topologies["zeitgeist"].state
 
 
 def test_a_draining_topology_is_looked_at_and_takes_no_injectors() -> None:
@@ -76,14 +76,16 @@ def test_a_draining_topology_is_looked_at_and_takes_no_injectors() -> None:
 
 @pytest.mark.guarantee("G1", section="4.5")
 def test_a_drain_ends_when_every_watermark_is_plus_infinity() -> None:
-    world, master = draining()
-    assert observe(master, look(world.catalog(), work=3, watermark=MAX_TIMESTAMP), 0) == catalog.TOPOLOGY_STATE_DRAINED
+    cluster, master = draining()
+    assert (
+        observe(master, look(cluster.catalog(), work=3, watermark=MAX_TIMESTAMP), 0) == catalog.TOPOLOGY_STATE_DRAINED
+    )
 
 
 @pytest.mark.guarantee("G1")
 def test_a_drain_does_not_end_while_one_watermark_is_unknown() -> None:
-    world, master = draining()
-    seen = look(world.catalog(), work=3, watermark=MAX_TIMESTAMP)
+    cluster, master = draining()
+    seen = look(cluster.catalog(), work=3, watermark=MAX_TIMESTAMP)
     watermarks = dict(list(seen.watermarks.items())[1:])
     progress = Progress("zeitgeist", watermarks, seen.intervals)
     assert observe(master, progress) == catalog.TOPOLOGY_STATE_DRAINING
@@ -98,15 +100,15 @@ def test_watermarks_do_not_end_a_drain_with_feedback() -> None:
             computation("b", {"there": "k"}, ["back"]),
         ],
     )
-    world, master = draining(spec)
-    busy = look(world.catalog(), work=1, watermark=MAX_TIMESTAMP)
+    cluster, master = draining(spec)
+    busy = look(cluster.catalog(), work=1, watermark=MAX_TIMESTAMP)
     assert observe(master, busy) == catalog.TOPOLOGY_STATE_DRAINING
 
 
 @pytest.mark.guarantee("G1")
 def test_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
-    world, master = draining()
-    known = world.catalog()
+    cluster, master = draining()
+    known = cluster.catalog()
     assert observe(master, look(known)) == catalog.TOPOLOGY_STATE_DRAINING
     assert observe(master, look(known, commit=8)) == catalog.TOPOLOGY_STATE_DRAINING
     assert observe(master, look(known, work=1, commit=8)) == catalog.TOPOLOGY_STATE_DRAINING
@@ -117,8 +119,8 @@ def test_a_drain_ends_after_two_equal_looks_at_idle_intervals() -> None:
 @pytest.mark.guarantee("G1", section="4.1")
 def test_a_drain_does_not_end_while_productions_are_unacked() -> None:
     """A receiver that refuses them leaves every commit number as it is."""
-    world, master = draining()
-    idle = look(world.catalog())
+    cluster, master = draining()
+    idle = look(cluster.catalog())
     intervals = {journal: IntervalProgress(one.sequencer, one.commit, 0, 1) for journal, one in idle.intervals.items()}
     for _ in range(3):
         pending = Progress("zeitgeist", idle.watermarks, intervals)
@@ -127,18 +129,18 @@ def test_a_drain_does_not_end_while_productions_are_unacked() -> None:
 
 @pytest.mark.guarantee("G1", section="6.2")
 def test_an_old_owners_report_does_not_end_a_drain() -> None:
-    world, master = draining()
+    cluster, master = draining()
     for _ in range(3):
-        assert observe(master, look(world.catalog(), stale=1)) == catalog.TOPOLOGY_STATE_DRAINING
+        assert observe(master, look(cluster.catalog(), stale=1)) == catalog.TOPOLOGY_STATE_DRAINING
 
 
 @pytest.mark.guarantee("G1")
 def test_injectors_have_their_grace_before_idleness_counts() -> None:
-    world, master = draining()
+    cluster, master = draining()
     for _ in range(3):
-        assert observe(master, look(world.catalog()), 1_000) == catalog.TOPOLOGY_STATE_DRAINING
+        assert observe(master, look(cluster.catalog()), 1_000) == catalog.TOPOLOGY_STATE_DRAINING
     assert any("injectors" in line for line in master.core.waiting_for("zeitgeist"))
-    assert observe(master, look(world.catalog()), LATER) == catalog.TOPOLOGY_STATE_DRAINED
+    assert observe(master, look(cluster.catalog()), LATER) == catalog.TOPOLOGY_STATE_DRAINED
 
 
 @pytest.mark.guarantee("G8", section="7.1")
@@ -147,45 +149,45 @@ def test_a_drain_begun_by_a_fast_clock_ends_by_the_successors() -> None:
 
     Its successor waited for an hour.
     """
-    world = World()
-    world.join("w1")
-    ahead = Master(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    ahead = Master(cluster)
     ahead.call(SubmitTopology(topology(), "r1"), now=0)
     ahead.call(DrainTopology("zeitgeist"), now=int(hours(1)))
-    master = Master(world)
-    states = [observe(master, look(world.catalog()), int(seconds(at))) for at in (1, 3, 7)]
+    master = Master(cluster)
+    states = [observe(master, look(cluster.catalog()), int(seconds(at))) for at in (1, 3, 7)]
     assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
 
 
 @pytest.mark.guarantee("G8")
 def test_a_clock_set_back_does_not_delay_the_end_of_a_drain() -> None:
-    world, _ = draining()
-    master = Master(world)
-    states = [observe(master, look(world.catalog()), int(seconds(at))) for at in (3_600, 1, 7)]
+    cluster, _ = draining()
+    master = Master(cluster)
+    states = [observe(master, look(cluster.catalog()), int(seconds(at))) for at in (3_600, 1, 7)]
     assert states == [catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED]
 
 
 def test_a_drained_topology_keeps_state_and_logs_without_owners() -> None:
-    world, master = draining()
-    observe(master, look(world.catalog(), watermark=MAX_TIMESTAMP))
-    world.join("w2")
+    cluster, master = draining()
+    observe(master, look(cluster.catalog(), watermark=MAX_TIMESTAMP))
+    cluster.join("w2")
     master.run()
-    known = world.catalog()
+    known = cluster.catalog()
     for incarnation in known.topologies["zeitgeist"].incarnations.values():
         (interval,) = known.tables[incarnation].record.intervals
         assert not interval.HasField("owner")
-        assert world.has_journal(interval.journal)
+        assert cluster.has_journal(interval.journal)
     assert known.locate(known.logs["zeitgeist/dips"].incarnation, b"").owner.worker_id == "w1"  # type: ignore[union-attr]
     assert known.consumers("zeitgeist/windows") == ()
 
 
 @pytest.mark.guarantee("G8")
 def test_what_a_drain_waits_for_can_be_named() -> None:
-    world, master = draining()
+    cluster, master = draining()
     reads = computation("r", {"zeitgeist/windows": "q", "zeitgeist/queries": "q"}, [])
     reader = topology("reader", [external("zeitgeist/queries")], [reads])
     master.call(SubmitTopology(reader, "r2"))
-    observe(master, look(world.catalog(), work=3))
+    observe(master, look(cluster.catalog(), work=3))
     reported = "\n".join(master.core.waiting_for("zeitgeist"))
     assert "computation window-counter: 3 records pending" in reported
     assert "stream zeitgeist/queries, which another topology still reads" in reported
@@ -202,27 +204,27 @@ def test_a_stream_stays_open_while_any_reader_runs() -> None:
 
 
 def test_a_second_drain_of_a_name_starts_afresh() -> None:
-    world, master = draining()
-    observe(master, look(world.catalog(), watermark=MAX_TIMESTAMP))
+    cluster, master = draining()
+    observe(master, look(cluster.catalog(), watermark=MAX_TIMESTAMP))
     master.call(CancelTopology("zeitgeist"))
     master.call(SubmitTopology(topology(), "r2"))
     master.call(DrainTopology("zeitgeist"))
-    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_DRAINING
+    assert cluster.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_DRAINING
 
 
 @pytest.mark.guarantee("G8")
 def test_repeated_drain_requests_do_not_delay_its_end() -> None:
-    world, master = draining()
+    cluster, master = draining()
     for expected in (catalog.TOPOLOGY_STATE_DRAINING, catalog.TOPOLOGY_STATE_DRAINED):
-        assert observe(master, look(world.catalog())) == expected
+        assert observe(master, look(cluster.catalog())) == expected
         assert master.call(DrainTopology("zeitgeist")).state == expected
 
 
 def test_drain_and_cancel_may_be_repeated_and_name_unknown_names() -> None:
-    world, master = draining()
-    revision = world.state.revision
+    cluster, master = draining()
+    revision = cluster.state.revision
     master.call(DrainTopology("zeitgeist"))
-    assert world.state.revision == revision
+    assert cluster.state.revision == revision
     master.call(CancelTopology("zeitgeist"))
     master.call(CancelTopology("zeitgeist"))
     with pytest.raises(RequestError, match="is cancelled, and only a running one"):
@@ -235,83 +237,83 @@ def test_drain_and_cancel_may_be_repeated_and_name_unknown_names() -> None:
 
 @pytest.mark.paper(section="4.1")
 def test_cancel_drops_a_streams_log_and_injectors_with_readers() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     reads = computation("r", {"zeitgeist/queries": "q"}, ["other"])
     reader = topology("reader", [external("zeitgeist/queries")], [reads])
     master.call(SubmitTopology(reader, "r2"))
     master.call(OpenInjector("zeitgeist/queries", "p"))
     master.call(CancelTopology("zeitgeist"))
-    known = world.catalog()
+    known = cluster.catalog()
     assert set(known.logs) == {"reader/other", "reader/dead-letters"}
     assert known.injectors == {}
     assert known.groups_of("zeitgeist/queries") == (), "what reads it goes on, and gets nothing"
     master.call(CancelTopology("reader"))
-    known = world.catalog()
+    known = cluster.catalog()
     assert (known.logs, known.tables, known.injectors) == ({}, {}, {})
 
 
 def test_a_stream_whose_last_reader_is_cancelled_gets_a_log() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     writer = topology("writer", [source("y")], [computation("w", {"y": "k"}, ["z"])])
     reader = topology("reader", [], [computation("r", {"writer/z": "k"}, [])])
     master.call(SubmitTopology(writer, "r1"))
     master.call(SubmitTopology(reader, "r2"))
     master.call(CancelTopology("writer"))
     master.call(SubmitTopology(writer, "r3"))
-    assert "writer/z" not in world.catalog().logs
+    assert "writer/z" not in cluster.catalog().logs
     master.call(CancelTopology("reader"))
-    assert [one.log for one in world.catalog().consumers("writer/z")] == [True]
+    assert [one.log for one in cluster.catalog().consumers("writer/z")] == [True]
 
 
 def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
-    world = World()
-    old = Master(world, "old")
+    cluster = Cluster()
+    old = Master(cluster, "old")
     old.call(SubmitTopology(topology(), "r1"))
-    journals = [one.journal for table in world.catalog().tables.values() for one in table.record.intervals]
+    journals = [one.journal for table in cluster.catalog().tables.values() for one in table.record.intervals]
     old.ask(CancelTopology("zeitgeist"))
     while not isinstance(old.waiting[0], Transact):
         old.step()
     old.step()
-    assert world.has_journal(journals[0])
-    Master(world, "new").run()
-    assert not any(world.has_journal(journal) for journal in journals)
-    assert world.catalog().tables == {}
+    assert cluster.has_journal(journals[0])
+    Master(cluster, "new").run()
+    assert not any(cluster.has_journal(journal) for journal in journals)
+    assert cluster.catalog().tables == {}
 
 
 def test_a_deposed_masters_garbage_collection_spares_a_used_log() -> None:
-    world = World()
-    old = Master(world, "old")
+    cluster = Cluster()
+    old = Master(cluster, "old")
     old.call(SubmitTopology(topology(), "r1"))
     old.ask(CancelTopology("zeitgeist"))
-    while world.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_CANCELLED:
+    while cluster.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_CANCELLED:
         old.step()
-    new = Master(world, "new")
+    new = Master(cluster, "new")
     new.call(SubmitTopology(topology(), "r2"))
     old.run()
-    known = world.catalog()
-    assert all(world.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
+    known = cluster.catalog()
+    assert all(cluster.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
 
 
 @pytest.mark.guarantee("G7", section="6.2")
 def test_a_deposed_master_silences_no_returned_streams_injectors() -> None:
-    world = World()
-    old = Master(world, "old")
+    cluster = Cluster()
+    old = Master(cluster, "old")
     old.call(SubmitTopology(topology(), "r1"))
-    world.accepted["injector/zeitgeist/queries"] = old.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    cluster.accepted["injector/zeitgeist/queries"] = old.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     old.ask(CancelTopology("zeitgeist"))
     while not (old.waiting and isinstance(old.waiting[0], Drop) and old.waiting[0].silence):
         old.step() if old.waiting else old.follow()
-    new = Master(world, "new")
+    new = Master(cluster, "new")
     new.run()
-    assert world.accepted == {}
+    assert cluster.accepted == {}
     new.call(SubmitTopology(topology(), "r2"))
     again = new.call(OpenInjector("zeitgeist/queries", "p")).sequencer
-    world.accepted["injector/zeitgeist/queries"] = again
+    cluster.accepted["injector/zeitgeist/queries"] = again
     old.run()
-    assert world.accepted == {"injector/zeitgeist/queries": again}
+    assert cluster.accepted == {"injector/zeitgeist/queries": again}
 
 
 @pytest.mark.guarantee("G7", section="6.2")
@@ -320,35 +322,35 @@ def test_a_master_deposed_as_it_reserves_silences_no_one() -> None:
 
     The authority then removed owners that the successor had started.
     """
-    world = World()
-    first = Master(world, "first")
+    cluster = Cluster()
+    first = Master(cluster, "first")
     first.call(SubmitTopology(topology(), "r1"))
-    world.accepted["injector/zeitgeist/queries"] = first.call(OpenInjector("zeitgeist/queries", "p")).sequencer
-    old = Master(world, "old")
+    cluster.accepted["injector/zeitgeist/queries"] = first.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    old = Master(cluster, "old")
     old.run()
-    stale = world.state.list("")
+    stale = cluster.state.list("")
     old.ask(CancelTopology("zeitgeist"))
     while not (old.waiting and isinstance(old.waiting[0], ReserveNumbers)):
         old.step() if old.waiting else old.follow()
-    new = Master(world, "new")
+    new = Master(cluster, "new")
     new.run()
     new.call(SubmitTopology(topology(), "r2"))
     again = new.call(OpenInjector("zeitgeist/queries", "p")).sequencer
-    world.accepted["injector/zeitgeist/queries"] = again
+    cluster.accepted["injector/zeitgeist/queries"] = again
     old.step()
     old.handle(SnapshotLoaded(stale))
     assert not any(isinstance(effect, Drop) for effect in old.waiting), "that was read before the numbers were reserved"
     old.run()
-    assert world.accepted == {"injector/zeitgeist/queries": again}
+    assert cluster.accepted == {"injector/zeitgeist/queries": again}
     assert old.stepped_down
 
 
 @pytest.mark.guarantee("G7", section="5.2")
 def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
-    world.accepted["injector/zeitgeist/queries"] = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    cluster.accepted["injector/zeitgeist/queries"] = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
     master.ask(CancelTopology("zeitgeist"))
     submission = master.ask(SubmitTopology(topology(), "r2"))
     failed = 0
@@ -367,8 +369,8 @@ def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
     assert "the authority is away" in str(refused)
     assert failed == 2
     master.call(SubmitTopology(topology(), "r3"))
-    assert world.accepted == {}
-    assert world.catalog().injectors == {}
+    assert cluster.accepted == {}
+    assert cluster.catalog().injectors == {}
 
 
 def _cancel_while_the_authority_is_away(master: Master) -> None:
@@ -391,72 +393,72 @@ def _ask_while_the_authority_is_away(master: Master, request: CancelTopology | U
 
 @pytest.mark.guarantee("G7", section="7.1")
 def test_a_returning_stream_has_a_new_log_beside_the_old_one() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     master.call(OpenInjector("zeitgeist/queries", "p"))
     _cancel_while_the_authority_is_away(master)
-    former = {stream: log.incarnation for stream, log in world.catalog().logs.items()}
+    former = {stream: log.incarnation for stream, log in cluster.catalog().logs.items()}
     assert set(former) == {"zeitgeist/dips", "zeitgeist/dead-letters"}
     master.ask(SubmitTopology(topology(), "r2"))
-    while world.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_RUNNING:
+    while cluster.catalog().topologies["zeitgeist"].state != catalog.TOPOLOGY_STATE_RUNNING:
         master.step() if master.waiting else master.follow()
-    known = world.catalog()
+    known = cluster.catalog()
     assert set(known.logs) == set(former)
     for stream, log in known.logs.items():
         assert log.incarnation != former[stream]
         (owned,) = known.tables[log.incarnation]
-        assert world.has_journal(owned.journal)
+        assert cluster.has_journal(owned.journal)
         assert owned.owner.worker_id == "w1"
         (ended,) = known.tables[former[stream]]
         assert not ended.HasField("owner")
     master.run()
     master.tick(int(seconds(3)))
-    assert not set(world.catalog().tables) & set(former.values())
+    assert not set(cluster.catalog().tables) & set(former.values())
 
 
 @pytest.mark.guarantee("G7", section="7.1")
 def test_a_subscribers_log_does_not_come_back_with_its_stream() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     master.call(EnsureLog("zeitgeist/windows"))
     master.call(OpenInjector("zeitgeist/queries", "p"))
     _cancel_while_the_authority_is_away(master)
-    former = world.catalog().logs["zeitgeist/windows"].incarnation
+    former = cluster.catalog().logs["zeitgeist/windows"].incarnation
     master.call(SubmitTopology(topology(), "r2"))
-    assert "zeitgeist/windows" not in world.catalog().logs
+    assert "zeitgeist/windows" not in cluster.catalog().logs
     master.tick(int(seconds(3)))
-    assert former not in world.catalog().tables
+    assert former not in cluster.catalog().tables
     assert master.call(EnsureLog("zeitgeist/windows")).created
 
 
 @pytest.mark.guarantee("G7", section="7.1")
 def test_a_stream_that_an_update_restores_has_a_new_log() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     with_clicks = topology(streams=[source("queries"), source("clicks")])
     master.call(SubmitTopology(with_clicks, "r1"))
     master.call(OpenInjector("zeitgeist/clicks", "p"))
-    former = world.catalog().logs["zeitgeist/clicks"].incarnation
+    former = cluster.catalog().logs["zeitgeist/clicks"].incarnation
     _ask_while_the_authority_is_away(master, UpdateTopology(topology(), "r1"))
     master.call(UpdateTopology(with_clicks, "r2"))
-    assert world.catalog().logs["zeitgeist/clicks"].incarnation != former
+    assert cluster.catalog().logs["zeitgeist/clicks"].incarnation != former
     master.tick(int(seconds(3)))
-    assert former not in world.catalog().tables
+    assert former not in cluster.catalog().tables
 
 
 def test_what_cannot_be_deleted_delays_no_call_and_is_retried() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     record = master.call(SubmitTopology(topology(), "r1"))
     _cancel_while_the_authority_is_away(master)
-    world.join("w1")
+    cluster.join("w1")
     other = master.call(SubmitTopology(topology("other"), "r1"))
-    assert set(world.catalog().tables) > {*record.incarnations.values(), *other.incarnations.values()}
+    assert set(cluster.catalog().tables) > {*record.incarnations.values(), *other.incarnations.values()}
     master.tick(int(seconds(3)))
-    assert not set(world.catalog().tables) & set(record.incarnations.values())
+    assert not set(cluster.catalog().tables) & set(record.incarnations.values())
 
 
 @pytest.mark.guarantee("G7", section="7.2")
@@ -467,35 +469,35 @@ async def test_forgetting_fails_while_no_process_serves_the_shard() -> None:
 
 
 def test_cancelled_topologies_are_forgotten_after_a_day() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"), now=0)
     master.call(CancelTopology("zeitgeist"), now=0)
     master.tick(int(hours(23)))
-    assert "zeitgeist" in world.catalog().topologies
+    assert "zeitgeist" in cluster.catalog().topologies
     master.tick(int(hours(25)))
-    assert "zeitgeist" not in world.catalog().topologies
+    assert "zeitgeist" not in cluster.catalog().topologies
 
 
 def test_any_stream_that_is_subscribed_to_gets_a_log() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     answer = master.call(EnsureLog("zeitgeist/windows"))
     assert answer.owner.worker_id == "w1"
-    assert world.has_journal(answer.journal)
+    assert cluster.has_journal(answer.journal)
     assert answer.stream.record_type == "app.Count"
     again = master.call(EnsureLog("zeitgeist/windows"))
     assert (answer.created, again.created, again.journal) == (True, False, answer.journal)
-    assert [one.log for one in world.catalog().consumers("zeitgeist/windows")] == [False, True]
+    assert [one.log for one in cluster.catalog().consumers("zeitgeist/windows")] == [False, True]
     with pytest.raises(RequestError, match="did you mean 'zeitgeist/windows'"):
         master.call(EnsureLog("zeitgeist/window"))
 
 
 def test_a_core_that_fails_at_the_store_rests_until_an_event() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     ticket = master.ask(EnsureLog("zeitgeist/windows"))
     create = master.waiting.pop(0)
@@ -551,12 +553,12 @@ def test_each_life_of_an_injected_stream_has_its_number() -> None:
 
     Two updates begin another life without changing that time.
     """
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     group = "injector/zeitgeist/queries"
 
     def floor() -> int | None:
-        return world.catalog().injector_floors().get(group)
+        return cluster.catalog().injector_floors().get(group)
 
     whole = topology()
     without = topology()
@@ -572,14 +574,14 @@ def test_each_life_of_an_injected_stream_has_its_number() -> None:
     assert first is not None
     assert first <= opened
     assert floor() == first, "a reader begins no life"
-    lives = world.catalog().injector_lives()
+    lives = cluster.catalog().injector_lives()
     master.call(UpdateTopology(without, "u1", 0))
     assert floor() is None
     master.call(UpdateTopology(whole, "u2", 0))
     second = floor()
     assert second is not None
     assert second > opened
-    assert world.catalog().injector_lives() != lives
+    assert cluster.catalog().injector_lives() != lives
     assert master.call(OpenInjector("zeitgeist/queries", "p")).sequencer >= second
     master.call(CancelTopology("zeitgeist"))
     master.call(SubmitTopology(whole, "r3"))

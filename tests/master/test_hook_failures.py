@@ -14,17 +14,17 @@ from millwheel.model.time import Timestamp
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
-from .harness import Master, World, topology
+from .harness import Cluster, Master, topology
 
 NOW = 1_700_000_000_000_000
 
 
-def running() -> tuple[World, Master]:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+def running() -> tuple[Cluster, Master]:
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
-    return world, master
+    return cluster, master
 
 
 def reported(known: Catalog, blocked: int = 1, later: int = 0, stopped: str = "", ago: int = 0) -> LoadBook:
@@ -93,10 +93,10 @@ def test_what_an_owner_before_or_after_reported_does_not_count() -> None:
 
 
 def test_a_paused_topology_fails_no_more() -> None:
-    world, master = running()
-    book = reported(world.catalog())
+    cluster, master = running()
+    book = reported(cluster.catalog())
     master.call(PauseTopology("zeitgeist"))
-    assert names(world.catalog(), book) == []
+    assert names(cluster.catalog(), book) == []
 
 
 def test_an_endless_hook_is_shown_and_a_problem_after_a_minute() -> None:
@@ -161,10 +161,10 @@ def test_a_key_function_nothing_waits_for_is_shown_for_a_minute() -> None:
 
 
 def test_key_functions_of_removed_topologies_do_not_count() -> None:
-    world, master = running()
-    book = keys_reported(world.catalog())
-    book.forget_gone(world.catalog())
-    (found, _) = hook_failures(world.catalog(), book, NOW)
+    cluster, master = running()
+    book = keys_reported(cluster.catalog())
+    book.forget_gone(cluster.catalog())
+    (found, _) = hook_failures(cluster.catalog(), book, NOW)
     assert "'reader-w2'" not in found.text, "no such worker is registered"
     master.call(PauseTopology("zeitgeist"))
-    assert names(world.catalog(), book) == []
+    assert names(cluster.catalog(), book) == []

@@ -23,7 +23,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_table import NO_OWNER, check_coverage
 from millwheel.rpc.failures import FailureCode, RequestError
 
-from .harness import Master, World, computation, source, topology
+from .harness import Cluster, Master, computation, source, topology
 
 SETTINGS = MasterSettings(intervals_per_computation=400, maps_per_transaction=2)
 
@@ -48,11 +48,11 @@ class Watched(Master):
         return super().finish(effect)
 
 
-def three_large_maps(world: World) -> tuple[Watched, list[IncarnationId]]:
+def three_large_maps(cluster: Cluster) -> tuple[Watched, list[IncarnationId]]:
     """Three topologies with 400 intervals each, and 60 workers."""
     for number in range(60):
-        world.join(f"w{number:02}")
-    master = Watched(world, settings=SETTINGS)
+        cluster.join(f"w{number:02}")
+    master = Watched(cluster, settings=SETTINGS)
     incarnations = []
     for name in ("one", "two", "three"):
         spec = topology(name, [source(f"{name}-in")], [computation(f"{name}-c", {f"{name}-in": "k"}, [])])
@@ -61,8 +61,8 @@ def three_large_maps(world: World) -> tuple[Watched, list[IncarnationId]]:
     return master, incarnations
 
 
-def check(world: World, incarnations: list[IncarnationId]) -> None:
-    known = world.catalog()
+def check(cluster: Cluster, incarnations: list[IncarnationId]) -> None:
+    known = cluster.catalog()
     for incarnation in incarnations:
         check_coverage(incarnation, known.tables[incarnation].intervals)
         for owner in known.tables[incarnation].owned:
@@ -71,41 +71,41 @@ def check(world: World, incarnations: list[IncarnationId]) -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_vanished_owners_are_replaced_in_several_transactions() -> None:
-    world = World()
-    master, incarnations = three_large_maps(world)
-    check(world, incarnations)
+    cluster = Cluster()
+    master, incarnations = three_large_maps(cluster)
+    check(cluster, incarnations)
     for number in range(0, 60, 2):
-        world.leave(f"w{number:02}")
-    before = world.state.revision
+        cluster.leave(f"w{number:02}")
+    before = cluster.state.revision
     master.run()
-    check(world, incarnations)
-    assert world.state.revision > before + 1
+    check(cluster, incarnations)
+    assert cluster.state.revision > before + 1
     assert master.largest[0] <= MAX_OPERATIONS
     assert master.largest[1] <= MAX_TRANSACTION_BYTES
-    loads = [len(world.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
+    loads = [len(cluster.catalog().owned_by(f"w{number:02}")) for number in range(1, 60, 2)]
     assert max(loads) - min(loads) <= 8
 
 
 def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
-    world = World()
-    master, incarnations = three_large_maps(world)
-    journals = [interval.journal for interval in world.catalog().tables[incarnations[0]]]
+    cluster = Cluster()
+    master, incarnations = three_large_maps(cluster)
+    journals = [interval.journal for interval in cluster.catalog().tables[incarnations[0]]]
     master.call(CancelTopology("one"))
-    known = world.catalog()
+    known = cluster.catalog()
     assert incarnations[0] not in known.tables
-    assert not any(world.has_journal(journal) for journal in journals)
-    check(world, incarnations[1:])
+    assert not any(cluster.has_journal(journal) for journal in journals)
+    check(cluster, incarnations[1:])
     assert master.largest[0] <= MAX_OPERATIONS
 
 
 def test_a_cancelled_topology_has_no_owners_at_its_journals_end() -> None:
-    world = World()
-    master, incarnations = three_large_maps(world)
+    cluster = Cluster()
+    master, incarnations = three_large_maps(cluster)
     master.ask(CancelTopology("two"))
     dropped = False
     while master.waiting or master.follow():
         if master.waiting:
-            table = world.catalog().tables.get(incarnations[1])
+            table = cluster.catalog().tables.get(incarnations[1])
             if isinstance(master.waiting[0], Drop) and table is not None:
                 dropped = True
                 assert set(table.owned) == {NO_OWNER}
@@ -114,24 +114,24 @@ def test_a_cancelled_topology_has_no_owners_at_its_journals_end() -> None:
 
 
 def test_a_submission_too_large_for_transactions_names_a_way_out() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world, settings=SETTINGS)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster, settings=SETTINGS)
     many = [computation(f"c{number}", {"in": "k"}, []) for number in range(3)]
     with pytest.raises(RequestError, match=r"one transaction, and a coordinator takes") as caught:
         master.call(SubmitTopology(topology("wide", [source("in")], many), "r"))
     assert caught.value.code is FailureCode.RESOURCE_EXHAUSTED
     assert "intervals_per_computation" in str(caught.value)
-    assert world.catalog().topologies == {}
+    assert cluster.catalog().topologies == {}
 
 
 def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
-    world = World()
-    world.join("w1")
-    master = Watched(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Watched(cluster)
     outputs = [f"out{number}" for number in range(150)]
     master.call(SubmitTopology(topology("many", [source("in")], [computation("c", {"in": "k"}, outputs)]), "r"))
-    assert set(world.catalog().logs) == {f"many/{stream}" for stream in (*outputs, "dead-letters")}
+    assert set(cluster.catalog().logs) == {f"many/{stream}" for stream in (*outputs, "dead-letters")}
     assert master.largest[0] <= MAX_OPERATIONS
 
 
@@ -139,18 +139,18 @@ def test_logs_that_do_not_fit_into_the_submission_follow_it() -> None:
 def test_parents_of_many_chunks_take_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
-    world.join("w1")
-    master = Watched(world, settings=SETTINGS)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Watched(cluster, settings=SETTINGS)
     spec = topology("one", [source("in")], [computation("c", {"in": "k"}, [])])
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
-    for interval in list(world.catalog().tables[incarnation])[10::20]:
+    for interval in list(cluster.catalog().tables[incarnation])[10::20]:
         master.call(SplitInterval(IntervalName(journal=interval.journal), interval.keys.start + b"0"))
     monkeypatch.setattr(change_plan, "MAX_CHUNK_BYTES", 1_200)
     monkeypatch.setattr(change_plan, "MAX_TRANSACTION_BYTES", 4_000)
     master.largest = (0, 0)
     calls = 0
-    while waiting := {one.journal: one.sequencer for one in world.catalog().tables[incarnation] if one.parents}:
+    while waiting := {one.journal: one.sequencer for one in cluster.catalog().tables[incarnation] if one.parents}:
         assert master.call(ReleaseParents(waiting)).intervals
         calls += 1
     assert calls > 1

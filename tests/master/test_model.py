@@ -30,7 +30,7 @@ from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, computation, source, topology
+from .harness import Cluster, Master, computation, source, topology
 
 NAMES = st.sampled_from(["one", "two", "three"])
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
@@ -42,9 +42,9 @@ class Masters(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.world = World()
+        self.cluster = Cluster()
         self.settings = MasterSettings(intervals_per_computation=3, maps_per_transaction=2)
-        self.masters = [Master(self.world, "m0", self.settings)]
+        self.masters = [Master(self.cluster, "m0", self.settings)]
         self.highest: dict[str, int] = {}
         self.owner: dict[str, tuple[int, str, int]] = {}
         self.drawn = 0
@@ -54,15 +54,15 @@ class Masters(RuleBasedStateMachine):
     @rule()
     def a_new_master_is_elected(self) -> None:
         if len(self.masters) < 4:
-            self.masters.append(Master(self.world, f"m{len(self.masters)}", self.settings))
+            self.masters.append(Master(self.cluster, f"m{len(self.masters)}", self.settings))
 
     @rule(worker=WORKERS)
     def a_worker_joins(self, worker: str) -> None:
-        self.world.join(worker)
+        self.cluster.join(worker)
 
     @rule(worker=WORKERS)
     def a_worker_goes(self, worker: str) -> None:
-        self.world.leave(worker)
+        self.cluster.leave(worker)
 
     def _ask(self, who: int, request: Request) -> None:
         self.masters[who % len(self.masters)].ask(request)
@@ -102,19 +102,19 @@ class Masters(RuleBasedStateMachine):
 
         Its parents' journals exist until the child is independent.
         """
-        for table in self.world.catalog().tables.values():
+        for table in self.cluster.catalog().tables.values():
             for interval in table:
-                if interval.HasField("owner") and not self.world.has_journal(interval.journal):
+                if interval.HasField("owner") and not self.cluster.has_journal(interval.journal):
                     assert interval.parents
-                    assert all(self.world.has_journal(parent.journal) for parent in interval.parents)
-                    result_of(self.world.store.create_journal(interval.journal))
+                    assert all(self.cluster.has_journal(parent.journal) for parent in interval.parents)
+                    result_of(self.cluster.store.create_journal(interval.journal))
 
     @rule(who=st.integers(0, 3), some=st.integers(1, 3))
     def owners_let_go_of_parents(self, who: int, some: int) -> None:
         master = self.masters[who % len(self.masters)]
         # As this master sees it, which may be long ago.
         children = [one for table in master.core.catalog.tables.values() for one in table if one.parents]
-        open_ones = {one.journal: one.sequencer for one in children if self.world.has_journal(one.journal)}
+        open_ones = {one.journal: one.sequencer for one in children if self.cluster.has_journal(one.journal)}
         chosen = dict(sorted(open_ones.items())[:some])
         self.independent.update(chosen)
         self._ask(who, ReleaseParents(chosen))
@@ -126,10 +126,10 @@ class Masters(RuleBasedStateMachine):
         for _ in range(min(steps, len(master.waiting))):
             stale = index < len(self.masters) - 1
             kind = type(master.waiting[0])
-            before = self.world.state.revision
+            before = self.cluster.state.revision
             master.step()
             if stale and kind is Transact:
-                assert self.world.state.revision == before, "a deposed master's transaction took effect"
+                assert self.cluster.state.revision == before, "a deposed master's transaction took effect"
 
     @rule(who=st.integers(0, 3))
     def a_change_is_heard_of(self, who: int) -> None:
@@ -141,14 +141,14 @@ class Masters(RuleBasedStateMachine):
         if master.waiting and isinstance(master.waiting[0], Transact):
             lost = master.waiting.pop(0)
             assert isinstance(lost, Transact)
-            self.world.transact(lost.compares, lost.puts, lost.deletes)
+            self.cluster.transact(lost.compares, lost.puts, lost.deletes)
             master.handle(TransactionEnded(lost.operation, None))
 
     @rule()
     def the_leader_finishes_what_it_has(self) -> None:
         leader = self.masters[-1]
         leader.run()
-        known = self.world.catalog()
+        known = self.cluster.catalog()
         for name, record in known.topologies.items():
             for incarnation in record.incarnations.values():
                 table = known.tables.get(incarnation)
@@ -157,14 +157,14 @@ class Masters(RuleBasedStateMachine):
                     continue
                 assert table is not None, f"{name} has lost its intervals"
                 for interval in table.record.intervals:
-                    assert interval.parents or self.world.has_journal(interval.journal)
+                    assert interval.parents or self.cluster.has_journal(interval.journal)
                     if record.state in ACTIVE_STATES and known.workers:
                         assert interval.owner_revision == known.registration(interval.owner.worker_id) > 0
         assert not known.retired
 
     @invariant()
     def g11_every_key_is_covered_once_and_sequencers_only_grow(self) -> None:
-        known = self.world.catalog()
+        known = self.cluster.catalog()
         assert known.drawn >= self.drawn
         self.drawn = known.drawn
         for incarnation, table in known.tables.items():
@@ -182,7 +182,7 @@ class Masters(RuleBasedStateMachine):
 
     @invariant()
     def journals_that_are_needed_are_there_and_lineage_is_one_deep(self) -> None:
-        known = self.world.catalog()
+        known = self.cluster.catalog()
         living = {one for _, record in known.live_topologies() for one in record.incarnations.values()}
         for incarnation, table in known.tables.items():
             named = {parent.journal: parent.keys for interval in table for parent in interval.parents}
@@ -191,7 +191,7 @@ class Masters(RuleBasedStateMachine):
             assert named.keys() & self.children <= self.independent, "it starts from one that needs another still"
             self.children.update(interval.journal for interval in table if interval.parents)
             if incarnation in living:
-                assert all(self.world.has_journal(journal) for journal in named)
+                assert all(self.cluster.has_journal(journal) for journal in named)
             for interval in table:
                 parents = [interval_from_proto(parent.keys) for parent in interval.parents]
                 mine = interval_from_proto(interval.keys)
@@ -201,7 +201,7 @@ class Masters(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_lives_is_dropped(self) -> None:
-        known = self.world.catalog()
+        known = self.cluster.catalog()
         living = {record.incarnation for record in known.logs.values()}
         for _, topology_record in known.live_topologies():
             living.update(topology_record.incarnations.values())
@@ -217,7 +217,7 @@ class Masters(RuleBasedStateMachine):
         drawn = [one.answer for master in self.masters for one in master.waiting if isinstance(one, Reply)]
         for answer in drawn:
             if isinstance(answer, catalog.InjectorRecord):
-                assert answer.sequencer <= self.world.catalog().drawn
+                assert answer.sequencer <= self.cluster.catalog().drawn
 
 
 TestMasters = Masters.TestCase
@@ -231,7 +231,7 @@ class Owners(Masters):
     def start(self) -> None:
         super().start()
         for worker in ("w1", "w2"):
-            self.world.join(worker)
+            self.cluster.join(worker)
         self._ask(0, SubmitTopology(topology("one", [source("in")], [computation("one-c", {"in": "k"}, [])]), "r0"))
         self.masters[0].run()
 
@@ -253,8 +253,8 @@ class Owners(Masters):
 
     @rule(worker=WORKERS)
     def a_worker_comes_back(self, worker: str) -> None:
-        self.world.leave(worker)
-        self.world.join(worker)
+        self.cluster.leave(worker)
+        self.cluster.join(worker)
 
 
 TestOwners = pytest.mark.guarantee("G11")(Owners.TestCase)

@@ -23,16 +23,16 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, topology
+from .harness import Cluster, Master, topology
 
 
-def running(intervals: int = 4, workers: tuple[str, ...] = ("w1", "w2")) -> tuple[World, Master]:
-    world = World()
+def running(intervals: int = 4, workers: tuple[str, ...] = ("w1", "w2")) -> tuple[Cluster, Master]:
+    cluster = Cluster()
     for worker in workers:
-        world.join(worker)
-    master = Master(world, settings=MasterSettings(intervals_per_computation=intervals))
+        cluster.join(worker)
+    master = Master(cluster, settings=MasterSettings(intervals_per_computation=intervals))
     master.call(SubmitTopology(topology(), "r1"))
-    return world, master
+    return cluster, master
 
 
 def sequencers(known: Catalog) -> dict[str, int]:
@@ -45,12 +45,12 @@ def owners(known: Catalog) -> set[str]:
 
 @pytest.mark.paper(section="7.1")
 def test_a_vanished_workers_intervals_get_larger_sequencers() -> None:
-    world, master = running()
-    before = world.catalog()
+    cluster, master = running()
+    before = cluster.catalog()
     lost = {one.interval.journal for one in before.owned_by("w1")}
-    world.leave("w1")
+    cluster.leave("w1")
     master.run()
-    after = world.catalog()
+    after = cluster.catalog()
     assert owners(after) == {"w2"}
     for journal, sequencer in sequencers(after).items():
         if journal in lost:
@@ -61,26 +61,26 @@ def test_a_vanished_workers_intervals_get_larger_sequencers() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_without_workers_intervals_wait_for_a_registration() -> None:
-    world, master = running(workers=("w1",))
-    world.leave("w1")
+    cluster, master = running(workers=("w1",))
+    cluster.leave("w1")
     master.run()
-    before = world.catalog()
+    before = cluster.catalog()
     assert owners(before) == {""}
-    world.join("w9")
+    cluster.join("w9")
     master.run()
-    after = world.catalog()
+    after = cluster.catalog()
     assert owners(after) == {"w9"}
     assert all(sequencers(after)[journal] > old for journal, old in sequencers(before).items())
 
 
 @pytest.mark.paper(section="6.2")
 def test_a_worker_that_registers_again_gets_fresh_sequencers() -> None:
-    world, master = running(workers=("w1",))
-    before = world.catalog()
-    world.leave("w1")
-    world.join("w1")
+    cluster, master = running(workers=("w1",))
+    before = cluster.catalog()
+    cluster.leave("w1")
+    cluster.join("w1")
     master.run()
-    after = world.catalog()
+    after = cluster.catalog()
     assert all(sequencers(after)[journal] > old for journal, old in sequencers(before).items())
     assert after.registration("w1") > before.registration("w1")
     assert len(after.owned_by("w1", after.registration("w1"))) == len(sequencers(after))
@@ -89,21 +89,21 @@ def test_a_worker_that_registers_again_gets_fresh_sequencers() -> None:
 
 @pytest.mark.paper(section="6.2")
 def test_a_new_leader_notices_a_worker_that_registered_again() -> None:
-    world, _ = running(workers=("w1",))
-    before = sequencers(world.catalog())
-    world.leave("w1")
-    world.join("w1")
-    Master(world, "successor").run()
-    assert all(sequencer > before[journal] for journal, sequencer in sequencers(world.catalog()).items())
+    cluster, _ = running(workers=("w1",))
+    before = sequencers(cluster.catalog())
+    cluster.leave("w1")
+    cluster.join("w1")
+    Master(cluster, "successor").run()
+    assert all(sequencer > before[journal] for journal, sequencer in sequencers(cluster.catalog()).items())
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_refreshed_registration_moves_nothing() -> None:
-    world, master = running()
-    revision = world.state.revision
-    world.join("w1")
+    cluster, master = running()
+    revision = cluster.state.revision
+    cluster.join("w1")
     master.run()
-    assert world.state.revision == revision + 1
+    assert cluster.state.revision == revision + 1
 
 
 def step_to(master: Master, kind: type) -> None:
@@ -114,17 +114,17 @@ def step_to(master: Master, kind: type) -> None:
 
 @pytest.mark.guarantee("G11", section="6.2")
 def test_a_deposed_masters_delayed_transaction_changes_nothing() -> None:
-    world = World()
-    world.join("w1")
-    old = Master(world, "old")
+    cluster = Cluster()
+    cluster.join("w1")
+    old = Master(cluster, "old")
     ticket = old.ask(SubmitTopology(topology(), "r1"))
     step_to(old, Transact)
-    new = Master(world, "new")
+    new = Master(cluster, "new")
     new.run()
-    revision = world.state.revision
+    revision = cluster.state.revision
     old.run()
-    assert world.state.revision == revision
-    assert world.catalog().topologies == {}
+    assert cluster.state.revision == revision
+    assert cluster.catalog().topologies == {}
     assert old.stepped_down
     answer = old.answers[ticket]
     assert isinstance(answer, RequestError)
@@ -132,64 +132,64 @@ def test_a_deposed_masters_delayed_transaction_changes_nothing() -> None:
 
 
 def test_a_deposed_master_refuses_what_it_is_asked() -> None:
-    world = World()
-    old = Master(world, "old")
-    Master(world, "new")
+    cluster = Cluster()
+    old = Master(cluster, "old")
+    Master(cluster, "new")
     old.run()
     with pytest.raises(RequestError, match="no longer leads"):
         old.call(CancelTopology("zeitgeist"))
 
 
 def test_a_failed_submissions_journals_are_skipped_not_adopted() -> None:
-    world = World()
-    old = Master(world, "old")
+    cluster = Cluster()
+    old = Master(cluster, "old")
     old.ask(SubmitTopology(topology(), "r1"))
     step_to(old, CreateJournals)
     created = old.waiting[0]
     assert isinstance(created, CreateJournals)
-    new = Master(world, "new")
+    new = Master(cluster, "new")
     new.run()
     old.step()
-    result_of(world.store.fence(created.journals[0], 1))
+    result_of(cluster.store.fence(created.journals[0], 1))
     new.call(SubmitTopology(topology(), "r2"))
-    used = set(sequencers(world.catalog()))
+    used = set(sequencers(cluster.catalog()))
     assert not used & set(created.journals)
-    assert all(world.has_journal(journal) for journal in used)
+    assert all(cluster.has_journal(journal) for journal in used)
 
 
 def test_an_unknown_outcome_is_settled_by_reading_again() -> None:
     for applied in (True, False):
-        world = World()
-        master = Master(world)
+        cluster = Cluster()
+        master = Master(cluster)
         ticket = master.ask(SubmitTopology(topology(), "r1"))
         step_to(master, Transact)
         lost = master.waiting.pop(0)
         assert isinstance(lost, Transact)
         if applied:
-            assert world.transact(lost.compares, lost.puts, lost.deletes).committed
+            assert cluster.transact(lost.compares, lost.puts, lost.deletes).committed
         master.handle(TransactionEnded(lost.operation, None))
         master.run()
         assert isinstance(master.answers[ticket], catalog.TopologyRecord)
-        assert len(world.catalog().topologies) == 1
-        assert world.catalog().topologies["zeitgeist"].version == 1
+        assert len(cluster.catalog().topologies) == 1
+        assert cluster.catalog().topologies["zeitgeist"].version == 1
 
 
 def test_a_conflict_is_planned_again_from_a_new_reading() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     ticket = master.ask(SubmitTopology(topology(), "r1"))
     step_to(master, Transact)
-    world.leave("w1")
-    world.join("w2")
+    cluster.leave("w1")
+    cluster.join("w2")
     master.run()
     assert isinstance(master.answers[ticket], catalog.TopologyRecord)
-    assert owners(world.catalog()) == {"w2"}
+    assert owners(cluster.catalog()) == {"w2"}
 
 
 def test_a_late_answer_to_an_earlier_attempt_is_ignored() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.ask(CommitBatch("q", 1))
     step_to(master, Transact)
     first = master.waiting.pop(0)
@@ -201,8 +201,8 @@ def test_a_late_answer_to_an_earlier_attempt_is_ignored() -> None:
 
 
 def test_requests_wait_for_the_store_and_are_refused_if_it_fails() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     ticket = master.ask(SubmitTopology(topology(), "r1"))
     step_to(master, CreateJournals)
     create = master.waiting.pop(0)
@@ -212,13 +212,13 @@ def test_requests_wait_for_the_store_and_are_refused_if_it_fails() -> None:
     answer = master.answers[ticket]
     assert isinstance(answer, RequestError)
     assert "disk full" in str(answer)
-    assert world.catalog().topologies == {}
+    assert cluster.catalog().topologies == {}
 
 
 @pytest.mark.paper(section="6.2")
 def test_no_plan_hands_an_interval_over_under_its_old_sequencer() -> None:
-    world, _ = running()
-    known = world.catalog()
+    cluster, _ = running()
+    known = cluster.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
     stolen = catalog.IntervalMapRecord()
     stolen.CopyFrom(known.tables[incarnation].record)
@@ -232,8 +232,8 @@ def test_no_plan_hands_an_interval_over_under_its_old_sequencer() -> None:
 
 @pytest.mark.guarantee("G11")
 def test_no_plan_leaves_a_gap() -> None:
-    world, _ = running()
-    known = world.catalog()
+    cluster, _ = running()
+    known = cluster.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
     holed = catalog.IntervalMapRecord()
     holed.CopyFrom(known.tables[incarnation].record)
@@ -243,15 +243,15 @@ def test_no_plan_leaves_a_gap() -> None:
 
 
 def test_many_maps_are_re_assigned_in_several_transactions() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world, settings=MasterSettings(maps_per_transaction=1))
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster, settings=MasterSettings(maps_per_transaction=1))
     master.call(SubmitTopology(topology(), "r1"))
-    revision = world.state.revision
-    world.leave("w1")
+    revision = cluster.state.revision
+    cluster.leave("w1")
     master.run()
-    assert owners(world.catalog()) == {""}
-    assert world.state.revision == revision + 1 + len(world.catalog().tables)
+    assert owners(cluster.catalog()) == {""}
+    assert cluster.state.revision == revision + 1 + len(cluster.catalog().tables)
 
 
 def test_key_parts_are_escaped() -> None:
@@ -260,12 +260,12 @@ def test_key_parts_are_escaped() -> None:
 
 
 def test_intervals_are_spread_over_machines_then_processes() -> None:
-    world = World()
+    cluster = Cluster()
     for worker, daemon in (("a1", "a"), ("a2", "a"), ("b1", "b")):
-        world.join(worker, daemon=daemon)
-    master = Master(world, settings=MasterSettings(intervals_per_computation=20))
+        cluster.join(worker, daemon=daemon)
+    master = Master(cluster, settings=MasterSettings(intervals_per_computation=20))
     master.call(SubmitTopology(topology(), "r1"))
-    owned = {worker: len(world.catalog().owned_by(worker)) for worker in ("a1", "a2", "b1")}
+    owned = {worker: len(cluster.catalog().owned_by(worker)) for worker in ("a1", "a2", "b1")}
     assert sum(owned.values()) == 42
     assert max(owned.values()) - min(owned.values()) <= 6
     assert owned["b1"] == max(owned.values())
@@ -273,35 +273,35 @@ def test_intervals_are_spread_over_machines_then_processes() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_a_dead_workers_intervals_are_spread_by_what_they_cost() -> None:
-    world, master = running(intervals=8, workers=("w1",))
-    known = world.catalog()
+    cluster, master = running(intervals=8, workers=("w1",))
+    known = cluster.catalog()
     journals = sorted(one.interval.journal for one in known.owned_by("w1"))
     loads = {journal: 0.6 if index == 0 else 0.05 for index, journal in enumerate(journals)}
     master.handle(LoadsMeasured(loads))
-    world.leave("w1")
+    cluster.leave("w1")
     for worker in ("w2", "w3"):
-        world.join(worker)
+        cluster.join(worker)
     master.run()
-    after = world.catalog()
+    after = cluster.catalog()
     costs = {worker: sum(loads[one.interval.journal] for one in after.owned_by(worker)) for worker in ("w2", "w3")}
     assert abs(costs["w2"] - costs["w3"]) <= 0.3, "by number they would be 0.55 apart"
 
 
 def test_workers_bound_to_a_package_get_only_its_intervals() -> None:
     code = topology().code.digest
-    world = World()
-    world.join("any")
-    world.join("bound", package=code)
-    world.join("other", package="cd" * 32)
-    master = Master(world, settings=MasterSettings(intervals_per_computation=3))
+    cluster = Cluster()
+    cluster.join("any")
+    cluster.join("bound", package=code)
+    cluster.join("other", package="cd" * 32)
+    master = Master(cluster, settings=MasterSettings(intervals_per_computation=3))
     master.call(SubmitTopology(topology(), "r1"))
-    known = world.catalog()
+    known = cluster.catalog()
     assert len(known.owned_by("bound")) == 6
     assert [known.log_of(one.incarnation) is not None for one in known.owned_by("any")] == [True, True]
     assert known.owned_by("other") == []
-    world.leave("bound")
+    cluster.leave("bound")
     master.run()
-    assert len(world.catalog().owned_by("any")) == 8
-    world.leave("any")
+    assert len(cluster.catalog().owned_by("any")) == 8
+    cluster.leave("any")
     master.run()
-    assert owners(world.catalog()) == {""}, "a worker bound to other code runs none of this"
+    assert owners(cluster.catalog()) == {""}, "a worker bound to other code runs none of this"

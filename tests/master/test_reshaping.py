@@ -26,19 +26,19 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.testing.store_effects import result_of
 
-from .harness import Master, World, topology
+from .harness import Cluster, Master, topology
 
 COUNTER = IntervalName("zeitgeist", "window-counter")
 CODE = topology().code.digest
 
 
-def running(points: tuple[bytes, ...] = (b"m",), workers: tuple[str, ...] = ("w1", "w2")) -> tuple[World, Master]:
-    world = World()
+def running(points: tuple[bytes, ...] = (b"m",), workers: tuple[str, ...] = ("w1", "w2")) -> tuple[Cluster, Master]:
+    cluster = Cluster()
     for worker in workers:
-        world.join(worker)
-    master = Master(world, settings=MasterSettings(split_points=points))
+        cluster.join(worker)
+    master = Master(cluster, settings=MasterSettings(split_points=points))
     master.call(SubmitTopology(topology(), "r1"))
-    return world, master
+    return cluster, master
 
 
 def at(key: bytes) -> IntervalName:
@@ -67,10 +67,10 @@ def make(master: Master, request: Request) -> list[catalog.IntervalRecord]:
 
 
 def refused(master: Master, request: Request) -> RequestError:
-    revision = master.world.state.revision
+    revision = master.cluster.state.revision
     with pytest.raises(RequestError) as caught:
         master.call(request)
-    assert master.world.state.revision == revision, "a refused request changed something"
+    assert master.cluster.state.revision == revision, "a refused request changed something"
     return caught.value
 
 
@@ -83,22 +83,22 @@ def release(master: Master, *intervals: catalog.IntervalRecord) -> list[catalog.
 
 @pytest.mark.paper(section="7.1")
 def test_a_move_changes_owner_and_sequencer_and_nothing_else() -> None:
-    world, master = running()
-    before = here(world.catalog(), b"a")
+    cluster, master = running()
+    before = here(cluster.catalog(), b"a")
     (moved,) = make(master, MoveInterval(at(b"a"), "w2" if before.owner.worker_id == "w1" else "w1"))
     assert moved.journal == before.journal
     assert moved.keys == before.keys
     assert moved.sequencer > before.sequencer
     assert moved.owner.worker_id != before.owner.worker_id
-    assert moved.owner_revision == world.catalog().registration(moved.owner.worker_id)
-    assert here(world.catalog(), b"a") == moved
+    assert moved.owner_revision == cluster.catalog().registration(moved.owner.worker_id)
+    assert here(cluster.catalog(), b"a") == moved
     assert not moved.parents
 
 
 def test_a_move_without_a_target_goes_to_the_least_loaded_other() -> None:
-    world, master = running(workers=("w1",))
+    cluster, master = running(workers=("w1",))
     for worker in ("w2", "w3"):
-        world.join(worker)
+        cluster.join(worker)
     master.run()
     make(master, MoveInterval(at(b"a"), "w2"))
     (moved,) = make(master, MoveInterval(at(b"z")))
@@ -106,8 +106,8 @@ def test_a_move_without_a_target_goes_to_the_least_loaded_other() -> None:
 
 
 def test_a_move_by_load_uses_the_loads_owners_reported() -> None:
-    world, master = running(workers=("w1", "w2", "w3"))
-    known = world.catalog()
+    cluster, master = running(workers=("w1", "w2", "w3"))
+    known = cluster.catalog()
     mine = here(known, b"a").owner.worker_id
     others = [worker for worker in ("w1", "w2", "w3") if worker != mine]
     busy = {one.interval.journal: 0.4 for one in known.owned_by(others[0])}
@@ -117,15 +117,15 @@ def test_a_move_by_load_uses_the_loads_owners_reported() -> None:
 
 
 def test_a_move_to_where_it_is_changes_no_owner() -> None:
-    world, master = running()
-    before = here(world.catalog(), b"a")
+    cluster, master = running()
+    before = here(cluster.catalog(), b"a")
     (same,) = make(master, MoveInterval(at(b"a"), before.owner.worker_id))
     assert (same.sequencer, same.owner) == (before.sequencer, before.owner)
 
 
 def test_a_streams_log_moves_but_is_never_split_or_merged() -> None:
-    world, master = running()
-    known = world.catalog()
+    cluster, master = running()
+    known = cluster.catalog()
     journal = known.tables[known.logs["zeitgeist/dips"].incarnation].record.intervals[0].journal
     (moved,) = make(master, MoveInterval(of(journal)))
     assert moved.journal == journal
@@ -136,8 +136,8 @@ def test_a_streams_log_moves_but_is_never_split_or_merged() -> None:
 
 
 def test_a_worker_bound_to_other_code_gets_nothing() -> None:
-    world, master = running()
-    world.join("other", package="cd" * 32)
+    cluster, master = running()
+    cluster.join("other", package="cd" * 32)
     master.run()
     error = refused(master, MoveInterval(at(b"a"), "other"))
     assert (error.code, error.reason) == (FailureCode.FAILED_PRECONDITION, "WORKER_UNFIT")
@@ -150,25 +150,25 @@ def test_a_worker_bound_to_other_code_gets_nothing() -> None:
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_a_split_covers_the_same_keys_and_names_its_start() -> None:
-    world, master = running()
-    before = here(world.catalog(), b"a")
+    cluster, master = running()
+    before = here(cluster.catalog(), b"a")
     lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
-    assert bounds(world.catalog()) == [KeyInterval(b"", b"g"), KeyInterval(b"g", b"m"), KeyInterval(b"m", None)]
+    assert bounds(cluster.catalog()) == [KeyInterval(b"", b"g"), KeyInterval(b"g", b"m"), KeyInterval(b"m", None)]
     for child in (lower, upper):
         assert [parent.journal for parent in child.parents] == [before.journal]
         assert child.parents[0].keys == before.keys
         assert child.sequencer > before.sequencer
         assert child.owner == before.owner, "children stay where the state is"
-        assert not world.has_journal(child.journal), "whoever opens a child creates its journal"
+        assert not cluster.has_journal(child.journal), "whoever opens a child creates its journal"
     assert lower.journal != upper.journal != before.journal
     assert lower.sequencer != upper.sequencer
-    assert world.has_journal(before.journal)
-    assert world.catalog().journal_lives(before.journal)
+    assert cluster.has_journal(before.journal)
+    assert cluster.catalog().journal_lives(before.journal)
 
 
 def test_the_upper_half_goes_where_the_request_names() -> None:
-    world, master = running()
-    mine = here(world.catalog(), b"a").owner.worker_id
+    cluster, master = running()
+    mine = here(cluster.catalog(), b"a").owner.worker_id
     other = "w2" if mine == "w1" else "w1"
     lower, upper = make(master, SplitInterval(at(b"a"), b"g", other))
     assert (lower.owner.worker_id, upper.owner.worker_id) == (mine, other)
@@ -184,8 +184,8 @@ def test_a_key_that_does_not_divide_an_interval_is_refused(key: bytes, part: str
 
 
 def test_lineage_is_one_deep_until_the_owner_releases_parents() -> None:
-    world, master = running()
-    parent = here(world.catalog(), b"a").journal
+    cluster, master = running()
+    parent = here(cluster.catalog(), b"a").journal
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
     for request in (
         SplitInterval(of(lower.journal), b"c"),
@@ -203,16 +203,16 @@ def test_lineage_is_one_deep_until_the_owner_releases_parents() -> None:
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_a_merge_makes_one_child_of_two_neighbours() -> None:
-    world, master = running(points=(b"g", b"m"))
-    known = world.catalog()
+    cluster, master = running(points=(b"g", b"m"))
+    known = cluster.catalog()
     left, right = here(known, b"a"), here(known, b"h")
     (child,) = make(master, MergeIntervals(at(b"a")))
-    assert bounds(world.catalog()) == [KeyInterval(b"", b"m"), KeyInterval(b"m", None)]
+    assert bounds(cluster.catalog()) == [KeyInterval(b"", b"m"), KeyInterval(b"m", None)]
     assert [parent.journal for parent in child.parents] == [left.journal, right.journal]
     assert [parent.keys for parent in child.parents] == [left.keys, right.keys]
     assert child.sequencer > max(left.sequencer, right.sequencer)
     assert child.owner == left.owner
-    assert all(world.catalog().journal_lives(one.journal) for one in (left, right))
+    assert all(cluster.catalog().journal_lives(one.journal) for one in (left, right))
 
 
 def test_the_last_interval_has_nothing_to_merge_with() -> None:
@@ -227,65 +227,65 @@ def test_the_last_interval_has_nothing_to_merge_with() -> None:
 
 @pytest.mark.paper(section="6.2")
 def test_parents_and_journals_go_when_every_child_released_them() -> None:
-    world, master = running()
-    parent = here(world.catalog(), b"a").journal
+    cluster, master = running()
+    parent = here(cluster.catalog(), b"a").journal
     lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
     release(master, lower)
-    assert not here(world.catalog(), b"a").parents
-    assert here(world.catalog(), b"h").parents
-    assert world.has_journal(parent), "the other child still reads it"
+    assert not here(cluster.catalog(), b"a").parents
+    assert here(cluster.catalog(), b"h").parents
+    assert cluster.has_journal(parent), "the other child still reads it"
     release(master, upper)
-    assert not here(world.catalog(), b"h").parents
-    assert not world.has_journal(parent)
-    assert not world.catalog().retired
-    assert not world.catalog().journal_lives(parent)
+    assert not here(cluster.catalog(), b"h").parents
+    assert not cluster.has_journal(parent)
+    assert not cluster.catalog().retired
+    assert not cluster.catalog().journal_lives(parent)
     again = make(master, SplitInterval(at(b"a"), b"c"))
     assert [one.parents[0].journal for one in again] == [lower.journal] * 2
 
 
 def test_a_merged_child_releases_both_parents() -> None:
-    world, master = running(points=(b"g", b"m"))
-    known = world.catalog()
+    cluster, master = running(points=(b"g", b"m"))
+    known = cluster.catalog()
     parents = [here(known, key).journal for key in (b"a", b"h")]
     (child,) = make(master, MergeIntervals(at(b"a")))
     release(master, child)
-    assert not any(world.has_journal(parent) for parent in parents)
-    assert not here(world.catalog(), b"a").parents
+    assert not any(cluster.has_journal(parent) for parent in parents)
+    assert not here(cluster.catalog(), b"a").parents
 
 
 @pytest.mark.paper(section="6.2")
 def test_a_deposed_owners_report_of_its_parents_is_ignored() -> None:
-    world, master = running()
+    cluster, master = running()
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
     other = "w2" if lower.owner.worker_id == "w1" else "w1"
     make(master, MoveInterval(of(lower.journal), other))
     assert release(master, lower) == []
-    assert here(world.catalog(), b"a").parents
+    assert here(cluster.catalog(), b"a").parents
 
 
 def test_a_dead_masters_undropped_journal_goes_to_the_next() -> None:
-    world, master = running()
-    parent = here(world.catalog(), b"a").journal
+    cluster, master = running()
+    parent = here(cluster.catalog(), b"a").journal
     children = make(master, SplitInterval(at(b"a"), b"g"))
     master.ask(ReleaseParents({one.journal: one.sequencer for one in children}))
     while not isinstance(master.waiting[0], Transact):
         master.step()
     master.step()
-    assert set(world.catalog().retired) == {parent}
-    assert world.has_journal(parent)
-    Master(world, "next").run()
-    assert not world.has_journal(parent)
-    assert not world.catalog().retired
+    assert set(cluster.catalog().retired) == {parent}
+    assert cluster.has_journal(parent)
+    Master(cluster, "next").run()
+    assert not cluster.has_journal(parent)
+    assert not cluster.catalog().retired
 
 
 def test_a_cancelled_topology_leaves_no_parents_journal() -> None:
-    world, master = running()
-    parent = here(world.catalog(), b"a").journal
+    cluster, master = running()
+    parent = here(cluster.catalog(), b"a").journal
     lower, _ = make(master, SplitInterval(at(b"a"), b"g"))
-    result_of(world.store.create_journal(lower.journal))
+    result_of(cluster.store.create_journal(lower.journal))
     master.call(CancelTopology("zeitgeist"))
-    assert not world.has_journal(parent)
-    assert not world.has_journal(lower.journal)
+    assert not cluster.has_journal(parent)
+    assert not cluster.has_journal(lower.journal)
 
 
 # Once, in every case.
@@ -297,12 +297,12 @@ def test_a_repeated_request_is_the_same_request() -> None:
         SplitInterval(at(b"a"), b"g", request_id="r"),
         MergeIntervals(at(b"a"), request_id="r"),
     ):
-        world, master = running()
+        cluster, master = running()
         first = make(master, request)
-        revision = world.state.revision
+        revision = cluster.state.revision
         assert make(master, request) == first
-        assert make(Master(world, "next"), request) == first
-        assert world.catalog().revision <= revision + 2, "only the election changed anything"
+        assert make(Master(cluster, "next"), request) == first
+        assert cluster.catalog().revision <= revision + 2, "only the election changed anything"
 
 
 def test_one_request_id_for_two_verbs_names_two_requests() -> None:
@@ -318,26 +318,26 @@ def test_an_unknown_outcome_is_settled_by_reading_again(applied: bool) -> None:
         SplitInterval(at(b"a"), b"g", request_id="r"),
         MergeIntervals(at(b"a"), request_id="r"),
     ):
-        world, master = running()
+        cluster, master = running()
         ticket = master.ask(request)
         while not isinstance(master.waiting[0], Transact):
             master.step()
         lost = master.waiting.pop(0)
         assert isinstance(lost, Transact)
         if applied:
-            assert world.transact(lost.compares, lost.puts, lost.deletes).committed
-        drawn = world.catalog().drawn
+            assert cluster.transact(lost.compares, lost.puts, lost.deletes).committed
+        drawn = cluster.catalog().drawn
         master.handle(TransactionEnded(lost.operation, None))
         master.run()
         answer = master.answers[ticket]
         assert isinstance(answer, Intervals)
         assert len(answer.intervals) == (2 if isinstance(request, SplitInterval) else 1)
-        assert (world.catalog().drawn > drawn) is not applied
+        assert (cluster.catalog().drawn > drawn) is not applied
 
 
 def test_what_was_decided_on_an_older_owners_load_is_not_done() -> None:
-    world, master = running()
-    old = here(world.catalog(), b"a")
+    cluster, master = running()
+    old = here(cluster.catalog(), b"a")
     make(master, MoveInterval(at(b"a")))
     for request in (
         MoveInterval(of(old.journal), expected=old.sequencer),
@@ -349,29 +349,29 @@ def test_what_was_decided_on_an_older_owners_load_is_not_done() -> None:
 
 @pytest.mark.paper(section="6.2")
 def test_a_deposed_masters_split_changes_nothing() -> None:
-    world, old = running()
+    cluster, old = running()
     old.ask(SplitInterval(at(b"a"), b"g"))
     while not isinstance(old.waiting[0], Transact):
         old.step()
-    Master(world, "next").run()
-    revision = world.state.revision
+    Master(cluster, "next").run()
+    revision = cluster.state.revision
     old.run()
-    assert world.state.revision == revision
-    assert len(bounds(world.catalog())) == 2
+    assert cluster.state.revision == revision
+    assert len(bounds(cluster.catalog())) == 2
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_split_without_living_owners_waits_for_one() -> None:
-    world, master = running()
+    cluster, master = running()
     for worker in ("w1", "w2"):
-        world.leave(worker)
+        cluster.leave(worker)
     master.run()
     lower, upper = make(master, SplitInterval(at(b"a"), b"g"))
     assert not lower.HasField("owner")
     assert lower.sequencer > 0
-    world.join("w3")
+    cluster.join("w3")
     master.run()
-    known = world.catalog()
+    known = cluster.catalog()
     assert {here(known, key).owner.worker_id for key in (b"a", b"h")} == {"w3"}
     assert here(known, b"h").sequencer > upper.sequencer
     assert here(known, b"h").parents == upper.parents, "who opens it late starts from the same journal"
@@ -399,8 +399,8 @@ def test_unknown_names_are_reported_with_the_nearest() -> None:
 
 
 def test_the_only_interval_needs_no_further_name() -> None:
-    world, master = running(points=())
-    assert len(bounds(world.catalog())) == 1
+    cluster, master = running(points=())
+    assert len(bounds(cluster.catalog())) == 1
     assert len(make(master, SplitInterval(COUNTER, b"g"))) == 2
 
 

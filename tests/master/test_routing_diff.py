@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 
 
-class World:
+class IntervalMaps:
     """Interval maps of some consumers, changed through plans; one watcher."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -74,11 +74,11 @@ class World:
         return reported, whole
 
 
-def shows(world: World, whole: control.WatchRoutingResponse | None, *names: str) -> None:
+def shows(maps: IntervalMaps, whole: control.WatchRoutingResponse | None, *names: str) -> None:
     assert whole is not None
     assert [route.incarnation for route in whole.consumers] == list(names)
     for route in whole.consumers:
-        assert route.intervals == world.known.tables[route.incarnation].record
+        assert route.intervals == maps.known.tables[route.incarnation].record
         assert not route.only_changes
 
 
@@ -93,51 +93,51 @@ CHANGES = st.lists(
 def test_what_was_sent_by_changes_is_the_map_as_it_stands(
     size: int, rounds: list[list[tuple[str, int, str]]], read_anew: bool
 ) -> None:
-    world = World({"a": size, "b": 3})
-    shows(world, world.watch("a", "b")[1], "a", "b")
+    maps = IntervalMaps({"a": size, "b": 3})
+    shows(maps, maps.watch("a", "b")[1], "a", "b")
     for changes in rounds:
         for name, at, kind in changes:
-            world.change(name, at, kind)
+            maps.change(name, at, kind)
         if read_anew:
-            world.known.load(world.state.list(""))
-        _, whole = world.watch("a", "b")
+            maps.known.load(maps.state.list(""))
+        _, whole = maps.watch("a", "b")
         if changes:
-            shows(world, whole, "a", "b")
+            shows(maps, whole, "a", "b")
         else:
             assert whole is None
 
 
 def test_a_change_of_a_large_map_is_sent_by_its_chunk_alone() -> None:
-    world = World({"a": 9_000})
-    reported, whole = world.watch("a")
+    maps = IntervalMaps({"a": 9_000})
+    reported, whole = maps.watch("a")
     assert reported == 9_000
-    shows(world, whole, "a")
-    world.change("a", 4_321, "split")
-    reported, whole = world.watch("a")
+    shows(maps, whole, "a")
+    maps.change("a", 4_321, "split")
+    reported, whole = maps.watch("a")
     assert 2 <= reported <= 257
-    shows(world, whole, "a")
-    world.known.load(world.state.list(""))
-    assert world.watch("a") == (0, None)
+    shows(maps, whole, "a")
+    maps.known.load(maps.state.list(""))
+    assert maps.watch("a") == (0, None)
 
 
 def test_consumers_that_come_and_go_are_sent_whole() -> None:
-    world = World({"a": 300, "b": 300})
-    shows(world, world.watch("a")[1], "a")
-    reported, whole = world.watch("b", "a")
+    maps = IntervalMaps({"a": 300, "b": 300})
+    shows(maps, maps.watch("a")[1], "a")
+    reported, whole = maps.watch("b", "a")
     assert reported == 300
-    shows(world, whole, "b", "a")
-    world.change("a", 7, "merge")
-    shows(world, world.watch("b")[1], "b")
-    reported, whole = world.watch("a", "b")
+    shows(maps, whole, "b", "a")
+    maps.change("a", 7, "merge")
+    shows(maps, maps.watch("b")[1], "b")
+    reported, whole = maps.watch("a", "b")
     assert reported == 299
-    shows(world, whole, "a", "b")
+    shows(maps, whole, "a", "b")
 
 
 def test_a_large_map_comes_in_messages_of_a_bounded_size() -> None:
-    world = World({"a": 9_000})
+    maps = IntervalMaps({"a": 9_000})
     head = control.WatchRoutingResponse()
     head.consumers.add(incarnation="a")
-    messages = RoutingDiff().news(world.known, head)
+    messages = RoutingDiff().news(maps.known, head)
     assert len(messages) > 1
     assert all(len(message.consumers[0].intervals.intervals) <= 32 * 256 for message in messages)
     assert [message.more for message in messages] == [True] * (len(messages) - 1) + [False]

@@ -17,7 +17,7 @@ from millwheel.store.contract import JournalHead, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
 from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
 from tests.coordination.memory import MemoryCoordinator
-from tests.master.harness import Master, World, topology
+from tests.master.harness import Cluster, Master, topology
 
 
 class Interrupting(MemoryStore):
@@ -109,44 +109,44 @@ async def test_a_fence_of_a_former_version_is_an_exact_bound() -> None:
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_master_draws_no_number_of_before_a_restore() -> None:
     """The snapshot is from just before the last draws of the former master."""
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r"))
-    snapshot = deepcopy(world.state)
+    snapshot = deepcopy(cluster.state)
     drawn = master.call(OpenInjector("zeitgeist/queries", "p")).sequencer
-    world.state = snapshot
-    again = Master(world, "m2").call(OpenInjector("zeitgeist/queries", "p")).sequencer
+    cluster.state = snapshot
+    again = Master(cluster, "m2").call(OpenInjector("zeitgeist/queries", "p")).sequencer
     assert again > drawn
 
 
 @pytest.mark.guarantee("G3", section="6.2")
 def test_a_master_paused_during_a_restore_repeats_no_number() -> None:
     """The paused master continues in the block that it reserved. It does not repeat its own numbers either."""
-    world = World()
-    paused = Master(world, "paused")
+    cluster = Cluster()
+    paused = Master(cluster, "paused")
     paused.call(SubmitTopology(topology(), "r"))
     drawn = {paused.call(OpenInjector("zeitgeist/queries", "p")).sequencer}
-    snapshot = deepcopy(world.state)
+    snapshot = deepcopy(cluster.state)
     drawn.add(paused.call(OpenInjector("zeitgeist/queries", "q")).sequencer)
-    lost = world.state.revision
-    drawn.add(Master(world, "other").call(OpenInjector("zeitgeist/queries", "r")).sequencer)
-    world.state = snapshot
-    while world.state.revision <= lost:  # a restore raises the revision, and keeps when each value was changed
-        world.transact((), (Put("filler", b""),))
-    paused.seen = world.state.revision
-    paused.handle(SnapshotLoaded(world.state.list("")))
+    lost = cluster.state.revision
+    drawn.add(Master(cluster, "other").call(OpenInjector("zeitgeist/queries", "r")).sequencer)
+    cluster.state = snapshot
+    while cluster.state.revision <= lost:  # a restore raises the revision, and keeps when each value was changed
+        cluster.transact((), (Put("filler", b""),))
+    paused.seen = cluster.state.revision
+    paused.handle(SnapshotLoaded(cluster.state.list("")))
     again = paused.call(OpenInjector("zeitgeist/queries", "s")).sequencer
     assert again not in drawn
 
 
 async def test_a_master_draws_nothing_while_the_store_reserves_nothing() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     master.call(SubmitTopology(topology(), "r"))
-    count = world.catalog().drawn
-    successor = Master(world, "m2")
+    count = cluster.catalog().drawn
+    successor = Master(cluster, "m2")
     ticket = successor.ask(OpenInjector("zeitgeist/queries", "p"))
     assert ticket not in successor.answers
-    assert world.catalog().drawn == count
+    assert cluster.catalog().drawn == count
     successor.run()
     assert successor.answers[ticket].sequencer > count  # type: ignore[union-attr]

@@ -8,21 +8,21 @@ from millwheel.master.messages import CancelTopology, OpenInjector, SubmitTopolo
 from millwheel.master.stream_resolution import resolve_stream
 from millwheel.rpc.failures import FailureCode, RequestError
 
-from .harness import Master, World, topology
+from .harness import Cluster, Master, topology
 
 
-def twins() -> tuple[World, Master]:
-    world = World()
-    master = Master(world)
+def twins() -> tuple[Cluster, Master]:
+    cluster = Cluster()
+    master = Master(cluster)
     for name in ("zeitgeist", "other"):
         master.call(SubmitTopology(topology(name), name))
-    return world, master
+    return cluster, master
 
 
 def test_a_short_name_is_the_only_stream_of_that_name() -> None:
-    world, master = twins()
+    cluster, master = twins()
     master.call(CancelTopology("other"))
-    known = world.catalog()
+    known = cluster.catalog()
     assert resolve_stream("queries", known) == "zeitgeist/queries"
     assert resolve_stream("dead-letters", known) == "zeitgeist/dead-letters"
     assert resolve_stream("zeitgeist/queries", known) == "zeitgeist/queries"

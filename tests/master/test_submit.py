@@ -16,23 +16,23 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.record_schema import record_schema
 
-from .harness import Master, World, computation, external, source, topology
+from .harness import Cluster, Master, computation, external, source, topology
 
 
 def submit(master: Master, spec: specs.TopologySpec, request: str = "r1") -> object:
     return master.call(SubmitTopology(spec, request), now=1_000)
 
 
-def problems_of(spec: specs.TopologySpec, world: World | None = None) -> str:
-    return "\n".join(str(problem) for problem in validate(spec, (world or World()).catalog()))
+def problems_of(spec: specs.TopologySpec, cluster: Cluster | None = None) -> str:
+    return "\n".join(str(problem) for problem in validate(spec, (cluster or Cluster()).catalog()))
 
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_submitted_computations_cover_every_key_with_journals() -> None:
-    world = World()
-    world.join("w1")
-    submit(Master(world), topology())
-    known = world.catalog()
+    cluster = Cluster()
+    cluster.join("w1")
+    submit(Master(cluster), topology())
+    known = cluster.catalog()
     record = known.topologies["zeitgeist"]
     assert set(record.incarnations) == {"window-counter", "dip-detector"}
     for incarnation in record.incarnations.values():
@@ -40,16 +40,16 @@ def test_submitted_computations_cover_every_key_with_journals() -> None:
             interval = known.locate(incarnation, key)
             assert interval is not None
             assert interval.owner.worker_id == "w1"
-            assert world.has_journal(interval.journal)
+            assert cluster.has_journal(interval.journal)
 
 
 @pytest.mark.paper(section="7.1")
 def test_initial_intervals_go_round_robin_over_the_workers() -> None:
-    world = World()
+    cluster = Cluster()
     for worker in ("w1", "w2", "w3"):
-        world.join(worker)
-    submit(Master(world, settings=MasterSettings(intervals_per_computation=6)), topology())
-    known = world.catalog()
+        cluster.join(worker)
+    submit(Master(cluster, settings=MasterSettings(intervals_per_computation=6)), topology())
+    known = cluster.catalog()
     for incarnation in known.topologies["zeitgeist"].incarnations.values():
         owners = [one.owner.worker_id for one in known.tables[incarnation].record.intervals]
         assert sorted(owners) == ["w1", "w1", "w2", "w2", "w3", "w3"]
@@ -58,53 +58,53 @@ def test_initial_intervals_go_round_robin_over_the_workers() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_split_points_of_the_operator_are_taken_as_they_are() -> None:
-    world = World()
-    submit(Master(world, settings=MasterSettings(split_points=(b"m", b"g"))), topology())
-    known = world.catalog()
+    cluster = Cluster()
+    submit(Master(cluster, settings=MasterSettings(split_points=(b"m", b"g"))), topology())
+    known = cluster.catalog()
     table = known.tables[known.topologies["zeitgeist"].incarnations["window-counter"]]
     assert [interval.start for interval in table.intervals] == [b"", b"g", b"m"]
 
 
 @pytest.mark.paper(section="6.2")
 def test_every_sequencer_is_drawn_once_and_is_below_the_counter() -> None:
-    world = World()
-    world.join("w1")
-    submit(Master(world, settings=MasterSettings(intervals_per_computation=4)), topology())
-    known = world.catalog()
+    cluster = Cluster()
+    cluster.join("w1")
+    submit(Master(cluster, settings=MasterSettings(intervals_per_computation=4)), topology())
+    known = cluster.catalog()
     drawn = [one.sequencer for table in known.tables.values() for one in table.record.intervals]
     assert len(set(drawn)) == len(drawn)
     assert max(drawn) <= known.drawn
 
 
 def test_unread_streams_and_dead_letters_get_logs() -> None:
-    world = World()
-    submit(Master(world), topology())
-    known = world.catalog()
+    cluster = Cluster()
+    submit(Master(cluster), topology())
+    known = cluster.catalog()
     assert set(known.logs) == {"zeitgeist/dips", "zeitgeist/dead-letters"}
     assert [consumer.log for consumer in known.consumers("zeitgeist/dips")] == [True]
     assert [consumer.computation for consumer in known.consumers("zeitgeist/windows")] == ["dip-detector"]
 
 
 def test_the_log_keeps_the_declared_retention() -> None:
-    world = World()
+    cluster = Cluster()
     spec = topology()
     spec.streams.add(name="zeitgeist/dips", retention=specs.Retention(max_age_us=5, max_bytes=7))
-    submit(Master(world), spec)
-    assert world.catalog().logs["zeitgeist/dips"].retention == specs.Retention(max_age_us=5, max_bytes=7)
+    submit(Master(cluster), spec)
+    assert cluster.catalog().logs["zeitgeist/dips"].retention == specs.Retention(max_age_us=5, max_bytes=7)
 
 
 def test_the_same_request_again_is_the_same_submission() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     first = submit(master, topology())
-    revision = world.state.revision
+    revision = cluster.state.revision
     assert submit(master, topology()) == first
-    assert world.state.revision == revision
+    assert cluster.state.revision == revision
 
 
 @pytest.mark.parametrize("request_id", ["r1", "r2", ""])
 def test_a_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str) -> None:
-    master = Master(World())
+    master = Master(Cluster())
     submit(master, topology())
     other = topology()
     other.code.digest = "cd" * 32
@@ -117,23 +117,23 @@ def test_a_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str)
 
 
 def test_ids_are_never_used_twice_when_a_name_is_used_again() -> None:
-    world = World()
-    world.join("w1")
-    master = Master(world)
+    cluster = Cluster()
+    cluster.join("w1")
+    master = Master(cluster)
     submit(master, topology())
-    before = world.catalog()
+    before = cluster.catalog()
     old = set(before.tables)
     journals = [one.journal for table in before.tables.values() for one in table.record.intervals]
     master.call(CancelTopology("zeitgeist"))
-    assert not world.catalog().tables
-    assert not any(world.has_journal(journal) for journal in journals)
+    assert not cluster.catalog().tables
+    assert not any(cluster.has_journal(journal) for journal in journals)
     submit(master, topology(), "r2")
-    assert not old & set(world.catalog().tables)
-    assert world.catalog().topologies["zeitgeist"].version == 2
+    assert not old & set(cluster.catalog().tables)
+    assert cluster.catalog().topologies["zeitgeist"].version == 2
 
 
 def test_a_late_repetition_revives_no_cancelled_submission() -> None:
-    master = Master(World())
+    master = Master(Cluster())
     submit(master, topology())
     master.call(CancelTopology("zeitgeist"))
     with pytest.raises(RequestError, match="was cancelled since"):
@@ -141,7 +141,7 @@ def test_a_late_repetition_revives_no_cancelled_submission() -> None:
 
 
 def test_a_drained_topology_keeps_its_name_until_it_is_cancelled() -> None:
-    master = Master(World())
+    master = Master(Cluster())
     submit(master, topology())
     master.call(DrainTopology("zeitgeist"))
     with pytest.raises(RequestError, match="draining already"):
@@ -201,23 +201,23 @@ def test_the_names_of_streams_are_full_and_have_an_alphabet_too() -> None:
 
 @pytest.mark.paper(section="4.2")
 def test_only_its_own_topology_declares_and_writes_a_stream() -> None:
-    world = World()
-    submit(Master(world), topology())
+    cluster = Cluster()
+    submit(Master(cluster), topology())
     twice = topology("other", [source("zeitgeist/queries")], [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
-    assert problems_of(twice, world) == (
+    assert problems_of(twice, cluster) == (
         "stream 'zeitgeist/queries': it belongs to topology 'zeitgeist': "
         "read it by external('zeitgeist/queries', ...), or declare a stream of 'other' under another name"
     )
     writer = topology("other", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist/windows"])])
-    assert problems_of(writer, world) == (
+    assert problems_of(writer, cluster) == (
         "computation 'c', output 'zeitgeist/windows': the stream belongs to topology 'zeitgeist', which alone writes "
         "it: produce to a stream of 'other', which 'zeitgeist' can read by external('other/...', ...)"
     )
-    assert problems_of(writer) == problems_of(writer, world), "whether or not the owner is there"
+    assert problems_of(writer) == problems_of(writer, cluster), "whether or not the owner is there"
     late = topology("other", [source("in")], [computation("c", {"in": "k"}, [])])
     late.computations[0].late_policy = specs.LATE_POLICY_DIVERT
     late.computations[0].late_stream = "zeitgeist/windows"
-    assert "output 'zeitgeist/windows': the stream belongs to topology 'zeitgeist'" in problems_of(late, world)
+    assert "output 'zeitgeist/windows': the stream belongs to topology 'zeitgeist'" in problems_of(late, cluster)
     own = topology()
     own.streams[0].external = True
     assert "stream 'zeitgeist/queries': it belongs to this topology" in problems_of(own)
@@ -225,11 +225,11 @@ def test_only_its_own_topology_declares_and_writes_a_stream() -> None:
 
 @pytest.mark.paper(section="4.1")
 def test_one_program_under_two_names_has_separate_streams() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     submit(master, topology())
     submit(master, topology("other"), "r2")
-    known = world.catalog()
+    known = cluster.catalog()
     for name in ("zeitgeist", "other"):
         incarnations = known.topologies[name].incarnations
         (reader,) = known.consumers(f"{name}/queries")
@@ -237,28 +237,30 @@ def test_one_program_under_two_names_has_separate_streams() -> None:
         assert known.producers(f"{name}/windows") == (incarnations["window-counter"],)
     assert set(known.logs) == {f"{name}/{stream}" for name in known.topologies for stream in ("dips", "dead-letters")}
     master.call(CancelTopology("zeitgeist"))
-    assert set(world.catalog().logs) == {"other/dips", "other/dead-letters"}
+    assert set(cluster.catalog().logs) == {"other/dips", "other/dead-letters"}
 
 
 @pytest.mark.paper(section="4.2")
 def test_who_reads_a_stream_declares_it_as_its_owner_does() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     submit(master, topology())
 
     def reader(record_type: str = "app.Query") -> specs.TopologySpec:
         streams = [external("zeitgeist/queries", record_type)]
         return topology("other", streams, [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
 
-    assert "its type is app.Other here and app.Query in topology 'zeitgeist'" in problems_of(reader("app.Other"), world)
+    assert "its type is app.Other here and app.Query in topology 'zeitgeist'" in problems_of(
+        reader("app.Other"), cluster
+    )
     raw = reader("")
     raw.streams[0].format = specs.VALUE_FORMAT_RAW
-    assert "its format is raw here and msgpack" in problems_of(raw, world)
-    assert not problems_of(reader(), world)
+    assert "its format is raw here and msgpack" in problems_of(raw, cluster)
+    assert not problems_of(reader(), cluster)
     submit(master, reader(), "r2")
     master.call(CancelTopology("zeitgeist"))
     back = topology(streams=[source("queries", "app.New")], computations=[])
-    assert "its type is app.New here and app.Query in topology 'other'" in problems_of(back, world)
+    assert "its type is app.New here and app.Query in topology 'other'" in problems_of(back, cluster)
 
 
 @pytest.mark.paper(section="4.2")
@@ -274,22 +276,22 @@ def test_a_readers_type_reads_what_the_owner_writes() -> None:
         mine.schema.CopyFrom(schema)
         return topology(name, [mine], [computation("c", {"zeitgeist/queries": "text"}, ["o"])])
 
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     submit(master, owner(kind(("text", str), ("at", int))))
-    assert not problems_of(reader(kind(("text", str))), world)
-    assert not problems_of(reader(record_schema(Any), "Any"), world)
+    assert not problems_of(reader(kind(("text", str))), cluster)
+    assert not problems_of(reader(record_schema(Any), "Any"), cluster)
     assert (
         "stream 'zeitgeist/queries': its type app.Mine here cannot read it as app.Query in topology 'zeitgeist' "
         "(field 'text' is written as str and read as int): declare it alike"
-    ) in problems_of(reader(kind(("text", int))), world)
+    ) in problems_of(reader(kind(("text", int))), cluster)
     submit(master, reader(kind(("text", str), ("more", int, 0))), "r2")
-    assert not problems_of(reader(kind(("at", int)), name="third"), world), "two readers need not agree"
+    assert not problems_of(reader(kind(("at", int)), name="third"), cluster), "two readers need not agree"
     assert (
         "its type app.Mine in topology 'other' cannot read it as app.Query here "
         "(field 'more' is written as str and read as int)"
-    ) in problems_of(owner(kind(("text", str), ("at", int), ("more", str, ""))), world)
-    assert not problems_of(owner(kind(("text", str), ("at", int), ("more", int, 0))), world)
+    ) in problems_of(owner(kind(("text", str), ("at", int), ("more", str, ""))), cluster)
+    assert not problems_of(owner(kind(("text", str), ("at", int), ("more", int, 0))), cluster)
 
 
 def test_the_dead_letter_streams_name_is_taken() -> None:
@@ -299,26 +301,26 @@ def test_the_dead_letter_streams_name_is_taken() -> None:
 
 
 def test_another_topology_may_read_dead_letters_not_write_them() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     submit(master, topology())
     taking = topology("t", [source("in")], [computation("c", {"in": "k"}, ["zeitgeist/dead-letters"])])
-    assert "the stream belongs to topology 'zeitgeist'" in problems_of(taking, world)
+    assert "the stream belongs to topology 'zeitgeist'" in problems_of(taking, cluster)
     reading = topology("t", [], [computation("c", {"zeitgeist/dead-letters": "key"}, ["out"])])
     reading.streams.add(name="zeitgeist/dead-letters", external=True)
-    assert not problems_of(reading, world)
+    assert not problems_of(reading, cluster)
 
 
 @pytest.mark.paper(section="4.1")
 def test_another_topologys_stream_can_be_read_if_it_is_known() -> None:
-    world = World()
+    cluster = Cluster()
     reader = topology("reader", [], [computation("r", {"zeitgeist/windows": "query"}, ["out"])])
-    assert "no computation or injector produces this stream" in problems_of(reader, world)
-    master = Master(world)
+    assert "no computation or injector produces this stream" in problems_of(reader, cluster)
+    master = Master(cluster)
     submit(master, topology())
-    assert not problems_of(reader, world)
+    assert not problems_of(reader, cluster)
     submit(master, reader)
-    assert [one.topology for one in world.catalog().consumers("zeitgeist/windows")] == ["reader", "zeitgeist"]
+    assert [one.topology for one in cluster.catalog().consumers("zeitgeist/windows")] == ["reader", "zeitgeist"]
 
 
 @pytest.mark.paper(section="4.5")
@@ -359,40 +361,40 @@ def test_who_mends_dead_letters_and_writes_none_is_in_no_cycle() -> None:
 
 @pytest.mark.paper(section="4.5")
 def test_cycles_across_topologies_are_refused_too() -> None:
-    world = World()
-    master = Master(world)
+    cluster = Cluster()
+    master = Master(cluster)
     first = topology("first", [source("in")], [computation("a", {"in": "k"}, ["there"])])
     submit(master, first)
     submit(master, topology("second", [], [computation("b", {"first/there": "k"}, ["back"])]), "r2")
     first.computations[0].inputs.add(stream="second/back", key=specs.KeySpec(fields=["k"]))
-    assert "a -> (first/there) -> second/b -> (second/back) -> a" in problems_of(first, world)
+    assert "a -> (first/there) -> second/b -> (second/back) -> a" in problems_of(first, cluster)
 
 
 @pytest.mark.paper(section="4.3")
 def test_a_source_without_readers_has_a_log_from_the_beginning() -> None:
-    world = World()
-    submit(Master(world), topology(streams=[source("zeitgeist/queries"), source("idle")]))
-    assert set(world.catalog().logs) == {"zeitgeist/idle", "zeitgeist/dips", "zeitgeist/dead-letters"}
-    submit(Master(world), topology("sources", [source("alone")], []))
-    assert "sources/alone" in world.catalog().logs
+    cluster = Cluster()
+    submit(Master(cluster), topology(streams=[source("zeitgeist/queries"), source("idle")]))
+    assert set(cluster.catalog().logs) == {"zeitgeist/idle", "zeitgeist/dips", "zeitgeist/dead-letters"}
+    submit(Master(cluster), topology("sources", [source("alone")], []))
+    assert "sources/alone" in cluster.catalog().logs
 
 
 def test_a_submission_with_problems_changes_nothing() -> None:
-    world = World()
-    master = Master(world)
-    revision = world.state.revision
+    cluster = Cluster()
+    master = Master(cluster)
+    revision = cluster.state.revision
     with pytest.raises(RequestError) as caught:
         submit(master, topology(streams=[], computations=[]))
     assert caught.value.code is FailureCode.INVALID_ARGUMENT
     assert [problem.where for problem in caught.value.problems] == ["topology 'zeitgeist'"]
-    assert world.state.revision == revision
+    assert cluster.state.revision == revision
 
 
 @pytest.mark.guarantee("G11")
 def test_maps_that_break_coverage_are_refused_when_read() -> None:
-    world = World()
-    submit(Master(world, settings=MasterSettings(intervals_per_computation=3)), topology())
-    table = world.catalog().tables[world.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
+    cluster = Cluster()
+    submit(Master(cluster, settings=MasterSettings(intervals_per_computation=3)), topology())
+    table = cluster.catalog().tables[cluster.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
     del table.record.intervals[1]
     with pytest.raises(ValueError, match="overlap or leave a gap"):
         IntervalTable(IncarnationId("x"), table.record)

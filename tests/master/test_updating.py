@@ -29,18 +29,18 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.record_schema import record_schema
-from tests.master.harness import Master, World, computation, source, topology
+from tests.master.harness import Cluster, Master, computation, source, topology
 
 SETTINGS = MasterSettings(intervals_per_computation=2)
 
 
-def started() -> tuple[World, Master]:
-    world = World()
-    world.join("a")
-    world.join("b")
-    master = Master(world, settings=SETTINGS)
+def started() -> tuple[Cluster, Master]:
+    cluster = Cluster()
+    cluster.join("a")
+    cluster.join("b")
+    master = Master(cluster, settings=SETTINGS)
     master.call(SubmitTopology(topology(), "first"))
-    return world, master
+    return cluster, master
 
 
 def sequencers(known: Catalog, incarnation: IncarnationId) -> list[int]:
@@ -71,10 +71,10 @@ def with_spike_detector(spec: specs.TopologySpec) -> None:
 
 @pytest.mark.guarantee("G11", section="4.1")
 def test_other_code_takes_over_on_the_same_owners() -> None:
-    world, master = started()
-    before = world.catalog()
+    cluster, master = started()
+    before = cluster.catalog()
     record = master.call(UpdateTopology(changed(with_code), "u1"))
-    after = world.catalog()
+    after = cluster.catalog()
     assert record.version == 2
     assert record.incarnations == before.topologies["zeitgeist"].incarnations
     for incarnation in record.incarnations.values():
@@ -88,32 +88,32 @@ def test_other_code_takes_over_on_the_same_owners() -> None:
 
 @pytest.mark.paper(section="4.1")
 def test_what_an_update_does_not_change_is_not_taken_over() -> None:
-    world, master = started()
-    before = world.catalog()
+    cluster, master = started()
+    before = cluster.catalog()
     window = before.topologies["zeitgeist"].incarnations["window-counter"]
     detector = before.topologies["zeitgeist"].incarnations["dip-detector"]
     master.call(UpdateTopology(changed(with_spike_detector)))
-    after = world.catalog()
+    after = cluster.catalog()
     record = after.topologies["zeitgeist"]
     assert sequencers(after, window) == sequencers(before, window)
     assert sequencers(after, detector) == sequencers(before, detector)
     added = record.incarnations["spike-detector"]
     assert all(owners(after, added))
-    assert all(world.has_journal(one.journal) for one in after.tables[added])
+    assert all(cluster.has_journal(one.journal) for one in after.tables[added])
     assert {one.computation for one in after.consumers("zeitgeist/windows")} == {"dip-detector", "spike-detector"}
     assert "zeitgeist/spikes" in after.logs
 
 
 @pytest.mark.paper(section="4.1")
 def test_one_option_of_one_computation_takes_over_that_one_alone() -> None:
-    world, master = started()
-    before = world.catalog()
+    cluster, master = started()
+    before = cluster.catalog()
 
     def drop_late(spec: specs.TopologySpec) -> None:
         spec.computations[1].late_policy = specs.LATE_POLICY_DROP
 
     record = master.call(UpdateTopology(changed(drop_late)))
-    after = world.catalog()
+    after = cluster.catalog()
     window, detector = (record.incarnations[name] for name in ("window-counter", "dip-detector"))
     assert sequencers(after, window) == sequencers(before, window)
     assert min(sequencers(after, detector)) > max(sequencers(before, detector))
@@ -121,8 +121,8 @@ def test_one_option_of_one_computation_takes_over_that_one_alone() -> None:
 
 @pytest.mark.paper(section="4.1")
 def test_a_computation_may_bring_its_own_code_while_others_run() -> None:
-    world, master = started()
-    before = world.catalog()
+    cluster, master = started()
+    before = cluster.catalog()
 
     def add(spec: specs.TopologySpec) -> None:
         with_spike_detector(spec)
@@ -130,7 +130,7 @@ def test_a_computation_may_bring_its_own_code_while_others_run() -> None:
         spec.computations[0].code.CopyFrom(spec.code)
 
     record = master.call(UpdateTopology(changed(add)))
-    after = world.catalog()
+    after = cluster.catalog()
     window = record.incarnations["window-counter"]
     assert sequencers(after, window) == sequencers(before, window), "naming the topology's own code changes nothing"
     codes = {one.computation: one.code.digest[:2] for one in after.consumers("zeitgeist/windows")}
@@ -139,16 +139,16 @@ def test_a_computation_may_bring_its_own_code_while_others_run() -> None:
 
 @pytest.mark.guarantee("G7", section="7.1")
 def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
-    world, master = started()
-    window = world.catalog().topologies["zeitgeist"].incarnations["window-counter"]
-    before = sequencers(world.catalog(), window)
+    cluster, master = started()
+    window = cluster.catalog().topologies["zeitgeist"].incarnations["window-counter"]
+    before = sequencers(cluster.catalog(), window)
 
     def without_counter(spec: specs.TopologySpec) -> None:
         del spec.computations[0]
         spec.computations[0].inputs[0].stream = "zeitgeist/queries"
 
     master.call(UpdateTopology(changed(without_counter)))
-    after = world.catalog()
+    after = cluster.catalog()
     assert window not in {one.incarnation for one in after.consumers("zeitgeist/queries")}
     assert (window, "zeitgeist/queries") not in after.edges()
     assert window in after.producers("zeitgeist/windows"), "what it produced is not delivered yet"
@@ -161,52 +161,52 @@ def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     assert master.observing[-1] == "zeitgeist"
     master.handle(ProgressObserved(Progress("zeitgeist", {window: 5_000})), Timestamp(seconds(1)))
     master.run()
-    assert window in world.catalog().producers("zeitgeist/windows")
+    assert window in cluster.catalog().producers("zeitgeist/windows")
     master.handle(ProgressObserved(Progress("zeitgeist", {window: MAX_TIMESTAMP})), Timestamp(seconds(2)))
     master.run()
-    gone = world.catalog()
+    gone = cluster.catalog()
     assert window not in gone.producers("zeitgeist/windows")
     assert window not in gone.tables
-    assert not any(map(world.has_journal, journals))
+    assert not any(map(cluster.has_journal, journals))
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_removed_computation_that_comes_back_has_no_state() -> None:
-    world, master = started()
-    first = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
+    cluster, master = started()
+    first = cluster.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
     master.call(UpdateTopology(changed(without_detector)))
     record = master.call(UpdateTopology(topology()))
     assert record.incarnations["dip-detector"] != first
     assert [one.incarnation for one in record.removed] == [first]
-    assert [one.incarnation for one in world.catalog().consumers("zeitgeist/windows") if not one.log] == [
+    assert [one.incarnation for one in cluster.catalog().consumers("zeitgeist/windows") if not one.log] == [
         record.incarnations["dip-detector"]
     ]
 
 
 def test_a_stream_whose_last_reader_is_removed_is_kept_by_a_log() -> None:
-    world, master = started()
-    assert "zeitgeist/windows" not in world.catalog().logs
+    cluster, master = started()
+    assert "zeitgeist/windows" not in cluster.catalog().logs
     master.call(UpdateTopology(changed(without_detector)))
-    assert "zeitgeist/windows" in world.catalog().logs
+    assert "zeitgeist/windows" in cluster.catalog().logs
 
 
 def test_a_repeated_update_changes_nothing() -> None:
-    world, master = started()
+    cluster, master = started()
     master.call(UpdateTopology(changed(with_code), "u1"))
-    revision = world.state.revision
+    revision = cluster.state.revision
     assert master.call(UpdateTopology(changed(with_code), "u1", expected_version=1)).version == 2
     assert master.call(UpdateTopology(changed(with_code), "u2")).version == 2
-    assert world.state.revision == revision
+    assert cluster.state.revision == revision
     with pytest.raises(RequestError, match="has version 2 by now, not 1"):
         master.call(UpdateTopology(topology(), "u3", expected_version=1))
 
 
 def refused(spec: specs.TopologySpec) -> list[str]:
-    world, master = started()
-    revision = world.state.revision
+    cluster, master = started()
+    revision = cluster.state.revision
     with pytest.raises(RequestError) as raised:
         master.call(UpdateTopology(spec))
-    assert world.state.revision == revision, "nothing is changed"
+    assert cluster.state.revision == revision, "nothing is changed"
     return [f"{one.where}: {one.message}" for one in raised.value.problems]
 
 
@@ -230,9 +230,9 @@ def test_a_stream_without_a_schema_is_compared_by_its_types_name() -> None:
 
 @pytest.mark.guarantee("G1", section="6.1.3")
 def test_weak_productions_cannot_become_strong_under_way() -> None:
-    world = World()
-    world.join("a")
-    master = Master(world)
+    cluster = Cluster()
+    cluster.join("a")
+    master = Master(cluster)
     weak = topology()
     weak.computations[0].strong_productions = False
     master.call(SubmitTopology(weak, "first"))
@@ -319,24 +319,24 @@ def test_only_what_runs_or_is_paused_is_updated() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_a_paused_topology_has_no_owners_and_then_fresh_ones() -> None:
-    world, master = started()
-    before = world.catalog()
+    cluster, master = started()
+    before = cluster.catalog()
     incarnations = list(before.topologies["zeitgeist"].incarnations.values())
     paused = master.call(PauseTopology("zeitgeist"), 5)
     assert (paused.state, paused.state_changed_at_us) == (catalog.TOPOLOGY_STATE_PAUSED, 5)
-    stands = world.catalog()
+    stands = cluster.catalog()
     for incarnation in incarnations:
         assert owners(stands, incarnation) == ["", ""]
-        assert all(world.has_journal(one.journal) for one in stands.tables[incarnation])
+        assert all(cluster.has_journal(one.journal) for one in stands.tables[incarnation])
     assert stands.consumers("zeitgeist/queries"), "senders keep what is due to it"
     assert not stands.is_draining("zeitgeist/queries"), "injectors may open, and wait"
-    revision = world.state.revision
+    revision = cluster.state.revision
     master.call(PauseTopology("zeitgeist"))
-    world.join("c")
+    cluster.join("c")
     master.run()
-    assert world.state.revision == revision + 1, "nobody is given what is paused"
+    assert cluster.state.revision == revision + 1, "nobody is given what is paused"
     master.call(ResumeTopology("zeitgeist"))
-    after = world.catalog()
+    after = cluster.catalog()
     for incarnation in incarnations:
         assert all(owners(after, incarnation))
         assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
@@ -344,7 +344,7 @@ def test_a_paused_topology_has_no_owners_and_then_fresh_ones() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_an_update_of_a_paused_topology_waits_for_its_owners() -> None:
-    world, master = started()
+    cluster, master = started()
     master.call(PauseTopology("zeitgeist"))
 
     def both(spec: specs.TopologySpec) -> None:
@@ -353,12 +353,12 @@ def test_an_update_of_a_paused_topology_waits_for_its_owners() -> None:
         del spec.computations[1]
 
     record = master.call(UpdateTopology(changed(both)))
-    stands = world.catalog()
+    stands = cluster.catalog()
     every = [*record.incarnations.values(), *(one.incarnation for one in record.removed)]
     assert len(every) == 3
     assert all(owners(stands, incarnation) == ["", ""] for incarnation in every)
     master.call(ResumeTopology("zeitgeist"))
-    after = world.catalog()
+    after = cluster.catalog()
     assert all(all(owners(after, incarnation)) for incarnation in every)
     assert dict(after.topologies["zeitgeist"].switching) == {}
 
@@ -374,69 +374,69 @@ def test_what_is_cancelled_is_neither_paused_nor_resumed(
 
 
 def test_a_repeated_cancellation_spares_a_new_topologys_name() -> None:
-    world, master = started()
+    cluster, master = started()
     master.call(CancelTopology("zeitgeist", "c1"))
     assert master.call(SubmitTopology(topology(), "second")).version == 2
     answer = master.call(CancelTopology("zeitgeist", "c1"))
     assert (answer.spec.name, answer.state, answer.version) == ("zeitgeist", catalog.TOPOLOGY_STATE_CANCELLED, 1)
-    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_RUNNING
+    assert cluster.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_RUNNING
     master.call(CancelTopology("zeitgeist", "c2"))
-    assert world.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_CANCELLED
+    assert cluster.catalog().topologies["zeitgeist"].state == catalog.TOPOLOGY_STATE_CANCELLED
 
 
 def test_a_cancelled_topology_removes_draining_computations_too() -> None:
-    world, master = started()
+    cluster, master = started()
     master.call(UpdateTopology(changed(without_detector)))
     master.call(CancelTopology("zeitgeist"))
-    assert world.catalog().tables == {}
+    assert cluster.catalog().tables == {}
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_deposed_masters_update_is_completed_by_the_next() -> None:
-    world, master = started()
+    cluster, master = started()
     master.ask(UpdateTopology(changed(with_code)))
     master.step()  # the record is written, and no owner has changed yet
-    before = world.catalog()
+    before = cluster.catalog()
     assert set(before.topologies["zeitgeist"].switching) == {"window-counter", "dip-detector"}
-    successor = Master(world, "n", SETTINGS)
+    successor = Master(cluster, "n", SETTINGS)
     successor.run()
-    after = world.catalog()
+    after = cluster.catalog()
     assert dict(after.topologies["zeitgeist"].switching) == {}
     for incarnation in after.topologies["zeitgeist"].incarnations.values():
         assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
 
 
 def test_a_removed_computations_own_stream_is_kept_until_it_ends() -> None:
-    world, master = started()
+    cluster, master = started()
     master.call(UpdateTopology(changed(without_detector)))
-    assert "zeitgeist/dips" in world.catalog().logs, "what is pending still has to get there"
-    removed = world.catalog().topologies["zeitgeist"].removed[0].incarnation
+    assert "zeitgeist/dips" in cluster.catalog().logs, "what is pending still has to get there"
+    removed = cluster.catalog().topologies["zeitgeist"].removed[0].incarnation
     master.handle(ProgressObserved(Progress("zeitgeist", {removed: MAX_TIMESTAMP})), Timestamp(1))
     master.run()
-    assert "zeitgeist/dips" not in world.catalog().logs
+    assert "zeitgeist/dips" not in cluster.catalog().logs
 
 
 def test_an_added_source_is_a_stream_that_injectors_feed() -> None:
-    world, master = started()
+    cluster, master = started()
 
     def add(spec: specs.TopologySpec) -> None:
         spec.streams.append(source("zeitgeist/models", "app.Model"))
         spec.computations[1].inputs.add(stream="zeitgeist/models", key=specs.KeySpec(fields=["query"]))
 
     master.call(UpdateTopology(changed(add)))
-    assert "injector/zeitgeist/models" in world.catalog().groups_of("zeitgeist/models")
+    assert "injector/zeitgeist/models" in cluster.catalog().groups_of("zeitgeist/models")
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_merges_children_run_the_new_version_at_once() -> None:
-    world, master = started()
+    cluster, master = started()
     record = master.call(UpdateTopology(changed(with_code)))
     incarnation = record.incarnations["window-counter"]
-    journal = next(iter(world.catalog().tables[incarnation])).journal
+    journal = next(iter(cluster.catalog().tables[incarnation])).journal
     master.call(MergeIntervals(IntervalName(journal=journal)))
-    (number,) = sequencers(world.catalog(), incarnation)
+    (number,) = sequencers(cluster.catalog(), incarnation)
     master.tick(seconds(10))
-    assert sequencers(world.catalog(), incarnation) == [number]
+    assert sequencers(cluster.catalog(), incarnation) == [number]
 
 
 @pytest.mark.paper(section="7.1")
@@ -445,20 +445,20 @@ def test_an_update_of_many_owners_takes_several_transactions(
 ) -> None:
     monkeypatch.setattr(change_plan, "MAX_OPERATIONS", 20)
     monkeypatch.setattr(assignment, "_MAX_WORKERS_PER_TRANSACTION", 6)
-    world = World()
+    cluster = Cluster()
     names = [f"w{number:02}" for number in range(30)]
     for name in names:
-        world.join(name)
-    master = Master(world, settings=MasterSettings(intervals_per_computation=30))
+        cluster.join(name)
+    master = Master(cluster, settings=MasterSettings(intervals_per_computation=30))
     spec = topology("wide", [source("in")], [computation("c", {"in": "k"}, [])])
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
-    for name, interval in zip(names, list(world.catalog().tables[incarnation]), strict=True):
+    for name, interval in zip(names, list(cluster.catalog().tables[incarnation]), strict=True):
         master.call(MoveInterval(IntervalName(journal=interval.journal), worker=name))
-    before = world.catalog()
+    before = cluster.catalog()
     assert owners(before, incarnation) == names
     spec.code.digest = "cd" * 32
     master.call(UpdateTopology(spec))
-    after = world.catalog()
+    after = cluster.catalog()
     assert owners(after, incarnation) == names
     assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
     assert dict(after.topologies["wide"].switching) == {}
@@ -470,12 +470,12 @@ def test_a_removed_computations_rest_is_delivered_by_any_worker() -> None:
 
     So a worker that is made for another package may deliver it, if no other worker is left.
     """
-    world, master = started()
-    detector = world.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
-    world.join("bound", package="cd" * 32)
+    cluster, master = started()
+    detector = cluster.catalog().topologies["zeitgeist"].incarnations["dip-detector"]
+    cluster.join("bound", package="cd" * 32)
     master.call(UpdateTopology(changed(without_detector)))
-    assert set(owners(world.catalog(), detector)) <= {"a", "b"}, "those that are made for nothing else go first"
+    assert set(owners(cluster.catalog(), detector)) <= {"a", "b"}, "those that are made for nothing else go first"
     for worker in "ab":
-        world.leave(worker)
+        cluster.leave(worker)
     master.run()
-    assert owners(world.catalog(), detector) == ["bound", "bound"]
+    assert owners(cluster.catalog(), detector) == ["bound", "bound"]

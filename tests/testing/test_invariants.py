@@ -12,8 +12,8 @@ from millwheel.model.keys import ALL_KEYS
 from simulation.taps import Taps
 from tests.authority.shard import GROUP, Shard
 from tests.injectors.test_core import add, opened
+from tests.master.harness import Cluster as MasterCluster
 from tests.master.harness import Master
-from tests.master.harness import World as MasterWorld
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.test_takeover import Waiting
 from tests.worker.log.driver import LogDriver
@@ -50,7 +50,7 @@ def injector() -> tuple[Any, Callable[[], None]]:
 
 
 def master() -> tuple[Any, Callable[[], None]]:
-    core = Master(MasterWorld()).core
+    core = Master(MasterCluster()).core
 
     def spoil() -> None:
         core._unusable -= 1  # noqa: SLF001  # invariants are broken on purpose

@@ -48,7 +48,7 @@ class ScriptedCore:
         return [event for event in self.events if type(event) is kind]
 
 
-class World:
+class ScriptedPeers:
     """Notes what hosts send, report and lose."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import until
-from tests.worker.doubles import ScriptedCore, World
+from tests.worker.doubles import ScriptedCore, ScriptedPeers
 
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
@@ -25,10 +25,10 @@ OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
-def sender() -> tuple[ScriptedCore, LocalChannel, World]:
-    core, world = ScriptedCore(), World()
-    host = CoreHost("u.1.j1", core, FaultyStore(), world, RunQueue(asyncio.get_running_loop()))
-    return core, LocalChannel(host), world
+def sender() -> tuple[ScriptedCore, LocalChannel, ScriptedPeers]:
+    core, peers = ScriptedCore(), ScriptedPeers()
+    host = CoreHost("u.1.j1", core, FaultyStore(), peers, RunQueue(asyncio.get_running_loop()))
+    return core, LocalChannel(host), peers
 
 
 async def resent(core: ScriptedCore, times: int) -> None:
@@ -117,13 +117,13 @@ async def test_refused_records_are_sent_again_at_once_after_a_move() -> None:
 
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_a_refused_sequencer_ends_the_sender() -> None:
-    core, channel, world = sender()
+    core, channel, peers = sender()
     core.react = lambda event: [GiveUp(event.reason)] if type(event) is Refused else ()
     channel.reply(7, SUPERSEDED, (), "sequencer 3 has a successor")
     await asyncio.sleep(0.01)
     assert core.of(Refused) == [Refused(7, "a receiver refused the sequencer: sequencer 3 has a successor")]
     assert len(core.of(Deposed)) == 1
-    ((host, reason),) = world.lost_hosts
+    ((host, reason),) = peers.lost_hosts
     assert "successor" in reason
     assert host.fault == "", "its successor is there already"
 

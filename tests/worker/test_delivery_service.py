@@ -25,14 +25,14 @@ from millwheel.worker.process.peers import PeerConnection
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
-from tests.worker.doubles import ScriptedCore, World, delivery
+from tests.worker.doubles import ScriptedCore, ScriptedPeers, delivery
 
 ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
 
 
 def hosted(react: Callable[[Any], Sequence[Any]] = lambda event: (), journal: str = "c.1.j1") -> CoreHost:
     queue = RunQueue(asyncio.get_running_loop())
-    return CoreHost(journal, ScriptedCore(react), FaultyStore(), World(), queue)
+    return CoreHost(journal, ScriptedCore(react), FaultyStore(), ScriptedPeers(), queue)
 
 
 def core_of(host: CoreHost) -> ScriptedCore:

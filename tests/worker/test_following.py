@@ -22,7 +22,7 @@ from millwheel.worker.process.watermarks import GroupWatch
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
-from tests.worker.doubles import ScriptedCore, World
+from tests.worker.doubles import ScriptedCore, ScriptedPeers
 
 
 class Here:
@@ -31,7 +31,7 @@ class Here:
     def __init__(self, core: ScriptedCore, *groups: str) -> None:
         self.groups = frozenset(groups)
         queue = RunQueue(asyncio.get_running_loop())
-        self.host = CoreHost("c.1.j1", core, FaultyStore(), World(), queue)
+        self.host = CoreHost("c.1.j1", core, FaultyStore(), ScriptedPeers(), queue)
 
 
 @pytest.mark.guarantee("G8")

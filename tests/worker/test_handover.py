@@ -28,7 +28,7 @@ from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.opening import Opener, ReadAhead
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
-from tests.worker.doubles import ScriptedCore, World
+from tests.worker.doubles import ScriptedCore, ScriptedPeers
 
 JOURNAL = "c.1.j1"
 
@@ -59,7 +59,7 @@ async def handing_over(
 
 
 def hosting(core: ScriptedCore) -> CoreHost:
-    return CoreHost(JOURNAL, core, MemoryStore(), World(), RunQueue(asyncio.get_running_loop()))
+    return CoreHost(JOURNAL, core, MemoryStore(), ScriptedPeers(), RunQueue(asyncio.get_running_loop()))
 
 
 class Counting(MemoryStore):

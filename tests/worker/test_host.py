@@ -46,7 +46,7 @@ from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
-from tests.worker.doubles import Answers, ScriptedCore, World, delivery
+from tests.worker.doubles import Answers, ScriptedCore, ScriptedPeers, delivery
 
 NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
@@ -61,10 +61,10 @@ class Rig:
         self, react: Callable[[Any], Sequence[Any]] = lambda event: (), clock: Callable[[], int] = wall_now
     ) -> None:
         self.store = FaultyStore()
-        self.world = World()
+        self.peers = ScriptedPeers()
         self.core = ScriptedCore(react)
         self.queue = RunQueue(asyncio.get_running_loop())
-        self.host = CoreHost(JOURNAL, self.core, self.store, self.world, self.queue, clock=clock)
+        self.host = CoreHost(JOURNAL, self.core, self.store, self.peers, self.queue, clock=clock)
 
     async def open(self) -> None:
         await self.store.create_journal(JOURNAL)
@@ -75,7 +75,7 @@ class Rig:
         self.core.react = lambda event: instructions if type(event) is Tick else ()
         self.host.post(Tick())
         before = len(self.core.events)
-        await until(lambda: len(self.core.events) > before + 1 or self.world.lost_hosts)
+        await until(lambda: len(self.core.events) > before + 1 or self.peers.lost_hosts)
 
 
 class HeldStore(FaultyStore):
@@ -127,7 +127,7 @@ async def test_an_append_that_a_successor_refuses_ends_the_owner() -> None:
     await rig.perform(entry(1))
     assert rig.core.of(Appended) == []
     assert len(rig.core.of(Deposed)) == 1
-    ((host, _),) = rig.world.lost_hosts
+    ((host, _),) = rig.peers.lost_hosts
     assert host.fault == ""
 
 
@@ -167,7 +167,7 @@ async def test_a_write_is_reported_when_the_store_has_acknowledged_it(instructio
     """At this report a core deletes what the write replaces."""
     rig = Rig()
     held = rig.store = HeldStore()
-    rig.host = CoreHost(JOURNAL, rig.core, held, rig.world, rig.queue)
+    rig.host = CoreHost(JOURNAL, rig.core, held, rig.peers, rig.queue)
     await rig.open()
     await FaultyStore.write_part(held, JOURNAL, PartId("ids", 1, 0), b"ids")
     rig.core.react = lambda event: [instruction] if type(event) is Tick else []
@@ -189,11 +189,11 @@ async def test_opening_reads_what_the_head_names_or_reports_why_not() -> None:
     assert (opened.head.sequencer, opened.head.commit, opened.entries) == (7, 1, [b"one"])
     for journal, sequencer, part in [(JOURNAL, 3, "sequencer 7"), ("never.1.j1", 9, "never.1.j1")]:
         other = Rig()
-        other.host = CoreHost(journal, other.core, rig.store, other.world, other.queue)
+        other.host = CoreHost(journal, other.core, rig.store, other.peers, other.queue)
         await other.perform(FenceJournal(journal, sequencer))
         (failed,) = other.core.of(OpenFailed)
         assert part in failed.reason
-        assert other.world.lost_hosts[0][0].fault == "", "another takeover would meet the same"
+        assert other.peers.lost_hosts[0][0].fault == "", "another takeover would meet the same"
 
 
 @pytest.mark.guarantee("G3", section="6.2")
@@ -223,7 +223,7 @@ async def test_an_uncertain_fence_passed_by_a_successors_is_lost() -> None:
     store = Overtaken()
     await store.create_journal(JOURNAL)
     store.fences = ["unsure"]
-    rig.host = CoreHost(JOURNAL, rig.core, store, rig.world, rig.queue)
+    rig.host = CoreHost(JOURNAL, rig.core, store, rig.peers, rig.queue)
     await rig.perform(FenceJournal(JOURNAL, 7))
     assert rig.core.of(Opened) == []
     (failed,) = rig.core.of(OpenFailed)
@@ -240,7 +240,7 @@ async def test_missing_id_segments_are_reported_to_the_core_only() -> None:
     (missing,) = rig.core.of(PartsMissing)
     assert list(missing.parts) == [gone]
     assert "missing" in missing.why
-    assert not rig.world.lost_hosts
+    assert not rig.peers.lost_hosts
 
 
 @pytest.mark.guarantee("G8")
@@ -272,12 +272,12 @@ async def test_a_hook_that_swallows_its_cancellation_delays_no_closing(
 @pytest.mark.guarantee("G4", section="6.2")
 async def test_acceptance_is_posted_and_refusal_ends_the_owner() -> None:
     rig = Rig()
-    rig.world.accepts = [42]
+    rig.peers.accepts = [42]
     request = AcceptSequencer(INCARNATION, rig.core.keys, 1)
     await rig.perform(request)
     assert [event.watermark for event in rig.core.of(Accepted)] == [42]
     rig = Rig()
-    rig.world.accepts = [SequencerRefusedError("c.1", 5, 0)]
+    rig.peers.accepts = [SequencerRefusedError("c.1", 5, 0)]
     await rig.perform(request)
     assert len(rig.core.of(Deposed)) == 1
 
@@ -292,19 +292,19 @@ async def test_earlier_owners_leftovers_are_deleted_at_a_takeover() -> None:
         await rig.store.write_part(JOURNAL, part, b"")
     await rig.store.append(JOURNAL, Append(1, 1, 1, (named,), b"one", True))
     await rig.store.fence(JOURNAL, 2)
-    rig.world.accepts = [77]
+    rig.peers.accepts = [77]
     await rig.perform(AcceptSequencer(INCARNATION, rig.core.keys, 2))
     await until(lambda: not rig.host._tasks)  # noqa: SLF001  # nothing is kept of what has ended
     assert await rig.store.list_parts(JOURNAL) == [named, mine, successors]
-    assert not rig.world.lost_hosts
+    assert not rig.peers.lost_hosts
 
 
 async def test_a_coordinator_that_is_away_is_asked_again() -> None:
     rig = Rig()
-    rig.world.lives = [CoordinatorUnavailableError("no quorum"), False]
+    rig.peers.lives = [CoordinatorUnavailableError("no quorum"), False]
     await rig.perform(CheckSequence("u.1.j1"))
     assert [(event.sequence, event.alive) for event in rig.core.of(SequenceChecked)] == [("u.1.j1", False)]
-    assert not rig.world.lost_hosts
+    assert not rig.peers.lost_hosts
 
 
 @pytest.mark.guarantee("G1")
@@ -356,12 +356,12 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
             return ["no instruction"]
         return [CheckSequence("x")]
 
-    rig.world.lives = [AssertionError("contradiction")]
+    rig.peers.lives = [AssertionError("contradiction")]
     rig.core.react = react
     with caplog.at_level(logging.CRITICAL):
         rig.host.post(Tick())
         await asyncio.sleep(0.02)
-    ((host, reason),) = rig.world.lost_hosts
+    ((host, reason),) = rig.peers.lost_hosts
     assert host is rig.host
     assert host.fault == reason
     assert reason.startswith("internal error: ")
@@ -370,7 +370,7 @@ async def test_an_internal_error_gives_the_interval_up_and_is_reported(
     rig.host.post(Tick())
     await asyncio.sleep(0.01)
     assert len(rig.core.events) == seen
-    assert len(rig.world.lost_hosts) == 1
+    assert len(rig.peers.lost_hosts) == 1
 
 
 async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
@@ -384,7 +384,7 @@ async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
             return [StateRow(key, 1, key) for key in keys]
 
     rig = Rig()
-    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
+    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.peers, rig.queue)
     keys = [b"%d" % number for number in range(7)]
     await rig.perform(ReadStates(INCARNATION, keys))
     await asyncio.sleep(0.01)
@@ -396,7 +396,7 @@ async def test_a_damaged_row_is_reported_with_its_key_others_are_read() -> None:
         b"3": "row of key b'3': checksum does not hold",
         b"4": "row of key b'4': checksum does not hold",
     }
-    assert rig.world.lost_hosts == []
+    assert rig.peers.lost_hosts == []
 
 
 @pytest.mark.parametrize("where", ["handle", "copy", "append"])
@@ -412,7 +412,7 @@ async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) ->
             raise error
 
     rig = Rig()
-    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.world, rig.queue)
+    rig.host = CoreHost(JOURNAL, rig.core, Damaged(), rig.peers, rig.queue)
     part = PartId("segment/1", 1, 1)
     if where == "handle":
 
@@ -426,7 +426,7 @@ async def test_a_damaged_value_ends_the_interval_without_takeover(where: str) ->
     else:
         await rig.perform(AppendEntry(JOURNAL, Append(1, 1, 0, (), b"")))
     await asyncio.sleep(0.02)
-    ((host, reason),) = rig.world.lost_hosts
+    ((host, reason),) = rig.peers.lost_hosts
     assert host is rig.host
     assert reason == host.damage == str(error)
     assert host.fault == ""

@@ -11,7 +11,7 @@ from hypothesis.stateful import rule
 
 from millwheel.worker.dedup import BatchIds, Sender
 from simulation.held_ids import pending_ids, seen_ids
-from tests.worker.dedup.world import Copy, ReceiverRules, Record, chosen, keys, subset
+from tests.worker.dedup.receivers import Copy, ReceiverRules, Record, chosen, keys, subset
 
 
 def _id(record: Record) -> bytes:
@@ -57,7 +57,7 @@ class BatchesModel(ReceiverRules):
         assert not self.unacked, "a record is never ACKed"
         for batch in self.batches:
             for record in batch:
-                assert self.world.effects.get(record.identity) == 1, "a record was lost"
+                assert self.model.effects.get(record.identity) == 1, "a record was lost"
         for receiver in self.receivers.all:
             assert seen_ids(receiver.dedup) <= max(map(len, self.batches)), "ids of old batches are kept"
             assert pending_ids(receiver.dedup) == 0

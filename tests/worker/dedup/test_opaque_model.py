@@ -13,7 +13,7 @@ from hypothesis.stateful import precondition, rule
 from millwheel.model.keys import ALL_KEYS
 from millwheel.worker.dedup import OpaqueIds, Sender
 from simulation.held_ids import pending_ids, seen_ids, segment_count
-from tests.worker.dedup.world import Copy, Receiver, ReceiverRules, Receivers, Record, chosen, keys, some, subset
+from tests.worker.dedup.receivers import Copy, Receiver, ReceiverRules, Receivers, Record, chosen, keys, some, subset
 
 COMPUTATION = "weak.1"
 
@@ -145,7 +145,7 @@ class OpaqueModel(ReceiverRules):
         item = self.upstream.all[-1 - old % len(self.upstream.all)]
         if self.committed_by.get(item.number, zombie.number + 1) > zombie.number:
             zombie.run(item)
-            self.world.reached["zombie ran what a successor committed"] += item.number in self.committed_by
+            self.model.reached["zombie ran what a successor committed"] += item.number in self.committed_by
 
     @rule(bits=subset, arrives=st.booleans())
     def owner_sends(self, bits: int, arrives: bool) -> None:
@@ -185,7 +185,7 @@ class OpaqueModel(ReceiverRules):
     def _broadcast(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
         before = seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
         self._advance(receiver, broadcast)
-        self.world.reached["collected"] += before > seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
+        self.model.reached["collected"] += before > seen_ids(receiver.dedup) + 1_000 * segment_count(receiver.dedup)
 
     def _advance(self, receiver: Receiver, broadcast: tuple[int, int]) -> None:
         receiver.dedup.learn(COMPUTATION, [(ALL_KEYS, broadcast[1])])
@@ -212,7 +212,7 @@ class OpaqueModel(ReceiverRules):
         assert not self.current.running, "a record is never ACKed"
         for item in self.upstream.all:
             for record in item.productions():
-                assert self.world.effects.get(record.identity) == 1, "a record was lost"
+                assert self.model.effects.get(record.identity) == 1, "a record was lost"
         self.upstream.advance(1_000_000)
         self.owner_reports()
         for receiver in self.receivers.all:

@@ -41,7 +41,7 @@ def key_of(position: int) -> bytes:
     return b"z" if position % 2 else b"a"
 
 
-class World:
+class ReferenceModel:
     """The committed positions, and those in processing at a receiver."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ def admitted(keys: KeyInterval, journal: str) -> Dedup:
 @given(STEPS, STEPS)
 @settings(max_examples=300, report_multiple_bugs=False)
 def test_a_position_is_known_exactly_if_it_is_committed(before: list[Step], after: list[Step]) -> None:
-    world = World()
+    model = ReferenceModel()
     left, right = admitted(LEFT, "l"), admitted(RIGHT, "r")
     for step in before:
-        world.deliver(right if step.right else left, step, [one for one in step.positions if one % 2 == step.right])
+        model.deliver(right if step.right else left, step, [one for one in step.positions if one % 2 == step.right])
     child = Dedup.inherit(ALL_KEYS, "c", [left, right])
     for step in after:
-        world.deliver(child, step, sorted(step.positions))
+        model.deliver(child, step, sorted(step.positions))

@@ -12,7 +12,7 @@ from hypothesis.stateful import rule
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import PositionIds, Sender
 from simulation.held_ids import pending_ids, seen_ids
-from tests.worker.dedup.world import Copy, ReceiverRules, Receivers, Record, chosen, keys, some, subset
+from tests.worker.dedup.receivers import Copy, ReceiverRules, Receivers, Record, chosen, keys, some, subset
 
 
 @dataclass
@@ -159,7 +159,7 @@ class PositionsModel(ReceiverRules):
     def __init__(self) -> None:
         super().__init__()
         self.senders = StrongSenders()
-        self.world.alive = self.senders.alive
+        self.model.alive = self.senders.alive
 
     def owner(self, at: int) -> Owner:
         return self.senders.owners[at % len(self.senders.owners)]
@@ -227,7 +227,7 @@ class PositionsModel(ReceiverRules):
                         )
         for sequence in self.senders.sequences:
             for production in sequence.productions.values():
-                assert self.world.effects.get(production.record.identity) == 1, "a record was lost"
+                assert self.model.effects.get(production.record.identity) == 1, "a record was lost"
         for owner in self.senders.owners:
             assert not any(owner.outbox.values()), "a record is never ACKed"
             owner.write_acks()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.worker.dedup.receivers import KEYS, ReceiverRules
 from tests.worker.dedup.test_batches_model import BatchesModel
 from tests.worker.dedup.test_opaque_model import OpaqueModel
 from tests.worker.dedup.test_positions_model import PositionsModel
-from tests.worker.dedup.world import KEYS, ReceiverRules
 
 SEEDS = 60
 STEPS = 150
@@ -116,9 +116,9 @@ def simulate(name: str, seed: int) -> Counter[str]:
     for _, rule, arguments in chance.choices([*rules, *RECEIVERS], weights, k=STEPS):
         if "zombie" not in rule or machine_has_zombies(machine):
             getattr(machine, rule)(**{argument: draw(chance) for argument, draw in arguments.items()})
-    machine.world.reached["effects"] = len(machine.world.effects)
+    machine.model.reached["effects"] = len(machine.model.effects)
     machine.teardown()
-    return machine.world.reached
+    return machine.model.reached
 
 
 def machine_has_zombies(machine: ReceiverRules) -> bool:

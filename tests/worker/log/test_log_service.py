@@ -44,7 +44,7 @@ STREAM = "windows"
 JOURNAL = "log.windows.1.j1"
 
 
-class _World(doubles.World):
+class _Peers(doubles.ScriptedPeers):
     """The authority and the network, of which a log needs little."""
 
     async def accept(self, request: AcceptSequencer) -> int:
@@ -79,7 +79,7 @@ class Cluster(RoutingServiceServicer):
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
         self.store = MemoryStore()
-        self.world = _World()
+        self.peers = _Peers()
         self.queue = RunQueue(asyncio.get_running_loop())
         self.form = specs.VALUE_FORMAT_RAW
         self.incarnation = IncarnationId("log.windows.1")
@@ -144,7 +144,7 @@ class Cluster(RoutingServiceServicer):
             settings=self.settings,
         )
         core, perform = LogCore(config), owner.service.perform
-        self.host = CoreHost(JOURNAL, core, self.store, self.world, self.queue, subscribers=perform, clock=steady_now)
+        self.host = CoreHost(JOURNAL, core, self.store, self.peers, self.queue, subscribers=perform, clock=steady_now)
         self.host.start()
         self.owner = owner
 

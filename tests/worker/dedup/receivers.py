@@ -54,7 +54,7 @@ class Copy:
 
 
 @dataclass
-class World:
+class ReferenceModel:
     """What receivers share: the naive model, the store's segments, and the catalog's word on sequences."""
 
     alive: Callable[[str], bool] = lambda sequence: True
@@ -81,10 +81,12 @@ class World:
 class Receiver:
     """An interval with its durable journal (snapshot and deltas) and the work in memory."""
 
-    def __init__(self, world: World, interval: KeyInterval, dedup: Dedup | None = None, journal: str = "") -> None:
-        self.world = world
+    def __init__(
+        self, model: ReferenceModel, interval: KeyInterval, dedup: Dedup | None = None, journal: str = ""
+    ) -> None:
+        self.model = model
         self.interval = interval
-        self.journal = journal or world.journal()
+        self.journal = journal or model.journal()
         self.dedup = dedup or Dedup(interval, self.journal, **SMALL)
         self.copies: dict[DeliveryVerdict, Copy] = {}
         self.work: list[tuple[DeliveryVerdict, int]] = []
@@ -94,7 +96,7 @@ class Receiver:
 
     def write_snapshot(self) -> None:
         snapshot = self.dedup.snapshot()
-        filters = {name: self.world.segments[name].filter for name in snapshot.segments}
+        filters = {name: self.model.segments[name].filter for name in snapshot.segments}
         self.durable = (snapshot.blobs, filters)
         self.deltas: list[bytes] = []
 
@@ -104,14 +106,14 @@ class Receiver:
         check = partial(self.dedup.check, copy.ids, keys, [record.timestamp for record in copy.records], copy.sender)
         verdict = check()
         if verdict.outcome is CheckOutcome.UNKNOWN_SEQUENCE:
-            self.world.reached[verdict.outcome.name] += 1
+            self.model.reached[verdict.outcome.name] += 1
             sequence: str = copy.ids.sequence  # type: ignore[union-attr]
-            if not self.world.alive(sequence):
+            if not self.model.alive(sequence):
                 self.dedup.retire(sequence)
                 return verdict
             self.dedup.admit(sequence)
             verdict = check()
-        self.world.reached[verdict.outcome.name] += 1
+        self.model.reached[verdict.outcome.name] += 1
         if verdict.outcome is not CheckOutcome.JUDGED:
             assert not verdict.all_fresh
             assert not [*verdict.fresh, *verdict.duplicates, *verdict.waiting]
@@ -121,37 +123,37 @@ class Receiver:
         assert listed == list(range(len(copy.records))), "each record is in one list"
         self._fresh(verdict, verdict.fresh_indexes)
         self.ack(copy, verdict.duplicates)
-        self.world.reached.update(duplicate=len(verdict.duplicates), waiting=len(verdict.waiting))
+        self.model.reached.update(duplicate=len(verdict.duplicates), waiting=len(verdict.waiting))
         self.unsure.append(verdict)
         return verdict
 
     def _fresh(self, verdict: DeliveryVerdict, indexes: Sequence[int]) -> None:
         for index in indexes:
             record = self.copies[verdict].records[index]
-            assert record.identity not in self.world.effects, f"{record} was called fresh after its effect"
+            assert record.identity not in self.model.effects, f"{record} was called fresh after its effect"
             self.work.append((verdict, index))
 
     def ack(self, copy: Copy, indexes: Sequence[int]) -> None:
         for record in (copy.records[index] for index in indexes):
-            assert record.identity in self.world.effects, f"{record} was ACKed without its effect"
-            if not self.world.deaf:
+            assert record.identity in self.model.effects, f"{record} was ACKed without its effect"
+            if not self.model.deaf:
                 copy.acked(record)
 
     def resolve(self) -> None:
         """Read what the unsure records need: from the store, where the collected are gone."""
         for verdict in filter(lambda one: one.unsure, self.unsure):
-            known = {name: self.world.segments[name].ids for name in verdict.segments if name in self.world.segments}
+            known = {name: self.model.segments[name].ids for name in verdict.segments if name in self.model.segments}
             resolution = self.dedup.resolve(verdict, known)
             self._fresh(verdict, resolution.fresh)
-            self.world.reached["confirmed"] += len(resolution.duplicates)
-            self.world.reached["collected while read"] += len(resolution.again)
+            self.model.reached["confirmed"] += len(resolution.duplicates)
+            self.model.reached["collected while read"] += len(resolution.again)
             self.ack(self.copies[verdict], resolution.duplicates)
         self.unsure = []
 
     def seal(self) -> None:
         for sealed in self.dedup.seal():
-            self.world.segments[sealed.name] = sealed
-            self.world.reached["sealed"] += 1
+            self.model.segments[sealed.name] = sealed
+            self.model.reached["sealed"] += 1
             self.dedup.segment_stored(sealed.name)
 
     def take(self, most: int) -> None:
@@ -185,7 +187,7 @@ class Receiver:
         self.deltas.append(entry)
         for verdict, indexes in chosen.items():
             for index in indexes:
-                self.world.take_effect(self.copies[verdict].records[index])
+                self.model.take_effect(self.copies[verdict].records[index])
 
     def abandon(self, given_up: Sequence[tuple[DeliveryVerdict, int]]) -> None:
         """Give up work, as a full intake does."""
@@ -202,15 +204,15 @@ class Receiver:
         for entry in self.deltas:
             self.dedup.replay(decode_delta(msgspec.msgpack.decode(entry)))
         self.copies, self.work, self.unsure, self.flight = {}, [], [], None
-        self.world.reached["replayed with ids"] += bool(self.deltas)
+        self.model.reached["replayed with ids"] += bool(self.deltas)
 
 
 class Receivers:
     """The intervals of one consumer, which cover every key once."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.all = [Receiver(world, ALL_KEYS)]
+    def __init__(self, model: ReferenceModel) -> None:
+        self.model = model
+        self.all = [Receiver(model, ALL_KEYS)]
 
     def owner(self, key: bytes) -> Receiver:
         return next(receiver for receiver in self.all if key in receiver.interval)
@@ -241,9 +243,9 @@ class Receivers:
         self.all.sort(key=lambda receiver: receiver.interval.start)
 
     def _child(self, interval: KeyInterval, parents: list[Receiver]) -> Receiver:
-        journal = self.world.journal()
+        journal = self.model.journal()
         dedup = Dedup.inherit(interval, journal, [parent.dedup for parent in parents], **SMALL)
-        return Receiver(self.world, interval, dedup, journal)
+        return Receiver(self.model, interval, dedup, journal)
 
     def run(self) -> None:
         """Commit everything at hand."""
@@ -270,8 +272,8 @@ class ReceiverRules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World()
-        self.receivers = Receivers(self.world)
+        self.model = ReferenceModel()
+        self.receivers = Receivers(self.model)
         self.network: list[Copy] = []
 
     def send(self, copy: Copy, arrives: bool) -> None:
@@ -299,9 +301,9 @@ class ReceiverRules(RuleBasedStateMachine):
     @rule(deaf=st.booleans())
     def everything_commits(self, deaf: bool) -> None:
         """``deaf``: and the ACKs are lost."""
-        self.world.deaf = deaf
+        self.model.deaf = deaf
         self.receivers.run()
-        self.world.deaf = False
+        self.model.deaf = False
 
     @rule(at=some)
     def abandon(self, at: int) -> None:
