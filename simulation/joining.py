@@ -1,9 +1,9 @@
-"""From when an added computation counts at its consumer (sections 4.5, 7.1; G7).
+"""Checks the time from which an added computation counts at its consumer (sections 4.5, 7.1; G7).
 
-An edge that an update adds counts from the moment it joins: at each interval of the consumer, when its owner knows the
-update. Until then the owner follows the other senders alone, and its watermark passes records that the added
-computation has still to produce. They are late. No owner waits for a sender that it does not know. An owner that is
-cut off from the coordinator may go on for some seconds.
+An update adds an edge. At each interval of the consumer, the edge counts once the interval's owner knows the update.
+Until then the owner follows only the other senders, so its watermark may pass later records of the added computation.
+They are late. No owner waits for a sender that it does not know. An owner that is cut off from the coordinator may
+continue for some seconds.
 
 Invariant: a record of ``middle`` is late at ``behind``, or what ``behind`` makes of it at its consumers, only if an
 owner of its key had passed its timestamp before it knew of ``middle``. Who could break it: an owner that knows the

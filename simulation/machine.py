@@ -100,7 +100,7 @@ class SimulatedMachine(SimulatedStore):
         self._whose: dict[tuple[str, int], str] = {}
         """The requesting process, by journal and the fence's sequencer, or by journal and the append's object id."""
         self._next: SimulatedRocks | None = None
-        """While power is away: the contents of the disk."""
+        """The contents of the disk while there is no power."""
         self.inner = self._view = DiskView()
         self._survives = bool(ways.get("survives"))
         self._start(SimulatedRocks())

@@ -1,6 +1,6 @@
-"""Real components, shared by all tests of a run; each is started when the first test asks for it.
+"""Real components that all tests of a run share. Each is started for the first test that uses it.
 
-Tests keep apart by names of their own: a key prefix, a keyspace.
+Each test has its own key prefix or keyspace.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def etcd() -> EtcdCluster:
 
 @cache
 def cassandra() -> CassandraCluster:
-    """One node that asks for passwords. It takes some ten seconds: give the first test that asks for it time."""
+    """One node that asks for passwords. It starts in some ten seconds, which the first test has to wait for."""
     return _started(CassandraCluster(_folder() / "cassandra", authentication=True, quick_start=True))
 
 
 @cache
 def three_cassandra_nodes() -> CassandraCluster:
-    """Three nodes, for three replicas."""
+    """Three nodes, each with a replica."""
     return _started(CassandraCluster(_folder() / "cassandra3", 3, heap_mebibytes=512, quick_start=True))
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:
-    """As many replicas as nodes; few buckets, so that a scan of few rows is a few requests."""
+    """Settings with as many replicas as nodes. There are few buckets, so that a scan takes few requests."""
     return CassandraSettings(
         contact_points=cluster.contact_points,
         keyspace=keyspace,

@@ -1,9 +1,9 @@
-"""For every test: time limits that suit this machine, and failures that are reported, also while other threads run.
+"""For every test: time limits that suit this machine, and reports of failures while other threads run.
 
-gRPC servers end before the tasks of the event loop that they run on, also if a test fails before it stops them. A loop
-that ends cancels its tasks. One of them belongs to each server of grpc.aio, and holds the memory that gRPC's core fills
-in when the next call comes or the server ends. If that task ends first, the core writes into memory that was freed, and
-a later test dies of it. A server that is collected while it runs raises within another test, or waits for its threads.
+A gRPC server has to end before the tasks of its event loop, also if a test fails before it stops the server. A loop
+that ends cancels its tasks. One task of each grpc.aio server holds memory that gRPC's core writes to at the next call,
+or at the server's end. If that task ends first, the core writes to freed memory, and a later test crashes. A running
+server that is garbage-collected raises within another test, or waits for its threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _started: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[grpc.aio.Serve
 
 
 def stop_servers_with_their_loops() -> None:
-    """From now on, a loop that ``asyncio.run`` or ``asyncio.Runner`` ends stops its servers first."""
+    """Make ``asyncio.run`` and ``asyncio.Runner`` stop a loop's servers before they end the loop."""
     make: Any = grpc.aio.server
     runners: Any = asyncio.runners
     cancel_all_tasks = runners._cancel_all_tasks  # noqa: SLF001  # asyncio has no hook for a loop's end
@@ -73,7 +73,7 @@ def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what a test that fails holds: "holds G8 (section 7.1)"."""
+    """Show the guarantees of a test that fails: "holds G8 (section 7.1)"."""
     report = yield
     held = _held(item)
     if report.failed and held:
@@ -82,7 +82,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _held(item: pytest.Item) -> str:
-    """The guarantees and sections that a test is marked with; empty if it is not."""
+    """The guarantees and sections of a test's marks. Empty if it has no mark."""
     parts = []
     for marker in (*item.iter_markers("guarantee"), *item.iter_markers("paper")):
         names, section = ", ".join(marker.args), marker.kwargs.get("section", "")
@@ -92,7 +92,7 @@ def _held(item: pytest.Item) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a test that fails at once: a run that is cut short has no summary."""
+    """Print the name of a failed test at once, because an interrupted run has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", str(report.longrepr))
         sys.stdout.write(f"\nFAILED {report.nodeid} ({report.when}): {reason.strip().partition(chr(10))[0][:300]}\n")
@@ -100,9 +100,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Multiply the time limit of each test by the one factor that there is (tests/patience.py).
+    """Multiply the time limit of each test by the factor of tests/patience.py.
 
-    ``--timeout`` on the command line is taken as it is.
+    A limit from ``--timeout`` on the command line is not multiplied.
     """
     if config.getoption("timeout") is not None:
         return

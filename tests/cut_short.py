@@ -1,8 +1,8 @@
-"""A plugin of pytest's that has each test fail in its middle: what it has opened then must not harm another test.
+"""A pytest plugin that makes each test fail in its middle. What the test has opened must not harm another test.
 
 ``python -m pytest -p tests.cut_short --cut-short SEED PATH`` raises an exception in each test, at a line that SEED
-draws. A test that ends by that exception counts as an expected failure. All else is an error: of the test's own
-fixtures as they are taken down, or of a test after it that finds what was left behind.
+draws. A test that ends by that exception counts as an expected failure. Every other failure is an error: the teardown
+of the test's fixtures failed, or the test disturbed a later one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _line(code: CodeType, chance: Random) -> int:
-    """A line of the function's body, behind its first statement."""
+    """A line of the function's body, after its first statement."""
     lines = sorted({line for _, line in dis.findlinestarts(code) if line is not None and line > code.co_firstlineno})
     return chance.choice(lines[1:] or lines or [code.co_firstlineno])
 
@@ -45,7 +45,7 @@ def _raises_at(code: CodeType, line: int) -> Callable[[FrameType, str, Any], Any
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Trace the test itself, and nothing that it calls."""
+    """Trace the test itself, and not the functions that it calls."""
     seed = pyfuncitem.config.getoption("--cut-short")
     if seed is None or hasattr(pyfuncitem.obj, "hypothesis"):
         return (yield)
@@ -61,7 +61,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that ends as it is meant to is no failure."""
+    """Count a test that was cut short as an expected failure."""
     report = yield
     if call.excinfo is not None and _is_ours(call.excinfo.value):
         report.outcome, report.wasxfail = "skipped", "cut short"

@@ -1,6 +1,6 @@
-"""One driver for every core in tests: events and deadlines in the order of time, effects at once or when a test says.
+"""The base of the drivers that run one core in tests. Events and deadlines come in the order of time.
 
-A driver of one core says how effects are performed (``begin``, ``finish``), and what its environment does by itself.
+A subclass performs the core's effects, at once (``begin``) or when the test asks for it (``finish``).
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ _MAX_STEPS = 10_000
 
 
 class SingleCoreDriver(Generic[EventT, EffectT]):
-    """Drives one core in virtual time, and checks its invariants after each event. ``waiting``: effects to perform."""
+    """Drives one core in virtual time. Checks its invariants after each event. ``waiting``: effects to perform."""
 
     core: Core[EventT | Tick, EffectT]
 
     def __init__(self, now: int = 0) -> None:
-        """The driver sets ``core``, again after each crash."""
+        """A subclass sets ``core`` here, and again after each crash."""
         self.now = now
         self.waiting: list[EffectT] = []
 
-    # Effects: what each core's driver says.
+    # Effects. Each subclass performs those of its core.
 
     def begin(self, effect: EffectT) -> EventT | None:
-        """Perform an effect at once, or keep it waiting. Returns the event that answers it, if one does by now."""
+        """Perform an effect at once, or keep it waiting. Returns the event that answers it, if there is one already."""
         self.waiting.append(effect)
         return None
 
     def finish(self, effect: EffectT) -> EventT | None:
-        """Perform an effect that has waited. Returns the event that answers it, if one does."""
+        """Perform an effect that has waited. Returns the event that answers it, if there is one."""
         raise AssertionError(f"this driver does not perform {effect}: the test does")
 
     # Events and time.
 
     def post(self, event: EventT | Tick) -> Sequence[EffectT]:
-        """Bring the core an event. Returns its effects, none of which is performed yet."""
+        """Pass the core an event. Returns the effects, which are not performed yet."""
         effects = self.core.step(event, self.now)
         self.core.check_invariants()
         return effects
 
     def perform(self, effects: Iterable[EffectT]) -> None:
-        """Begin effects in their order, and then bring the core what answers them."""
+        """Begin effects in their order. Then pass their answers to the core."""
         for answer in [self.begin(effect) for effect in effects]:
             if answer is not None:
                 self.handle(answer)
 
     def handle(self, event: EventT | Tick, now: int | None = None) -> None:
-        """Bring the core an event, and begin its effects. ``now`` None: no time has passed."""
+        """Pass the core an event, and begin its effects. ``now`` None: no time has passed."""
         self.now = self.now if now is None else now
         self.perform(self.post(event))
 
     def step(self, index: int = 0) -> None:
-        """Perform one of the waiting effects, and bring the core what answers it."""
+        """Perform one of the waiting effects, and pass its answer to the core."""
         answer = self.finish(self.waiting.pop(index % len(self.waiting)))
         if answer is not None:
             self.handle(answer)
 
     def run(self) -> None:
-        """Perform everything until nothing waits."""
+        """Perform effects until none is waiting."""
         for _ in range(_MAX_STEPS):
             if not self.waiting:
                 return
@@ -72,13 +72,13 @@ class SingleCoreDriver(Generic[EventT, EffectT]):
         raise AssertionError("the core never comes to rest")
 
     def take(self, kind: type[SomeEffect]) -> list[SomeEffect]:
-        """The effects of one kind that wait. They wait no more: the test performs them."""
+        """Remove the waiting effects of one kind, and return them. The test performs them."""
         found = [one for one in self.waiting if isinstance(one, kind)]
         self.waiting = [one for one in self.waiting if not isinstance(one, kind)]
         return found
 
     def pass_time(self, duration: int) -> None:
-        """Let time pass. A deadline within it comes at its time."""
+        """Advance the time. A tick comes at each deadline in between."""
         end = self.now + duration
         while (deadline := self.core.next_deadline()) is not None and deadline <= end:
             self.now = max(self.now, deadline)

@@ -1,4 +1,4 @@
-"""A memory store on a bad network: calls whose outcome the caller does not learn, and calls that take their time."""
+"""A memory store behind a bad network. Calls fail with an unknown outcome, or wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FaultyStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.script: list[str] = []
-        """Of appends."""
+        """The scripted outcomes of appends."""
         self.fences: list[str] = []
         self.parts: list[str] = []
         self.gate = asyncio.Event()

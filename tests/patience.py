@@ -1,7 +1,7 @@
-"""How long tests wait for what has to happen: one factor for all of them.
+"""The time limits of tests. One factor multiplies all of them.
 
-A limit says when a test is given up because something hangs. It is no statement about speed: a test waits for a
-condition, and a machine that is many times slower, or busy with other work, must not change its outcome.
+A limit ends a test that hangs. It states no speed: a test waits for a condition, and a slow or busy machine must not
+change its outcome.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
-"""How many times slower than an idle machine this one may be. Every limit of every test is multiplied by it."""
+"""The most times that this machine may be slower than an idle one. Every limit is multiplied by it."""
 
 
 def patience(seconds: float) -> float:
-    """The limit, in seconds, for what takes less than ``seconds`` on an idle machine."""
+    """The limit, in seconds, for a step that takes less than ``seconds`` on an idle machine."""
     return seconds * SLOWNESS
 
 
 async def until(found: Callable[[], object], seconds: float = patience(20), every: float = 0.005) -> Any:
-    """Return what ``found()`` returns, once that is true; TimeoutError if that takes too long.
+    """Call ``found()`` until its result is true, and return that result. TimeoutError if that takes too long.
 
-    It is asked again after ``every`` seconds. It may return an awaitable.
+    The calls are ``every`` seconds apart. The result may be an awaitable.
     """
     async with asyncio.timeout(seconds):
         while True:

@@ -1,4 +1,4 @@
-"""Servers on loopback that pass connections on to other servers: what tests cut, slow down and lose."""
+"""Relays on loopback between clients and servers. Tests cut and slow their connections, and lose data on them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Line = tuple[str, str]
 
 
 class Relay:
-    """Use it as ``async with``: all that is under way ends with the block."""
+    """Relays to servers. Use it as ``async with``: the block closes all connections at its end."""
 
     def __init__(self) -> None:
         self.lines: Counter[Line] = Counter()
-        """The connections that there are."""
+        """The open connections."""
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
 
-    # What a relay does to its connections.
+    # Faults, which subclasses inject.
 
     def client_of(self, writer: asyncio.StreamWriter) -> str:
-        """Who has connected."""
+        """The name of the client of a new connection."""
         return "client"
 
     async def opens(self, line: Line) -> None:
-        """Return when a connection may be made."""
+        """Return when the connection may open."""
 
     async def passes(self, line: Line, answer: bool) -> bool:
-        """Return when a piece may pass, to the server or as an ``answer``. False: it is lost."""
+        """Return True when a piece of data may pass, to the server or as an ``answer``. Return False to lose it."""
         return True
 
     async def __aenter__(self) -> Self:
@@ -53,9 +53,9 @@ class Relay:
     async def serve(
         self, name: str, target: str, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
     ) -> str:
-        """Pass on what comes for the server ``name`` at ``target``, host:port. Returns where clients connect.
+        """Relay connections to the server ``name`` at ``target``, host:port. Returns the address for clients.
 
-        ``tls``: what they connect with, if they use TLS. The server is reached without it.
+        ``tls``: the clients' side uses it. The relay connects to the server without TLS.
         """
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,13 +88,13 @@ class Relay:
     async def _pump(
         self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool
     ) -> None:
-        """One way, until it ends; then the other end is notified."""
-        # A connection that has lost something never has anything more: TCP leaves nothing out.
+        """Relay one direction until it ends. Then close the other end."""
+        # A connection that has lost a piece passes no later piece: TCP has no gaps.
         lost = False
         with suppress(OSError):
             while data := await reader.read(_PIECE):
                 lost = lost or not await self.passes(line, answers)
-                if writer.is_closing():  # the other way has ended meanwhile: there is nobody to write to
+                if writer.is_closing():  # the other direction has ended meanwhile, so there is no peer to write to
                     break
                 if not lost:
                     writer.write(data)
@@ -103,13 +103,13 @@ class Relay:
 
 
 class CuttingProxy(Relay):
-    """Stands before one server, at ``address``. It can swallow what the server answers."""
+    """A relay at ``address`` before one server. It can lose the server's answers."""
 
     def __init__(self, target: str, *, tls: ssl.SSLContext | None = None, delay: float = 0.0) -> None:
-        """``delay``: seconds that each new connection takes."""
+        """``delay``: seconds until a new connection opens."""
         super().__init__()
         self.is_deaf = False
-        """While true, what clients send arrives, and nothing comes back."""
+        """While true, the server gets the clients' data, and its answers are lost."""
         self._target = target
         self._tls = tls
         self._delay = delay

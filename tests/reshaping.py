@@ -1,4 +1,4 @@
-"""Changes of intervals that an operator may ask for, drawn at random."""
+"""Random changes of intervals, as an operator may request them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FEW, _MANY = 2, 6
 async def reshape(
     client: ControlClient, topology: str, cuts: Mapping[str, Sequence[str]], workers: Sequence[str], chance: Random
 ) -> str:
-    """Move, split or merge one interval. Returns which, or that it was refused: it may be too early for a change.
+    """Move, split or merge one interval. Returns the change, or that it was refused because it came too early.
 
     ``cuts``: the computations, each with the keys at which it may be split. ``workers`` may get an interval.
     """

@@ -13,7 +13,7 @@ Adder = Callable[[grpc.aio.Server], object]
 
 
 class LoopbackServer:
-    """A server that may stop, and start again where it listened before: at ``address``. A block has that address."""
+    """A server that can stop, and start again at the same ``address``, which ``async with`` yields."""
 
     def __init__(self, *services: Adder, port: int = 0) -> None:
         self.address = f"127.0.0.1:{port}"

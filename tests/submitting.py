@@ -1,4 +1,4 @@
-"""Runs a topology of a module of the tests on any cluster."""
+"""Submits a topology from a test module to a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def submit_copy(
 ) -> TopologyRecord:
     """Submit the topology ``name`` of the module in file ``source``, by a copy of it in ``place``.
 
-    Out of the tests' package, for only the module itself is the topology's code.
+    The copy is outside the tests' package, so that the topology's code has only this module.
     """
     packaged = await asyncio.to_thread(load, f"{shutil.copy(source, place)}:{name}")
     async with ControlClient(address, patience=patience) as client:

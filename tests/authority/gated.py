@@ -1,4 +1,4 @@
-"""A real shard's service that can be made to wait and to start again, and notes what it is asked."""
+"""A real shard's service with gates. Tests can make it wait and restart it, and see its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faulty_store import FaultyStore
 
 
 class GatedAuthority(WatermarkServicer):
-    """It hears, accepts and broadcasts while the gate for that is set."""
+    """Receives reports, accepts and broadcasts while the gate for that is set."""
 
     def __init__(self, store: FaultyStore, open_shard: AuthorityShard) -> None:
         super().__init__(open_shard)
@@ -24,7 +24,7 @@ class GatedAuthority(WatermarkServicer):
         for gate in gates:
             gate.set()
         self.sequencers: dict[str, int] = {}
-        """By process: what was offered."""
+        """The sequencers that were offered, by process."""
         self.expected: dict[str, list[str]] = {}
         self.as_of: list[int] = []
         self.reported: asyncio.Queue[list[str]] = asyncio.Queue()
@@ -32,7 +32,7 @@ class GatedAuthority(WatermarkServicer):
         self._sequencer = 1
 
     async def start_again(self) -> None:
-        """Die, and be there again with what is in the journal."""
+        """Crash, and start again from the journal."""
         await self.open_shard.close()
         self._sequencer += 1
         self.open_shard = self._shards = await AuthorityShard.open(self.store, JOURNAL, self._sequencer)
@@ -43,7 +43,7 @@ class GatedAuthority(WatermarkServicer):
             yield response
 
     async def Report(self, request_iterator: Any, context: Any) -> Any:
-        """Until it may hear them, reports are on their way."""
+        """Receive each report once the gate for that is set."""
 
         async def received() -> AsyncIterator[Any]:
             async for request in request_iterator:
@@ -72,7 +72,7 @@ class GatedAuthority(WatermarkServicer):
 
 @asynccontextmanager
 async def gated_authority() -> AsyncIterator[GatedAuthority]:
-    """With a store of its own."""
+    """A gated authority with its own store."""
     store = FaultyStore()
     await store.create_journal(JOURNAL)
     made = GatedAuthority(store, await AuthorityShard.open(store, JOURNAL, 1))

@@ -1,4 +1,4 @@
-"""An authority core on a memory store, driven step by step: the driver without its tasks and timers."""
+"""An authority core on a memory store. Tests drive it step by step, without tasks and timers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = "window-counter.17"
 STREAM = "queries"
 INJECTOR = "injector/queries"
 AT_ONCE = PaceSettings(coalesce=0, longest_rest=0, idle=0, verify=1 << 60)
-"""What waits is appended at the next tick, and only what waits."""
+"""Only waiting changes are appended, at the next tick."""
 
 
 def cut(*bounds: bytes) -> list[KeyInterval]:
@@ -34,7 +34,7 @@ def cut(*bounds: bytes) -> list[KeyInterval]:
 
 
 class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
-    """One shard through restarts. ``broadcasts`` is what listeners know; it asserts that nothing goes back (G7)."""
+    """One shard through restarts. ``broadcasts``: the watermarks that listeners know. None may go back (G7)."""
 
     core: AuthorityCore
 
@@ -48,13 +48,13 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         self.answers: dict[int, int] = {}
         self.snapshots = 0
         self.accepted: list[tuple[str, Member, int]] = []
-        """What listeners know of accepted sequencers, in order."""
+        """The accepted sequencers that listeners know, in order."""
         self._tokens = count()
         self._sequencer = 0
         self.restart()
 
     def restart(self) -> AuthorityCore:
-        """Fence with a larger sequencer and read everything back: a new process."""
+        """Start a new process: fence with a larger sequencer, and read the journal."""
         self._sequencer += 1
         head = result_of(self.store.fence(JOURNAL, self._sequencer))
         core = AuthorityCore(JOURNAL, self._sequencer, head, self.settings)
@@ -71,19 +71,19 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         return core
 
     def call(self, event: m.AuthorityEvent) -> None:
-        """Begin a call; what is refused is raised."""
+        """Begin a call. A refusal is raised."""
         for effect in self.post(event):
             assert isinstance(effect, m.RefuseCall)
             raise effect.error
 
     def accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
-        """Accept and journal; the value answered."""
+        """Accept, and journal that. Returns the answer."""
         token = self.begin_accept(member, sequencer, group, report_number=report_number)
         self.flush()
         return self.answers[token]
 
     def begin_accept(self, member: Member, sequencer: int, group: str = GROUP, *, report_number: int = 0) -> int:
-        """Accept without journaling; the token."""
+        """Accept without journaling. Returns the token."""
         token = next(self._tokens)
         self.call(m.SequencerOffered(token, group, member, sequencer, report_number))
         return token
@@ -106,7 +106,7 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         return [effect.refusal for effect in effects if isinstance(effect, m.RefuseReport)]
 
     def report(self, member: Member, sequencer: int, watermark: int, group: str = GROUP, **more: Any) -> int:
-        """Report, journal and broadcast; what is known of the group then. The report must not be refused."""
+        """Report, journal and broadcast. Returns the group's watermark. No report may be refused."""
         assert self.say(member, sequencer, watermark, group, **more) == []
         self.flush()
         return self.known(group)
@@ -115,7 +115,7 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         return self.report(process, sequencer, watermark, INJECTOR, idle=idle)
 
     def known(self, group: str = GROUP) -> int:
-        """What was last broadcast."""
+        """The group's last broadcast."""
         return self.broadcasts.get(group, MIN_TIMESTAMP)
 
     def own_all(self, intervals: Iterable[KeyInterval] = (ALL_KEYS,)) -> list[tuple[KeyInterval, int]]:
@@ -131,7 +131,7 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
             self.handle(m.AppendJournaled())
 
     def next_append(self) -> Append | None:
-        """The append to make now, if there is one."""
+        """The append to perform now, if there is one."""
         effects = self.post(m.Tick())
         if not effects:
             return None
@@ -147,7 +147,7 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
         return append is not None
 
     def begin(self, effect: m.AuthorityEffect) -> m.AuthorityEvent | None:
-        """What the driver does once an append is journaled."""
+        """Perform an effect, as the driver does after an append."""
         match effect:
             case m.AnswerCall(token, watermark):
                 self.answers[token] = watermark

@@ -36,10 +36,10 @@ QUICK = CandidateSettings(
 
 
 class Line:
-    """One process's way to a coordinator. ``cut``: nothing gets through, and is said not to.
+    """One process's connection to a coordinator. ``cut``: every call fails.
 
-    ``asleep``: nothing gets through, nor is that noticed: renewals seem to go well, all else takes for ever. So stands
-    a process that is paused right after it made sure that it leads.
+    ``asleep``: renewals seem to succeed, and all other calls hang. That is the state of a process which is paused right
+    after it has checked that it leads.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -85,7 +85,7 @@ class Process:
     task: asyncio.Task[None]
 
     async def kill(self) -> None:
-        """End it without a word to anybody, as SIGKILL does."""
+        """End it without notice, as SIGKILL does."""
         self.line.cut = True
         await self.server.stop(None)
         await self.stop()
@@ -98,7 +98,7 @@ class Process:
 
 
 class Group:
-    """Candidates for some shards; also where the shards are, as the coordinator says (ShardAddresses)."""
+    """Candidates for some shards. Also ShardAddresses: the shards' addresses in the coordinator."""
 
     def __init__(self, shards: int, settings: CandidateSettings, store: StateStore | None = None) -> None:
         self.shards = shards
@@ -141,13 +141,13 @@ class Group:
         return {shard: record.endpoint.address for shard, record in known.authorities.items()}
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
-        """Return when the coordinator agrees."""
+        """Return when the coordinator has this."""
         async with asyncio.timeout(patience(10)):
             while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
                 await asyncio.sleep(0.01)
 
     def names(self, shard: int, count: int = 1) -> list[str]:
-        """Groups that a shard keeps."""
+        """Names of groups of one shard."""
         return [name for number in range(1_000) if shard_of(name := f"c.{number}", self.shards) == shard][:count]
 
 
@@ -155,7 +155,7 @@ class Group:
 async def group(
     shards: int, processes: int, settings: CandidateSettings = QUICK, store: StateStore | None = None
 ) -> AsyncIterator[Group]:
-    """Candidates that have begun; stopped at the end."""
+    """Start candidates. The block stops them at its end."""
     made = Group(shards, settings, store)
     try:
         for _ in range(processes):
@@ -173,7 +173,7 @@ def said(group: str, watermark: int, sequencer: int = 1) -> WatermarkReport:
 
 
 async def reaches(updates: AsyncIterator[dict[str, BroadcastUpdate]], known: dict[str, int], **wanted: int) -> None:
-    """Take updates in until ``known`` is as wanted; no value ever goes back (G7)."""
+    """Take updates until ``known`` is as wanted. No value may go back (G7)."""
     aims = {name.replace("_", "."): value for name, value in wanted.items()}
     async with asyncio.timeout(patience(20)):
         while any(known.get(name) != value for name, value in aims.items()):
@@ -252,7 +252,7 @@ async def test_a_woken_zombie_publishes_nothing_and_reporters_leave_it() -> None
             await them.until(lambda served: list(served.values()) == [successor.address])
             assert zombie.candidate.serving == (0,), "it does not know yet"
 
-            # Somebody whose sequencer only the successor knows: the zombie would take the old owner's word.
+            # Only the successor knows this owner's sequencer: the zombie would accept the old owner's reports.
             async with WatermarkClient(successor.address, on_refused=them.refused.append) as other:
                 await other.accept(name, ALL_KEYS, 2)
             open_shard = zombie.candidate.shard_for(name)
@@ -345,7 +345,7 @@ async def _until_known(them: Group, served: dict[int, str]) -> None:
 
 
 class Unopened(MemoryStore):
-    """A store that some cannot open a journal in, for a while."""
+    """A store in which some processes cannot open a journal for a while."""
 
     def __init__(self) -> None:
         super().__init__()

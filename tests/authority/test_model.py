@@ -17,7 +17,7 @@ from millwheel.rpc.watermarks import AcceptRefusedError
 from tests.authority.shard import GROUP, Shard
 
 CELLS = [b"", *(bytes([97 + n]) for n in range(7))]
-"""Where intervals begin and end; between two of them nothing differs."""
+"""The bounds of intervals. All keys between two bounds behave alike."""
 
 
 @st.composite
@@ -27,7 +27,7 @@ def intervals(draw: st.DrawFn) -> KeyInterval:
 
 
 class AuthorityModel(RuleBasedStateMachine):
-    """Owners report values that are true; zombies report anything.
+    """Owners report true values, and zombies report anything.
 
     ``owner[c]``: interval and sequencer accepted last for cell c. ``bound[c]``: the largest value that an
     owner of cell c, while it was the owner, has claimed: nothing older than it can still come from there.
@@ -54,7 +54,7 @@ class AuthorityModel(RuleBasedStateMachine):
         return whole
 
     def announce(self, keys: KeyInterval) -> int:
-        """Have the newest sequencer accepted for ``keys``; not journaled yet."""
+        """Accept the newest sequencer for ``keys``. It is not journaled yet."""
         token = self.shard.begin_accept(keys, self.sequencer)
         self.unanswered.append((keys, self.sequencer))
         for cell in self.cells(keys):
@@ -94,14 +94,14 @@ class AuthorityModel(RuleBasedStateMachine):
     @precondition(lambda self: self.dead)
     @rule(choice=st.integers(0, 50))
     def zombie(self, choice: int) -> None:
-        """G4: an owner that was replaced, and knows nothing of what its successor took in, speaks up."""
+        """G4: a replaced owner reports. It does not know the records that its successor accepted."""
         keys, sequencer = self.dead[choice % len(self.dead)]
         (refusal,) = self.shard.say(keys, sequencer, 1_000_000)
         assert refusal.superseded
 
     @rule(keys=intervals(), behind=st.integers(1, 3))
     def late_claim(self, keys: KeyInterval, behind: int) -> None:
-        """An acceptance with an old sequencer, delayed on its way, takes nothing from a newer one."""
+        """A delayed acceptance with an old sequencer takes no keys from a newer one."""
         sequencer = self.sequencer - behind
         newest = max((owner[1] for cell in self.cells(keys) if (owner := self.owner[cell])), default=0)
         if sequencer < 1 or newest < sequencer or (keys, sequencer) in self.owners():
@@ -110,7 +110,7 @@ class AuthorityModel(RuleBasedStateMachine):
             self.shard.begin_accept(keys, sequencer, GROUP)
         except AcceptRefusedError:
             return
-        # What is left of an interval after a cut may be asked for again by its own holder: nothing changes.
+        # An owner may ask again for the rest of its interval after a cut. Nothing changes then.
         assert newest == sequencer
 
     @rule()
@@ -125,12 +125,12 @@ class AuthorityModel(RuleBasedStateMachine):
             self.shard.append()
         self.shard.restart()
         for keys, sequencer in self.unanswered:
-            with suppress(AcceptRefusedError):  # cut since, by one whose acceptance was journaled
+            with suppress(AcceptRefusedError):  # a journaled acceptance has cut it since
                 self.shard.begin_accept(keys, sequencer)
 
     @rule()
     def move_on(self) -> None:
-        """G8: everybody present and beyond W, the broadcast reaches W."""
+        """G8: once all owners are present and beyond W, the broadcast reaches W."""
         for cell, owner in self.owner.items():
             if owner is None or owner not in self.owners():
                 self.sequencer += 1
@@ -154,7 +154,7 @@ class AuthorityModel(RuleBasedStateMachine):
 
     @invariant()
     def never_leads(self) -> None:
-        """G7: nothing was broadcast beyond what every live owner has claimed. (Going back is asserted in Shard.)"""
+        """G7: no broadcast exceeds the claim of any live owner. (Shard asserts that no broadcast goes back.)"""
         assert self.shard.known() <= min(self.bound.values())
         answer = self.shard.core.explain(GROUP, 0)
         assert answer is None or min(row.watermark for row in answer.rows) >= self.shard.known()

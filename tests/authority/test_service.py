@@ -156,7 +156,7 @@ async def test_a_reporter_without_a_watch_leaves_a_deposed_shard(served: Served)
         owner.report(said(10))
         await reaches(served.open_shard.broadcasts.watch([GROUP]), 10)
         await served.start()
-        owner.report(said(20))  # this one the old process takes, cannot journal, and stops
+        owner.report(said(20))  # the old process receives this one, cannot journal it, and stops
         async with asyncio.timeout(patience(3)):
             await reaches(served.open_shard.broadcasts.watch([GROUP]), 20)
 

@@ -1,4 +1,4 @@
-"""`millwheel cluster health`, against a real master with workers and an authority that are there or are not."""
+"""`millwheel cluster health` against a real master. Workers and the authority run, or are missing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[EtcdCoordinator]:
 
 
 class Follower:
-    """A catalog that follows, and a plan's way into the coordinator."""
+    """A catalog that follows the coordinator. Commits plans."""
 
     def __init__(self, coordinator: EtcdCoordinator) -> None:
         self.coordinator = coordinator
@@ -74,10 +74,10 @@ class Follower:
             self.catalog.apply(await asyncio.wait_for(anext(self.watch), patience(10)))
 
     async def grow(self, begin: int, count: int) -> None:
-        """Make of the last interval, which has all keys from ``begin`` on, as many as there are to be."""
+        """Split the last interval, which has all keys from ``begin`` on, until there are enough intervals."""
         builder = PlanBuilder(self.catalog)
         last = min(begin + PER_TRANSACTION, count)
-        # What is left over stays one interval, and is cut by the next transaction.
+        # The rest of the keys stays one interval. The next transaction splits it.
         ends = [key(at + 1) for at in range(begin, last)]
         new = [interval(at, key(at), end) for at, end in zip(range(begin, last), ends, strict=True)]
         if last < count:
@@ -135,7 +135,7 @@ async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdC
     print(f"one split: {follower.written} bytes, {(time.monotonic() - began) * 1_000:.1f} ms")
     assert follower.written < 40_000
 
-    # A newcomer reads it all, and finds every key covered once.
+    # A new reader finds every key covered once.
     began = time.monotonic()
     snapshot = await coordinator.list(chunks_prefix(NAME))
     listed = time.monotonic()

@@ -1,4 +1,4 @@
-"""Daemons as processes of their own, and what is asked of them."""
+"""Daemons as processes, with their logs, health and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DaemonProcess(RunningCommand):
     """``millwheel ROLE run`` with settings."""
 
     def __init__(self, role: str, log: Path, settings: Mapping[str, object]) -> None:
-        """``settings``: by path, as the environment's text."""
+        """``settings``: values by path. The daemon gets them as environment variables."""
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MILLWHEEL_")},
             "PYTHONPATH": str(ROOT),
@@ -33,11 +33,11 @@ class DaemonProcess(RunningCommand):
         super().__init__(log, [sys.executable, "-c", MAIN, role, "run"], environment)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log so far; what is no JSON fails."""
+        """The log so far. A line that is not JSON fails the test."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     async def line(self, message: str, within: float = patience(30), **values: object) -> dict[str, Any]:
-        """The newest line whose message contains ``message`` and that has ``values``; it is waited for."""
+        """Wait for a line whose message contains ``message`` and that has ``values``. Returns the newest one."""
         return dict(await until(lambda: self._line(message, values), within, every=0.05))
 
     def _line(self, message: str, values: Mapping[str, object]) -> dict[str, Any] | None:
@@ -50,7 +50,7 @@ class DaemonProcess(RunningCommand):
 
 
 async def is_serving(address: str) -> bool:
-    """What grpc.health.v1 says of the server as a whole."""
+    """The status of the whole server by grpc.health.v1."""
     async with open_channel(address) as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=patience(5))
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -35,7 +35,7 @@ class Running:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Run it; returns when it serves."""
+        """Run the daemon. Returns when it serves."""
         self._stop = asyncio.Event()
         work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
         self._task = asyncio.create_task(work)
@@ -74,22 +74,22 @@ class Together:
         ]
 
     async def open(self, configuration: Configuration, tell: Notify) -> Backends:
-        """What each daemon is given: it outlives them."""
+        """Return the store and the coordinator that all daemons share."""
         return Backends(self.store, self.coordinator, AsyncExitStack())
 
     @property
     def address(self) -> str:
-        """Of all masters, for clients."""
+        """The addresses of all masters, for clients."""
         return ",".join(master.address for master in self.masters)
 
     async def catalog(self) -> Catalog:
-        """What the coordinator says now."""
+        """The coordinator's current state."""
         known = Catalog()
         known.load(await self.coordinator.list(""))
         return known
 
     async def until(self, holds: Callable[[Catalog], bool]) -> None:
-        """Return when the coordinator says so."""
+        """Return when this holds in the coordinator."""
 
         async def held() -> bool:
             return holds(await self.catalog())
@@ -99,7 +99,7 @@ class Together:
 
 @asynccontextmanager
 async def together(place: Path, flags: Mapping[str, str] | None = None) -> AsyncIterator[Together]:
-    """All of them, serving; stopped at the end. ``flags``: more settings, for all."""
+    """A cluster that serves. The block stops it at its end. ``flags``: more settings for all daemons."""
     cluster = Together(place, flags or {})
     daemons = [*cluster.authorities, *cluster.masters, *cluster.workers]
     try:

@@ -1,4 +1,4 @@
-"""The code blocks of the documentation: where they are, in which language, and what a console block types and shows."""
+"""The code blocks of the documentation: their places, their languages, and the commands of console blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.house.tree import ROOT
 _COMMENT = re.compile(r"\s#\s.*")
 
 LANGUAGES = frozenset({"python", "console", "toml", "json", "mermaid", "text"})
-"""What a block may be. All are run or loaded, except ``text`` (output) and ``mermaid`` (diagrams)."""
+"""The languages of blocks. All are run or loaded, except ``text`` (output) and ``mermaid`` (diagrams)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Block:
 
     @property
     def file(self) -> str:
-        """The name of the file that a Python block is: its first line is then a comment with nothing else."""
+        """The file name of a Python block, if its first line is a comment with only that name."""
         first = self.code.partition("\n")[0].removeprefix("# ").strip()
         return first if first.endswith(".py") and " " not in first else ""
 
@@ -61,7 +61,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_of(block: Block) -> Iterator[Command]:
-    """What a console block has a reader type, and what it shows in answer."""
+    """The commands of a console block, each with the output that the block shows."""
     for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         typed, *shown = filter(None, map(str.strip, part.splitlines()))
         yield Command(_COMMENT.sub("", typed).strip(), tuple(shown))

@@ -1,7 +1,7 @@
-"""A reader who does what a page says: types its commands, runs its programs, in the order of the page.
+"""A reader follows a page: types its commands and runs its programs, in the order of the page.
 
-Everything runs in one directory. The one deviation from what is printed: the server's port is a free one instead of
-7433, so that readers do not meet.
+Everything runs in one directory. One thing differs from the page: the server has a free port instead of 7433, so that
+readers do not collide.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.documents.blocks import Block, Command, commands_of
 from tests.patience import patience
 
 _SECONDS = patience(60.0)
-"""The most that one command may take."""
+"""The time limit of one command."""
 
 
 class Reader:
-    """Has a directory and a port of its own; use it as ``with``.
+    """A reader with its own directory and port. Use it as ``with``.
 
     ``python`` names the interpreter whose installation the commands run in.
     """
@@ -61,7 +61,7 @@ class Reader:
             sys.modules.pop(name, None)
 
     def run_python(self, block: Block) -> None:
-        """Run a program. One that is a file is saved, and imported; others share a namespace."""
+        """Run a program. If it is a file, it is saved and imported. The others share a namespace."""
         code = self._own(block)
         if block.file:
             self.save(block)
@@ -69,7 +69,7 @@ class Reader:
             self._imported.append(Path(block.file).stem)
             importlib.import_module(self._imported[-1])
             return
-        # As many empty lines as there are above it on its page: a traceback names the page and the line.
+        # Empty lines stand for the page above the block, so that a traceback names the page's line.
         exec(compile("\n" * (block.line - 1) + code, block.page, "exec"), vars(self._page))
 
     def save(self, block: Block) -> None:
@@ -77,7 +77,7 @@ class Reader:
         (self.place / block.file).write_text(self._own(block))
 
     def type_commands(self, block: Block, left_out: Container[str]) -> None:
-        """Type what a console block says, but for the commands that are ``left_out``."""
+        """Type the commands of a console block, except those of ``left_out``."""
         for command in commands_of(block):
             if command.text not in left_out:
                 self._type(block, command)
@@ -90,7 +90,7 @@ class Reader:
         self._commands += 1
         log = self.place / f".command-{self._commands}"
         with log.open("wb") as output:
-            # In a group of its own, which what it leaves in the background stays in.
+            # The command has its own process group, which its background processes stay in.
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
             shell = subprocess.Popen(["bash", "-ec", text], stdout=output, env={**os.environ, **self._more}, **how)
         self._groups.append(shell.pid)

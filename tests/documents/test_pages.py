@@ -1,10 +1,10 @@
 """Every code block of the documentation works: programs run, commands succeed, settings load.
 
-New blocks are found without further ado. A new page needs an entry in ``CONTINUES`` if it builds on the README,
-and in ``FILES`` if it reads files that the reader is to have.
+New blocks are found automatically. A new page needs an entry in ``CONTINUES`` if it builds on the README. It needs one
+in ``FILES`` if it reads files.
 
-``python -m tests.documents.test_pages PAGE DIRECTORY`` reads one page as a user does, in a process of its own: a page
-that uses Spark starts a Java process, which keeps its directory and environment for as long as it lives.
+``python -m tests.documents.test_pages PAGE DIRECTORY`` reads one page as a user does, in its own process. A page that
+uses Spark starts a Java process, whose directory and environment cannot change.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ NOT_RUN = {
     "millwheel worker run --worker-processes 4": CLUSTER,
     "export MILLWHEEL_ADDRESS=mw-1:7433,mw-2:7433": "names machines that are not there",
 }
-"""Commands that are left out, and why."""
+"""Commands that are not run, and why."""
 
 WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
-"""What a page that continues the README's begins with: its program, and the server that runs it."""
+"""The start of a page that continues the README: the README's program, and the server that runs it."""
 
 CONTINUES = ("docs/injectors.md", "docs/lookups.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
-"""Pages that take the README's program and server as given."""
+"""Pages that need the README's program and server."""
 
 QUERY = {"text": "cat videos", "at": 1_700_000_000}
 FLIGHT = {"id": "UA-1", "carrier": "UA", "scheduled": "2013-01-01T10:15:00Z"}
@@ -85,7 +85,7 @@ FILES = {
 
 
 def read(page: str, desk: Path) -> None:
-    """Run every block of a page, in the order of the page; raises what fails."""
+    """Run every block of a page, in the order of the page. Raises the first failure."""
     for name, line in FILES.items():
         (desk / name).parent.mkdir(exist_ok=True)
         (desk / name).write_text(json.dumps(line) + "\n")

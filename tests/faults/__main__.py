@@ -1,4 +1,4 @@
-"""`make test-faults`: a real cluster, a load that verifies itself, and faults one after the other. See ``--help``."""
+"""`make test-faults`: a real cluster, a load that checks its results, and one fault after the other. See ``--help``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.faults.recovery import recoveries, table
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 
 _PATIENCE: Final = 1_500.0
-"""Seconds for all of it."""
+"""Seconds for the whole command."""
 _RECOVERY: Final = 90.0
-"""Seconds from a fault's end until all must be back to normal."""
+"""Seconds from a fault's end until the cluster must be back to normal."""
 _NORMAL: Final = 2.5
-"""Seconds that something may be under way where all is normal."""
+"""Seconds that a result may be outstanding in a normal cluster."""
 _WARM: Final = 15.0
 _STEADY: Final = 4.0
 _PLACE: Final = BUILD / "faults"
@@ -59,7 +59,7 @@ async def _run(options: argparse.Namespace, chosen: Sequence[Fault]) -> int:
 
 
 async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence[Fault], missed: list[str]) -> None:
-    """One fault after the other; ``missed``: those after which not all was back to normal."""
+    """Inject one fault after the other. ``missed``: the faults after which the cluster did not return to normal."""
     await asyncio.sleep(_WARM)
     await _normal(load, found)
     for fault in chosen:
@@ -77,7 +77,7 @@ async def _befall(found: Cluster, load: Load, written: History, chosen: Sequence
 
 
 async def _normal(load: Load, found: Cluster) -> bool:
-    """Wait until nothing has been under way for long, for two seconds, and all are there; whether that came."""
+    """Wait for two seconds in which no result is outstanding for long. Returns False if they do not come in time."""
     since, end = time.monotonic(), time.monotonic() + _RECOVERY
     while (now := time.monotonic()) < end:
         if load.lag() > _NORMAL:
@@ -104,7 +104,7 @@ def _report(recorded: Path, missed: list[str]) -> int:
 
 
 def _during(violation: Violation, struck: Sequence[Struck]) -> str:
-    """The last fault before it."""
+    """The time of a violation, relative to the last fault before it."""
     before = [one for one in struck if one.at <= violation.at]
     return f"{(violation.at - before[-1].at) / 1e6:.1f} s after {before[-1].fault}" if before else "before any fault"
 

@@ -1,4 +1,4 @@
-"""What befalls the cluster: each accident says whom it concerns, and mends what does not mend itself."""
+"""The faults of the cluster. Each one names the processes that it hits, and ends with a repair where that is needed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from millwheel.config import WorkerSection
 from tests.faults.cluster import Cluster
 
 _PAST_LEASE: Final = 2 * WorkerSection().lease_seconds + 2
-"""Seconds: more than twice a worker's lease."""
+"""In seconds: more than twice a worker's lease."""
 _AHEAD: Final = 20.0
-"""Seconds that a clock is stepped: more than the ten within which clocks count as equal."""
+"""Seconds that a clock is stepped. It is more than the ten seconds by which clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``lasts``: seconds until it is mended. ``clock``: clocks are wrong meanwhile."""
+    """A fault that lasts ``lasts`` seconds. ``clock``: clocks are wrong during that time."""
 
     name: str
     lasts: float
     accident: Callable[[Cluster], AsyncIterator[str]]
-    """It happens, and yields to whom; then it is mended."""
+    """A generator: it begins the fault, yields the names of what it hits, and then repairs the damage."""
     clock: bool = False
 
     def befall(self, cluster: Cluster) -> AbstractAsyncContextManager[str]:
-        """Entered, it happens; left, it is mended."""
+        """A block during which the fault lasts."""
         return asynccontextmanager(self.accident)(cluster)
 
 
 async def _struck(role: str, how: str, cluster: Cluster) -> AsyncIterator[str]:
-    """Killed by SIGKILL: a daemon is started again by its service manager, all else when the fault is mended.
+    """Kill or pause a process.
 
-    Paused by SIGSTOP, until SIGCONT in the end: it goes on as if nothing had been, and others have its place.
+    Killed by SIGKILL: the service manager starts a daemon again. Other processes start again at the fault's end.
+    Paused by SIGSTOP until the fault's end: the process continues although others have replaced it meanwhile.
     """
     one = await cluster.victim(role)
     (one.kill if how == "killed" else one.pause)()
@@ -48,7 +49,7 @@ async def _struck(role: str, how: str, cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
-    """The disk of the node is full until the end. Then the node is started again."""
+    """Keep the disk of a Cassandra node full until the fault's end. Then start the node again."""
     if cluster.disk is None:
         yield "nobody: a small file system cannot be mounted here"
         return
@@ -65,7 +66,7 @@ async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _kept_full(filler: Path) -> None:
-    """What becomes free is taken at once."""
+    """Fill the disk, and again whatever space becomes free."""
     with filler.open("wb", buffering=0) as file:
         while True:
             for size in (1 << 22, 1 << 12, 1):
@@ -76,10 +77,10 @@ async def _kept_full(filler: Path) -> None:
 
 
 async def _parted(others: str, delay: float | None, cluster: Cluster) -> AsyncIterator[str]:
-    """A worker's links to ``others`` are slow by ``delay`` seconds. None: nothing passes on them.
+    """Slow a worker's links to ``others`` by ``delay`` seconds. None: cut them.
 
-    AssertionError if it was connected with nobody, or not with the whole store: one node would do as well. But masters,
-    who ask workers now and then, need not be connected at the moment.
+    AssertionError if the worker had no such connection, or not one to every node of the store: a worker needs only one
+    node. Masters are an exception: they connect to workers only now and then.
     """
     worker = (await cluster.victim("worker")).name
     parted = cluster.links.cut(worker, others) if delay is None else cluster.links.slow(worker, others, delay)
@@ -111,7 +112,7 @@ _TIMES: Final = {
     "etcd": (5, 8),
     "cassandra": (5, _PAST_LEASE),
 }
-"""By role, for how many seconds it is killed and paused."""
+"""By role: the seconds that it is killed, and those that it is paused."""
 
 FAULTS: Final = (
     *(
@@ -133,4 +134,4 @@ FAULTS: Final = (
     Fault("clock-master-ahead", 5, partial(_stepped, "leading master", _AHEAD), clock=True),
     Fault("clock-authority-behind", 5, partial(_stepped, "authority", -_AHEAD), clock=True),
 )
-"""In the order in which they come."""
+"""All faults, in the order of the run."""

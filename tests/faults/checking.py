@@ -1,8 +1,8 @@
-"""Whether a history is one that the guarantees allow. Pure: a history in, violations out.
+"""Checks that the guarantees allow a history. Pure: a history in, violations out.
 
-Every record has to take effect once on each of its ways (G1, G9, G10), and be numbered without a gap (G2, G3);
-windows have to be complete, once, and in order (G5, G6, G7); no timer may be early (G6); a cursor may miss nothing,
-and give nothing again that was ACKed.
+Every record takes effect once on each path through the topology (G1, G9, G10). Its numbers have no gap (G2, G3). Each
+window is complete, comes once, and comes in order (G5, G6, G7). No timer is early (G6). A cursor misses no record, and
+repeats none that was ACKed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tests.faults.history import Advanced, Event, Mended, Received, Sent, Struck
 from tests.faults.program import BELL, STREAMS, WINDOW, Numbered, Rung, WindowCount
 
 _CLOCKS_SETTLE: Final = 60_000_000
-"""Microseconds: so long after a clock was wrong may still ring what was set by it."""
+"""Microseconds after a wrong clock is set right during which timers that it set may still fire."""
 _INFINITY: Final = 1 << 62
 
 Record = tuple[str, int]
-"""Source and position."""
+"""A record's source and position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """``kind``: lost, repeated, early, reordered, invented or wrong; ``at``: wall microseconds."""
+    """A violation of kind lost, repeated, early, reordered, invented or wrong. ``at``: wall microseconds."""
 
     kind: str
     at: int
@@ -43,24 +43,24 @@ def check(events: Iterable[Event]) -> list[Violation]:
 
 
 class Checker:
-    """Takes the events one after the other."""
+    """Checks the events one after the other."""
 
     def __init__(self) -> None:
         self.violations: list[Violation] = []
         self._sent: dict[Record, tuple[str, str, int, int]] = {}
-        """Key, group, timestamp; and when it was sent."""
+        """Each sent record's key, group and timestamp, and the time when it was sent."""
         self._watermarks: dict[str, int] = {}
         self._cursors: dict[str, _Cursor] = defaultdict(_Cursor)
         self._came: dict[str, set[Record]] = defaultdict(set)
         self._numbers: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-        """By stream and key or group."""
+        """The numbers that were seen, by stream and by key or group."""
         self._windows: dict[tuple[str, int], WindowCount] = {}
         self._bells: set[tuple[str, int]] = set()
         self._clocks_wrong_until = 0
         self._last = 0
 
     def take(self, event: Event) -> None:
-        """One event, in the order of time."""
+        """Take the next event, in the order of time."""
         self._last = max(self._last, event.at)
         match event:
             case Sent():
@@ -93,7 +93,7 @@ class Checker:
             elif wrong:
                 self._bad(wrong, event.at, f"offset {offset} of {event.stream}: {value}")
 
-    # What each stream may hold.
+    # Checks of each stream's records.
 
     def _taken(self, stream: str, value: Any, at: int) -> None:
         if isinstance(value, WindowCount):
@@ -135,10 +135,10 @@ class Checker:
         if at < value.due and at > self._clocks_wrong_until:
             self._bad("early", at, f"{text}: by {value.due - at} us")
 
-    # What has to have come in the end.
+    # Checks at the end: every expected result has come.
 
     def finish(self) -> list[Violation]:
-        """Nothing comes any more."""
+        """Check for what is lost, when all events are known."""
         for stream in ("numbered", "totals", "passed"):
             for source, position in sorted(self._sent.keys() - self._came[stream]):
                 at = self._sent[source, position][3]
@@ -177,20 +177,20 @@ class Checker:
 
 
 class _Cursor:
-    """What one durable cursor gave."""
+    """The records that one durable cursor gave."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
         self._position = 0
-        """The offset that comes next."""
+        """The next offset."""
         self._anew = False
 
     def again(self, durable: int) -> None:
-        """A subscriber starts again at its last durable ACK. It may not know that ACK."""
+        """A subscriber starts again at the last durable ACK, which it may not know."""
         self._position, self._anew = durable, True
 
     def take(self, offset: int, value: Any) -> str | None:
-        """None: new. "": seen, and rightly given again. Else what is wrong."""
+        """Check a record. Returns None for a new one, "" for an allowed repeat, or else the violation's text."""
         known, expected, anew = len(self._values), self._position, self._anew
         self._position, self._anew = offset + 1, False
         if offset < expected:

@@ -1,8 +1,8 @@
 """A wall clock for each daemon that can be set while the daemon runs. Its monotonic clock does not change.
 
-Daemons are Python, and ask ``time.time`` and ``time.time_ns`` alone for the wall time: what these answer is the
-process's clock. ``from tests.faults.clocks import main; main(FOLDER)`` runs the command line with such a clock, whose
-offset is in the file of FOLDER that is named after the port that the daemon listens on.
+Daemons read the wall time only by ``time.time`` and ``time.time_ns``, so these two functions are replaced.
+``from tests.faults.clocks import main; main(FOLDER)`` runs the command line with such a clock. The clock's offset is in
+a file of FOLDER, whose name is the daemon's port.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Clocks:
         return f"from tests.faults.clocks import main; main({str(self._folder)!r})"
 
     def make(self, address: str) -> None:
-        """For the daemon that listens at ``address``: a clock that is right."""
+        """Make a right clock for the daemon that listens at ``address``."""
         self._file(address).write_bytes(_OFFSET.pack(0))
 
     def step(self, address: str, seconds: float) -> None:
-        """From now on it is ahead of others by ``seconds``, or behind."""
+        """Set the clock ahead of the others by ``seconds``, or behind if negative."""
         with self._file(address).open("r+b", buffering=0) as file:
             file.write(_OFFSET.pack(int(seconds * 1e9)))
 
@@ -45,7 +45,7 @@ class Clocks:
 
 
 def main(folder: str) -> None:
-    """The command line, by the clock of this daemon."""
+    """Run the command line with this daemon's clock."""
     (listen,) = (argument for argument in sys.argv if argument.startswith(_LISTEN))
     with Path(folder, listen.rpartition(":")[2]).open("rb") as file:
         offset = mmap.mmap(file.fileno(), _OFFSET.size, prot=mmap.PROT_READ)

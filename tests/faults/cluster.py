@@ -1,4 +1,4 @@
-"""The cluster that faults befall: deploy/local's, with links that can be cut and clocks that can be stepped."""
+"""The cluster for faults: that of deploy/local, with links that can be cut and clocks that can be stepped."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from tests.patience import until
 
 _NAME: Final = "faults"
 PATIENCE: Final = 60.0
-"""Seconds that whatever is asked for may take."""
+"""The time limit of each wait, in seconds."""
 _MORE: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n\n[master]\n'
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A process that an accident may happen to."""
+    """A process that a fault can hit."""
 
     name: str
     kill: Callable[[], None]
     start: Callable[[], None]
-    """Start it again after it was killed, and wait until it serves."""
+    """Start the process again after a kill, and wait until it serves."""
     pause: Callable[[], None]
     resume: Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Everything, running; who is who in it. ``disk``: the small file system of Cassandra's last node, or None."""
+    """A running cluster, and its processes' roles. ``disk``: the small disk of the last Cassandra node, or None."""
 
     place: Path
     etcd: EtcdCluster
@@ -57,13 +57,13 @@ class Cluster:
     disk: Path | None
 
     def pids(self) -> dict[str, int]:
-        """Of all processes that run, by name."""
+        """The ids of all running processes, by name."""
         found = {name: process.pid for name, process in self.daemons.services.processes.items() if process.is_running}
         found |= {f"etcd {number}": one.pid for number, one in enumerate(self.etcd.members, 1) if one.is_running}
         return found | {f"cassandra {number}": one.pid for number, one in enumerate(self.cassandra.nodes, 1)}
 
     async def victim(self, role: str) -> Victim:
-        """The process that has this role now."""
+        """The process that has this role at present."""
         if role == "etcd":
             etcd, number = self.etcd, (await until(self._leading_member, PATIENCE, every=0.2)) - 1
             calls = [partial(call, number) for call in (etcd.kill, etcd.start, etcd.pause, etcd.resume)]
@@ -77,7 +77,7 @@ class Cluster:
         return Victim(name, process.kill, lambda: None, pause, resume)
 
     async def _daemon(self, role: str) -> str:
-        """``worker``: the one with most of the intervals that all else waits for, and that set the timers."""
+        """The name of a role's daemon. A worker: with most intervals of ``numberer``, which sets timers."""
         if role == "worker":
             found = await self.client.list_intervals("faults", "numberer")
             owned = Counter(one.interval.owner.worker_id for one in found if one.interval.HasField("owner"))
@@ -93,7 +93,7 @@ class Cluster:
         return (await catalog_of(self.etcd, _NAME)).authorities.get(0)
 
     async def _leading_member(self) -> int:
-        """Its number from 1 on; 0 while none leads."""
+        """The number of etcd's leading member, from 1 on. 0 while none leads."""
         for number, endpoint in enumerate(self.etcd.endpoints, 1):
             with suppress(OSError, ValueError, KeyError):
                 status = await asyncio.to_thread(etcd_status, endpoint)
@@ -102,19 +102,19 @@ class Cluster:
         return 0
 
     async def all_there(self) -> bool:
-        """Whether all workers are there, and every interval has an owner."""
+        """Whether all workers are registered, and every interval has an owner."""
         health = await self.client.cluster_health()
         owned = [one.interval.HasField("owner") for one in await self.client.list_intervals()]
         return len(health.workers) == len(self.daemons.workers) and all(owned)
 
     def _named(self, address: str) -> str:
-        """The daemon there. Clients get other hosts, with the same ports."""
+        """The daemon at this address. Clients get other hosts, with the same ports."""
         ports = {one.rpartition(":")[2]: name for name, one in self.daemons.addresses.items()}
         return ports[address.rpartition(":")[2]]
 
 
 def etcd_status(endpoint: str) -> dict[str, Any]:
-    """What a member of etcd says of itself."""
+    """The status of a member of etcd."""
     request = urllib.request.Request(f"http://{endpoint}/v3/maintenance/status", data=b"{}")
     with urllib.request.urlopen(request, timeout=1.0) as answer:
         found: dict[str, Any] = json.load(answer)
@@ -133,10 +133,10 @@ async def cluster(
     history: float = 300,
     commitlog: int = 512,
 ) -> AsyncIterator[Cluster]:
-    """All of it, serving; it ends with the block, or with this process, however that ends.
+    """A cluster that serves. It ends with the block, and also if this process dies.
 
-    ``disk``: the size of a file system for the last node of Cassandra, where one may be mounted. ``settings``: more of
-    [master]. ``history``: for so many seconds etcd keeps what was changed. ``commitlog``: MiB of Cassandra's.
+    ``disk``: size of a file system for the last Cassandra node, if this machine can mount one. ``settings``: more
+    settings of [master]. ``history``: seconds that etcd keeps old revisions. ``commitlog``: MiB of Cassandra's log.
     """
     etcd = EtcdCluster(place / "etcd", members)
     cassandra = CassandraCluster(
@@ -160,7 +160,7 @@ async def cluster(
 
 
 def _servers(etcd: EtcdCluster, cassandra: CassandraCluster, daemons: Daemons) -> dict[str, str]:
-    """Everything that is reached through links."""
+    """The addresses that are reached through links."""
     found = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
     found |= {f"etcd {number}": one for number, one in enumerate(etcd.endpoints, 1)}
     return found | daemons.addresses

@@ -1,8 +1,8 @@
 """Whether a figure that was sampled over time is flat. Pure.
 
-What came in the first fifth is warm-up, and left out. Of the rest, the median of the last third may be above that of
-the first third by a tenth of it, or by a floor that is stated for each kind of figure, whichever is more. The growth an
-hour is a straight line's, by least squares.
+The first fifth of the samples is warm-up, and is left out. The rest is flat if the median of its last third is not
+much above that of its first third. The allowance is a tenth, or a fixed amount for the kind of figure if that is more.
+The growth an hour is the slope of a line by least squares.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from statistics import linear_regression, median
 from typing import Final
 
 FLOORS: Final = {"memory_mb": 16.0, "descriptors": 8.0, "threads": 4.0, "tasks": 16.0, "db_mb": 4.0, "data_mb": 96.0}
-"""By kind of figure. Cassandra's data: what may be written out, and not be compacted yet."""
+"""The fixed allowance, by kind of figure. Cassandra's data: as much as can be written and not compacted yet."""
 _CASSANDRA: Final = {**FLOORS, "memory_mb": 64.0, "descriptors": 64.0, "threads": 24.0}
 """Its heap fills up as its collector sees fit, its pools as there is work; tables that wait for compaction are open."""
 _WARM: Final = 0.2
 _RATIO: Final = 0.1
 _LEAST: Final = 6
-"""Samples after the warm-up, without which nothing can be said."""
+"""The least number of samples after the warm-up."""
 
 
 @dataclass(frozen=True, slots=True)

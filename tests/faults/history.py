@@ -1,4 +1,4 @@
-"""What happened in a run, one JSON object a line: sends, watermarks, receipts, faults. Times are wall microseconds."""
+"""The history of a run, one JSON object a line: sends, watermarks, receipts, faults. Times are wall microseconds."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Event: TypeAlias = Sent | Advanced | Acked | Subscribed | Received | Struck | Me
 
 
 class History:
-    """Written as it happens, behind what is there, and whole if this process is killed."""
+    """Appends events to a file as they happen. Each line is whole even if this process is killed."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,16 +79,16 @@ class History:
         self._encode = msgspec.json.Encoder().encode
 
     def add(self, event: Event) -> None:
-        """Write it down."""
+        """Write an event."""
         self._file.write(self._encode(event) + b"\n")
 
     def close(self) -> None:
-        """Nothing more happens."""
+        """Close the file: no more events come."""
         self._file.close()
 
 
 def read(path: Path) -> Iterator[Event]:
-    """The events of a run, in the order in which they were written down."""
+    """The events of a run, in the order in which they were written."""
     decode: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
     with path.open("rb") as file:
         for line in file:

@@ -1,9 +1,9 @@
-"""Every link of a cluster on loopback leads through this module, which can cut and slow it for one process at a time.
+"""The links of a cluster on loopback. A test can cut and slow them for one process at a time.
 
-A server on 127.0.0.N:PORT is known to the others as 127.0.1.N:PORT; there somebody listens who passes everything on.
-Who connects is found by the socket that the connection comes from: so one process can be cut off from a server while
-all others reach it. What is sent over a link that is cut is kept, and comes when it is mended: as in a network that
-was parted, a write may arrive long after its writer gave it up (6.2).
+A server on 127.0.0.N:PORT is known to the others as 127.0.1.N:PORT, where a relay listens. The relay finds the
+connecting process by the socket that the connection comes from. So one process can be cut off from a server while
+all others reach it. A cut link keeps its data, which arrives when the link is restored. As in a partitioned network,
+a write may arrive long after its writer gave up (6.2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def through(address: str) -> str:
-    """Where the server at ``address`` is, as others see it. Takes text that has several, too."""
+    """The relay's address for the server at ``address``. A text may have several addresses."""
     return address.replace("127.0.0.", "127.0.1.")
 
 
@@ -33,7 +33,7 @@ class _Rule:
     client: str
     server: str
     delay: float | None
-    """None: nothing passes."""
+    """Seconds. None: nothing passes."""
 
     def concerns(self, client: str, server: str) -> bool:
         return fnmatchcase(client, self.client) and fnmatchcase(server, self.server)
@@ -43,7 +43,7 @@ class Links(Relay):
     """The links that ``serve`` makes. Use it as ``async with``."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
-        """``pids``: of the processes whose links can be distinguished, by name; the others are called "client"."""
+        """``pids``: the ids of the processes whose links are told apart, by name. Every other process is a "client"."""
         super().__init__()
         self._pids = pids
         self._rules: list[_Rule] = []
@@ -54,11 +54,11 @@ class Links(Relay):
         host, _, port = target.rpartition(":")
         await self.serve(name, target, through(host), int(port))
 
-    # Rules, of which the first that concerns a link holds. Names may be patterns, as of files.
+    # Rules: the first one that matches a link applies. Names may be patterns, like those of files.
 
     def cut(self, one: str, other: str) -> set[str]:
-        """Nothing passes any more between ``one`` and ``other``, whoever of them connects; returns which of the others
-        there are connections with."""
+        """Let nothing pass between ``one`` and ``other``, in both directions. Returns the names out of ``other`` that
+        ``one`` has connections with."""
         return self._set(one, other, None)
 
     def slow(self, one: str, other: str, delay: float) -> set[str]:
@@ -114,7 +114,7 @@ def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, i
 
 
 def _listed(host: str, port: int) -> str:
-    """An address of IPv4 as the system lists it: at the end of one of IPv6, too."""
+    """An IPv4 address as the system lists it, alone or at the end of an IPv6 address."""
     return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
 
 

@@ -1,7 +1,7 @@
-"""A steady load that verifies itself: sources send what can be known, subscribers write down what they get.
+"""A steady load that checks its results. Sources write down what they send, and subscribers what they get.
 
-``python -m tests.faults.load ADDRESS SEED PLACE`` is a source of its own process, which may be killed and run again. It
-sends until there is ``PLACE/stop``. Its history, ``PLACE/source.jsonl``, tells its next life what was not ACKed.
+``python -m tests.faults.load ADDRESS SEED PLACE`` runs a source as a process, which may be killed and run again. It
+sends until the file ``PLACE/stop`` exists. A later run reads from ``PLACE/source.jsonl`` which records lack an ACK.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.patience import patience, until
 _KEYS: Final = 24
 _GROUPS: Final = 6
 _INITIALS: Final = "Ak\u00e9"
-"""What names begin with: of three intervals that share the keys evenly, each has one of these."""
+"""The first letters of names. Three intervals of equal size have one letter each."""
 _LATENESS: Final = 400_000
-"""Microseconds by which records are out of order, at most."""
+"""The most microseconds by which records are out of order."""
 _PATIENCE: Final = 600.0
 
 
@@ -56,27 +56,27 @@ class Load:
     chunk: int = 8
     """Records that a source sends at once."""
     pause: float = 0.25
-    """Seconds from a source's chunk to the next, about."""
+    """Mean seconds from one chunk of a source to the next."""
     lives: float = 20.0
-    """Seconds after which a subscriber gives way to the next."""
+    """Seconds until a new subscriber replaces the current one."""
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     _progress: Progress = field(default_factory=Progress)
     _enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     def lag(self) -> float:
-        """For how many seconds the oldest outstanding result has been under way."""
+        """The age of the oldest outstanding result, in seconds."""
         since = self._progress.since()
         return 0.0 if since is None else (wall_micros() - since) / 1e6
 
     def lag_as_text(self) -> str:
-        """The outstanding results."""
+        """The outstanding results and their age."""
         return f"{self._progress.as_text()}, for {self.lag():.0f} s"
 
     @asynccontextmanager
     async def flowing(self, within: float, before: Sequence[Happened] = ()) -> AsyncIterator[list[str]]:
-        """It sends as long as the block lasts. Then it waits for the ends of all streams; if they do not come within
-        ``within`` seconds, what the block has says so. ``before``: history of sources that were cut off."""
+        """Send during the block. Then wait up to ``within`` seconds until all streams end. The yielded list gets a text
+        if they do not end in time. ``before``: the history of sources that were killed."""
         missed: list[str] = []
         async with asyncio.TaskGroup() as group:
             running = group.create_task(self._run(before))
@@ -113,7 +113,7 @@ class Load:
                 sent = Sent(now, source, position, keys, groups, stamps)
                 self._note(sent)
                 await self._inject(injector, sent)
-                # Written down before it is said, so that nothing can follow from it before it is in the history.
+                # The history has the watermark before the injector does, so no effect precedes its cause.
                 self._note(Advanced(wall_micros(), source, now - _LATENESS))
                 await injector.advance(now - _LATENESS)
                 self._note(Acked(wall_micros(), source, injector.acknowledged() or 0))
@@ -130,7 +130,7 @@ class Load:
         self.sent[sent.source] += len(events)
 
     async def _read(self, stream: str) -> None:
-        """By one durable cursor, and one subscriber after another."""
+        """Read a stream by one durable cursor, with one subscriber after another."""
         durable = 0
         while True:
             self._note(Subscribed(wall_micros(), stream, durable))
@@ -158,9 +158,9 @@ class Load:
 async def verified(
     address: str, place: Path, seed: int, sources: Collection[str] = ("left", "right")
 ) -> AsyncIterator[Load]:
-    """A load of short lives while the block lasts. AssertionError after it, unless all came as it has to.
+    """Run a load during the block, with new subscribers often. AssertionError at its end if a guarantee was broken.
 
-    The caller's own source, if ``sources`` is empty, has written its history to ``place``, too.
+    If ``sources`` is empty, the caller's own source has written its history to ``place``.
     """
     path, source = place / "history.jsonl", place / "source.jsonl"
     with closing(History(path)) as written:
@@ -178,7 +178,7 @@ def _name(number: int) -> str:
 
 
 CUTS: Final = dict.fromkeys(("numberer", "adder", "passer"), sorted(map(_name, range(_KEYS))))
-"""By computation, all keys. Those of groups begin as others do."""
+"""All keys, by computation. Names of groups begin with the same letters."""
 
 
 async def _one_source(address: str, seed: int, place: Path) -> None:

@@ -26,7 +26,7 @@ def page(title: str, times: Sequence[float], figures: Mapping[str, Sequence[floa
     charts = []
     for kind in FLOORS:
         ours = {name.rpartition(" ")[0]: values for name, values in figures.items() if kind_of(name) == kind}
-        # Of another size than all the rest.
+        # Cassandra's figures are of another size than all others.
         large = {name: ours.pop(name) for name in list(ours) if name.startswith("cassandra")}
         heading = kind.replace("_mb", ", MB")
         charts += [_chart(heading, times, ours), _chart(f"{heading} (Cassandra)", times, large)]

@@ -1,8 +1,8 @@
-"""The topology of the load: each record has numbers, so a lost or repeated one is seen.
+"""The topology of the load. Its results have numbers, so a lost or repeated record is seen.
 
-``numberer`` numbers the records of each key, counts those of each window, and rings a bell now and then: strong
-productions, timers by the low watermark and by the wall clock. Under other keys, ``adder`` numbers what came of that
-(strong), and ``passer`` passes it on (weak: what it produces depends on its input alone, G10).
+``numberer`` has strong productions. It numbers the records of each key, counts those of each window by event-time
+timers, and sets wall-clock timers (bells). ``adder`` numbers its results under other keys, with strong productions.
+``passer`` passes them on with weak ones: its productions depend only on its input (G10).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import msgspec
 import millwheel as mw
 
 WINDOW = 1_000_000
-"""Microseconds."""
+"""Length of a window, in microseconds."""
 
 BELL = 5
-"""Each so manieth record of a key has a bell rung."""
+"""Every record of a key whose number is a multiple of this sets a bell."""
 
 BELL_DELAY = 400_000
-"""Microseconds from such a record to the bell."""
+"""Microseconds from the record to its bell."""
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True):
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Numbered(msgspec.Struct, array_like=True, frozen=True):
-    """An event, and the how manieth it is of its key; in "totals", of its group."""
+    """An event, and its number within its key. In "totals", the number is within its group."""
 
     key: str
     number: int
@@ -41,7 +41,7 @@ class Numbered(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WindowCount(msgspec.Struct, array_like=True, frozen=True):
-    """How many records of a key have times in the window that ends at ``end``; ``order``: of the key's windows."""
+    """The count of a key's records in the window that ends at ``end``. ``order``: the number of the window."""
 
     key: str
     end: int
@@ -50,7 +50,7 @@ class WindowCount(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Rung(msgspec.Struct, array_like=True, frozen=True):
-    """The bell of a key's record ``number``: for when it was set, and what the clock was when it rang."""
+    """The bell of a key's record ``number``: the time that it was set for, and the clock when it rang."""
 
     key: str
     number: int
@@ -59,7 +59,7 @@ class Rung(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Tally(msgspec.Struct):
-    """What a key has seen."""
+    """The state of a key."""
 
     records: int = 0
     windows: dict[int, int] = {}
@@ -112,7 +112,7 @@ STREAMS: dict[str, type[msgspec.Struct]] = {
     "windows": WindowCount,
     "rung": Rung,
 }
-"""What is subscribed to."""
+"""The streams that the load subscribes to."""
 
 faults = mw.Topology("faults")
 faults.source("events", Event)

@@ -1,7 +1,7 @@
-"""How far sent records have come: which results are outstanding, and how late each result was. Pure.
+"""The progress of sent records: the outstanding results, and the delay of each result. Pure.
 
-The delay of a record is from when it was sent to when what two stages made of it was received. That of a window is from
-when its last source had promised that nothing older comes.
+The delay of a record is the time from its send to the receipt of its result, two stages later. The delay of a window
+begins when its last source has declared that no older record comes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tests.faults.history import Advanced, Event, Received, Sent
 from tests.faults.program import WINDOW
 
 _STREAMS: Final = ("totals", "passed")
-"""In which each record has to come."""
+"""The streams that have a result of each record."""
 _INFINITY: Final = 1 << 62
 
 
 class Arrival(NamedTuple):
-    """When something came, and how late, in microseconds."""
+    """The time of a result and its delay, in microseconds."""
 
     at: int
     delay: int
@@ -29,12 +29,12 @@ class Progress:
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str, int], int] = {}
-        """When a record was sent that has not come: by stream, source and position."""
+        """The time when a record was sent whose result is outstanding, by stream, source and position."""
         self._windows: set[tuple[str, int]] = set()
-        """Key and end of those that have not come."""
+        """The key and end of each outstanding window."""
         self._promised: dict[str, int] = {}
         self._due: dict[int, int] = {}
-        """By a window's end, when it could have been closed."""
+        """The earliest time when a window could close, by its end."""
 
     def take(self, event: Event) -> list[Arrival]:
         """The results that one event brings for the first time."""
@@ -62,7 +62,7 @@ class Progress:
         return []
 
     def since(self) -> int | None:
-        """Since when the oldest outstanding result has been under way. None: nothing is outstanding."""
+        """The time since when the oldest result is outstanding. None: no result is outstanding."""
         due = (self._due[end] for _, end in self._windows if end in self._due)
         return min((*self._records.values(), *due), default=None)
 

@@ -1,7 +1,7 @@
-"""How long a fault had effects, read from the history. Pure.
+"""Measures in a history how long a fault had effects. Pure.
 
-Delays are back to normal after the last one (of records, of windows: see tests.faults.progress) that took more than
-twice as long as nine in ten did just before the fault, and more than a second.
+A delay is abnormal if it is over a second, and over twice the ninetieth percentile before the fault. Delays (see
+tests.faults.progress) are back to normal after the last abnormal one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LEAST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Seconds: the ordinary delay before the fault (nine in ten), the longest after it, and from the fault until all
-    was back to normal."""
+    """Seconds: the ninetieth percentile of delays before the fault, the longest delay after it, and the time from the
+    fault until delays were normal."""
 
     normal: float
     longest: float
@@ -31,7 +31,7 @@ class Delays:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """``lasted``: seconds until we mended it; ``silent``: the longest time without a result."""
+    """``lasted``: seconds until the fault's end. ``silent``: the longest time without a result."""
 
     fault: str
     text: str
@@ -43,7 +43,7 @@ class Recovery:
 
 
 def recoveries(events: Iterable[Event]) -> list[Recovery]:
-    """For each fault of a history, in their order."""
+    """The recoveries of a history's faults, in their order."""
     progress, records, windows, struck = Progress(), list[Arrival](), list[Arrival](), list[Struck]()
     mended: dict[tuple[str, bool], int] = {}
     for event in events:
@@ -81,14 +81,14 @@ def _delays(arrivals: Sequence[Arrival], struck: int, until: int) -> Delays:
 
 
 def _silent(moments: Sequence[int], struck: int, until: int) -> float:
-    """Seconds from one result to the next, at most, from the last before the fault on."""
+    """The most seconds from one result to the next, from the last result before the fault on."""
     first = max(0, bisect_left(moments, struck) - 1)
     seen = [at for at in moments[first:] if at < until]
     return max((b - a for a, b in pairwise(seen)), default=0) / 1e6
 
 
 def table(found: Sequence[Recovery]) -> list[str]:
-    """For people, in seconds."""
+    """The text for people, in seconds."""
     head = f"{'':42}{'':>8}{'longest':>9}  {'records: delay':>20}{'back':>7}  {'windows: delay':>20}{'back':>7}"
     lines = [
         head,

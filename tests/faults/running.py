@@ -28,7 +28,7 @@ from tests.submitting import submit_copy
 BUILD: Final = Path(__file__).parents[2] / "build"
 _EXPECTED: Final = (InstallError, RuntimeError, TimeoutError, MillwheelError)
 _END: Final = 120.0
-"""Seconds from the last record until the streams must have ended."""
+"""Seconds after the last record in which the streams must end."""
 _SHOWN: Final = 40
 
 
@@ -45,9 +45,9 @@ def parser(module: str, text: str | None, nodes: int) -> argparse.ArgumentParser
 async def loaded(
     place: Path, options: argparse.Namespace, missed: list[str], **more: Any
 ) -> AsyncIterator[tuple[Cluster, Load, History]]:
-    """A cluster with the load, which is written to ``place``/history.jsonl. The streams end with the block.
+    """A cluster with the load, whose history is in ``place``/history.jsonl. The streams end with the block.
 
-    Where they do not end, ``missed`` says so. ``more``: as of :func:`cluster`.
+    If they do not end, ``missed`` gets a text. ``more``: options of :func:`cluster`.
     """
     shutil.rmtree(place, ignore_errors=True)
     with closing(History(place / "history.jsonl")) as written:
@@ -63,7 +63,7 @@ async def loaded(
 
 
 def complain(violations: Sequence[Violation], missed: Sequence[str], when: Callable[[Violation], str]) -> None:
-    """Print a violation on stderr."""
+    """Print violations and failures on stderr."""
     for violation in violations[:_SHOWN]:
         print(f"VIOLATION: {violation.kind}: {violation.text} ({when(violation)})", file=sys.stderr)
     for one in missed:
@@ -71,7 +71,7 @@ def complain(violations: Sequence[Violation], missed: Sequence[str], when: Calla
 
 
 def run_to_end(work: Coroutine[Any, Any, int], place: Path) -> int:
-    """The exit status of ``work``, or of what became of it; its logs are in ``place``."""
+    """Run ``work``. Returns its exit status, also if it raised. Its logs are in ``place``."""
     try:
         return uvloop.run(stoppable(work))
     except (KeyboardInterrupt, asyncio.CancelledError):

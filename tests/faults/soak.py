@@ -1,6 +1,6 @@
 """`make soak`: a steady load for long, with moves, splits and merges. Nothing may be lost or grow.
 
-Samples go to build/soak.csv, a picture of them to build/soak.html; what was sent and received is checked in the end.
+Samples go to build/soak.csv, and a picture of them to build/soak.html. The history is checked at the end.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _MEBI: Final = 1 << 20
 
 @dataclass
 class Samples:
-    """Taken now and then, and written to a CSV as they come."""
+    """Samples that are taken periodically, and written to a CSV at once."""
 
     cluster: Cluster
     path: Path
     times: list[float] = field(default_factory=list)
     """Seconds from the first one on."""
     figures: dict[str, list[float]] = field(default_factory=dict)
-    """A column for each figure; what could not be had is what it was before."""
+    """A column for each figure. A figure that cannot be read keeps its last value."""
 
     async def run(self, every: float) -> None:
-        """Take one every so many seconds, for ever."""
+        """Take a sample at every interval, without end."""
         began = time.monotonic()
         while True:
             row = await asyncio.to_thread(self._row)
@@ -94,7 +94,7 @@ def _tasks(address: str) -> float | None:
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk of all files below; those that go meanwhile count for nothing."""
+    """Bytes on disk of all files below. Files that vanish meanwhile are ignored."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):
@@ -104,7 +104,7 @@ def _size(folder: Path) -> int:
 
 _SAMPLE: Final = 5.0
 _CHANGE: Final = 4.0
-"""Seconds from one change of intervals to the next, about."""
+"""Mean seconds from one change of intervals to the next."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Every method of every service, called with messages of odd values and with raw bytes."""
+"""Calls every method of every service, with odd values in messages and with raw bytes."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _CLEAR: Final = frozenset(
     }
 )  # fmt: skip
 _HANGS: Final = 5.0
-"""Seconds after which a call that should have ended counts as one that hangs."""
+"""Seconds after which a call that should have ended counts as hanging."""
 _OPEN: Final = 0.02
-"""Seconds for which a stream that may stay open is listened to."""
+"""Seconds for which the test reads a stream that may stay open."""
 
 _UNHEARD: Final = "Internal error from Core"
-"""What gRPC's client says when a call was answered while it still sent: it loses the answer."""
+"""The error of gRPC's client if a call was answered while it still sent. The client loses the answer."""
 
 _STAYS: Final = frozenset({"WatchRouting", "WatchWatermarks", "Subscribe", "Watch"})
 """Methods that answer until the caller ends the call."""
 _SLOW: Final = frozenset({"MoveInterval", "SplitInterval", "MergeIntervals", "GetClusterHealth", "PrepareRelease"})
-"""Methods that ask others, and are called less often."""
+"""Methods that call other servers. They are called less often."""
 _OWN: Final = frozenset(
     {
         "CancelTopology", "DrainTopology", "PauseTopology", "UpdateTopology", "RemoveGroup", "AcceptSequencer",
@@ -49,11 +49,11 @@ _OWN: Final = frozenset(
         "MergeIntervals", "DeleteCursor",
     }
 )  # fmt: skip
-"""Methods that end or take over what a call names. They get no name of what is to stay."""
+"""Methods that end or take over what a call names. They get no names that the later cases need."""
 
 
 class Faults(logging.Handler):
-    """Internal faults of the server, which only its log shows."""
+    """A log handler for internal errors of the server, which only its log shows."""
 
     _SIGNS: Final = ("a fault", "internal error", "never retrieved", "Unexpected exception", "Exception in callback")
 
@@ -62,14 +62,14 @@ class Faults(logging.Handler):
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what should never be logged."""
+        """Keep messages that should never be logged."""
         text = self.format(record)
         if any(sign in text for sign in self._SIGNS) or (record.name.startswith("grpc") and record.exc_info):
             self.found.append(text[-3_000:])
 
 
 def methods() -> dict[str, MethodDescriptor]:
-    """All that the protos declare, by path."""
+    """All methods that the protos declare, by path."""
     found = [one.name for one in iter_modules(millwheel.rpc.v1.__path__, "millwheel.rpc.v1.")]
     files = [import_module(module).DESCRIPTOR for module in found if module.endswith("_pb2")]
     services = [service for file in files for service in file.services_by_name.values()]
@@ -86,7 +86,7 @@ class Calls(Surface):
         self._paths = {method: path for path, method in methods().items()}
         self._channels: list[grpc.aio.Channel] = []
         self._serving: dict[str, list[grpc.aio.Channel]] = {}
-        """By path of a method, where it is served."""
+        """The address that serves a method, by the method's path."""
         self._faults = Faults()
 
     async def open(self) -> None:
@@ -101,11 +101,11 @@ class Calls(Surface):
         self.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
-        """One call; its status."""
+        """Make one call. Returns its status."""
         method = random.choice(list(self._paths))
         if method.name in _SLOW and random.random() < 0.8:
             method = random.choice(list(self._paths))
-        # To a call without its one message gRPC itself says nothing until the deadline: there is no such case.
+        # gRPC itself does not answer a call without its one message until the deadline, so there is no such case.
         many = random.choice((0, 1, 1, 1, 1, 2, 3)) if method.client_streaming else 1
         payloads = [self._payload(random, method) for _ in range(many)]
         path = self._paths[method]
@@ -127,7 +127,7 @@ class Calls(Surface):
         words = () if method.name in _OWN else self._target.words
         message: Any = odd_message(random, GetMessageClass(method.input_type)(), words, random.choice((0.3, 0.7, 1.0)))
         with_spec = isinstance(message, control_pb2.SubmitTopologyRequest | control_pb2.ValidateTopologyRequest)
-        if with_spec and random.random() < 0.5:  # odd values in a spec that is right otherwise come farther
+        if with_spec and random.random() < 0.5:  # a spec with few odd values passes more checks
             message.spec.CopyFrom(self._target.spec)
             odd_message(random, message.spec, self._target.words, 0.1)
         whole = message.SerializeToString()
@@ -141,7 +141,7 @@ class Calls(Surface):
         else:
             call = open_call.unary_stream(path)(payloads[0], timeout=_HANGS)
         try:
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # answered before all was sent: see there
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # an early answer: see _UNHEARD
                 for payload in payloads if streams else ():
                     await call.write(payload)
                 if streams:
@@ -169,13 +169,13 @@ class Calls(Surface):
 
 
 def _judged(error: grpc.aio.AioRpcError) -> str:
-    """The status, if it is a clear one: of a kind that says what to do, and with a reason for programs."""
+    """The status, if it is clear: its kind says what to do, and it has a reason for programs."""
     status = error.code().name
     shown = from_rpc_error(error)
     if status == "DATA_LOSS":
         raise Unclear(f"nothing is damaged, and yet: {shown}")
     if status == "UNIMPLEMENTED" and "not found" in (error.details() or "").lower():
-        return status  # another role's service, which gRPC answers for
+        return status  # the service of another role: gRPC itself answers
     if status not in _CLEAR or not shown.message or "grpc-status-details-bin" not in (error.trailing_metadata() or {}):
         raise Unclear(f"{status}: {error.details()}")
     return status

@@ -1,4 +1,4 @@
-"""Configuration files, environments and flags: every mistake is named as one, with its place."""
+"""Configuration files, environments and flags: every mistake is reported with its place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConfigurationFiles(Surface):
         self._sections = sorted({one.section for one in self._settings})
 
     async def case(self, random: Random) -> str:
-        """One file, with an environment and flags, each mostly right."""
+        """One file, with an environment and flags. Each is mostly right."""
         file = self.place / "millwheel.toml"
         file.write_bytes(self._content(random))
         environment = self._texts(random, environment_name) if random.random() < 0.3 else {}

@@ -15,7 +15,7 @@ ODD_WORDS: Final = (
     "null", "0", "-1", "nan", "count", "injector/", "injector/x/", "log", ".log.", "authority.0", "packages",
     "sequencer", "workers/w",
 )  # fmt: skip
-"""Names, as far as they are names. A fixed number of them, so that what they leave behind is bounded, too."""
+"""Odd names. There is a fixed number of them, so the state that they leave behind is bounded."""
 
 _NUMBERS: Final = (0, 1, -1, 2, 7, 63, 64, 255, 256, 1_000, *(1 << bits for bits in (20, 31, 32, 53, 62, 63, 64)))
 _FLOATS: Final = (0.0, -0.0, 1.0, -1.5, float("inf"), float("-inf"), float("nan"), 1e308, 5e-324)
@@ -31,12 +31,12 @@ _BITS: Final = {
 
 
 def odd_word(random: Random, words: Sequence[str]) -> str:
-    """One of ``words``, which mean something, or an odd one."""
+    """One of ``words``, which are valid names, or an odd name."""
     return random.choice(words if words and random.random() < 0.7 else ODD_WORDS)
 
 
 def odd_bytes(random: Random, words: Sequence[str]) -> bytes:
-    """Bytes that are a word, nearly one, or nothing at all."""
+    """Bytes that are a valid name, nearly one, or arbitrary."""
     how = random.random()
     if how < 0.5:
         return odd_word(random, words).encode()
@@ -46,7 +46,7 @@ def odd_bytes(random: Random, words: Sequence[str]) -> bytes:
 
 
 def damaged(random: Random, value: bytes) -> bytes:
-    """``value`` cut off, with a bit flipped, or with other bytes in it; now and then other bytes altogether."""
+    """``value`` cut off, with a bit flipped, or with other bytes in it. Now and then it is replaced."""
     if not value or random.random() < 0.05:
         return random.randbytes(random.randrange(64))
     how, at = random.randrange(5), random.randrange(len(value))

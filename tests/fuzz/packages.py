@@ -1,4 +1,4 @@
-"""Code packages: the fault of one is named, and the next correct one still loads."""
+"""Code packages: a fault is reported by name, and the next correct package still loads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Packages(Surface):
         self._package = build_package(f"{source}:words")
 
     async def case(self, random: Random) -> str:
-        """One package; afterwards a whole one of the same names loads, and gets its own code."""
+        """Load one package. Then a correct package with the same names must load its own code."""
         data, entry_point = self._data(random), f"fuzzed_package:{random.choice(_ATTRIBUTES[:1] * 5 + _ATTRIBUTES[1:])}"
         if random.random() < 0.05:
             entry_point = random.choice(ODD_WORDS)

@@ -1,4 +1,4 @@
-"""Runs surfaces. Each case has a seed of its own, so each can be repeated alone."""
+"""Runs surfaces. Each case has its own seed, so it can be repeated alone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.fuzz.surface import Surface
 from tests.fuzz.targets import cluster, dev_server
 
 _GROWTH: Final = 48 << 20
-"""Bytes by which the process may have grown over the second half of a surface's cases, caches included."""
+"""The most bytes by which the process may grow over the second half of a surface's cases, with caches."""
 _ENOUGH: Final = 4_000
-"""With fewer cases growth says nothing: everything is still being loaded."""
+"""With fewer cases, growth is not checked, because modules are still being loaded."""
 _HANGS: Final = 30.0
 
 SURFACES: Final[dict[str, Callable[[], Surface]]] = {
@@ -39,7 +39,7 @@ SURFACES: Final[dict[str, Callable[[], Surface]]] = {
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the cases of one surface. Memory in bytes, of the whole process: before, midway and after."""
+    """The outcomes of one surface's cases. Memory is that of the whole process, in bytes: before, midway and after."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     slowest: float = 0.0
@@ -55,7 +55,7 @@ class Tally:
 async def run(name: str, cases: Sequence[int], seed: int) -> Tally:
     """Run cases on one of the surfaces."""
     tally = Tally()
-    logging.getLogger().addHandler(logging.NullHandler())  # where nobody takes the log, it is not printed
+    logging.getLogger().addHandler(logging.NullHandler())  # without a handler, the log would be printed
     async with SURFACES[name]() as surface:
         tally.memory.append(_memory())
         for number, case in enumerate(cases):
@@ -82,6 +82,6 @@ async def _case(tally: Tally, surface: Surface, random: Random, case: int) -> No
 
 
 def _memory() -> int:
-    """Bytes resident in this process, after everything that is garbage has gone."""
+    """Resident bytes of this process after a garbage collection."""
     gc.collect()
     return int(psutil.Process().memory_info().rss)

@@ -1,4 +1,4 @@
-"""Every kind of stored value, damaged: readers name it, do not serve it, and do not overwrite it."""
+"""Damaged stored values of every kind. Readers report them by name. They neither serve nor overwrite them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LATER: Final = 1 << 60
 
 
 class StoredValues(Surface):
-    """A surface: each case damages one row of a database that a server has left, reads it, and puts it back."""
+    """A surface: each case damages one row of a server's database, reads it, and restores it."""
 
     name = "stored"
 
@@ -86,7 +86,7 @@ _databases: list[Path] = []
 
 
 async def _made() -> Path:
-    """A database to be copied; made once in this process."""
+    """A database to copy. It is made once in this process."""
     if not _databases:
         place = Path(tempfile.mkdtemp(prefix="millwheel-fuzz-"))
         atexit.register(shutil.rmtree, place, ignore_errors=True)
@@ -96,7 +96,7 @@ async def _made() -> Path:
 
 
 async def _named(name: str, *reads: Callable[[], Awaitable[Any]]) -> None:
-    """Each of ``reads`` raises, and names what is damaged."""
+    """Check that each of ``reads`` raises, and names the damaged value."""
     for read in reads:
         try:
             found = await read()
@@ -162,13 +162,13 @@ _READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes], Awaitable[None]]]]
 
 
 class Contents(StoredValues):
-    """A surface: what is in a stored value, damaged before its checksum was made, as by a fault of ours or another
-    version: whoever takes it apart says so, by name, and by no other error."""
+    """A surface: payloads that were damaged before their checksum was made, as a bug or another version would do.
+    The decoder reports each by name, and raises no other error."""
 
     name = "contents"
 
     async def case(self, random: Random) -> str:
-        """One payload, as each of the kinds of value that it might be."""
+        """Decode one payload as each kind of value."""
         kind = random.choice(("entry", "part", "state"))
         _, value = random.choice(self._rows[kind])
         blob = damaged(random, unwrap(value, ""))[8 * (kind == "state") :]

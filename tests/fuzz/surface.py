@@ -1,4 +1,4 @@
-"""What a surface is: something that takes hostile input."""
+"""The base of surfaces. A surface takes hostile input."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Self
 
 
 class Unclear(AssertionError):
-    """A case whose answer was no clear one: a fault of the server's, a hang, or damage that was served."""
+    """A case without a clear answer: an internal error, a hang, or damage that was served."""
 
 
 class Surface(AsyncExitStack, ABC):
-    """Use it as ``async with``. What is entered into it is left at the end of the block."""
+    """Use it as ``async with``. The block exits the contexts that were entered."""
 
     name: str
     place: Path
-    """A directory of its own, for the length of the block."""
+    """A directory for this surface, for the length of the block."""
 
     async def __aenter__(self) -> Self:
         self.place = Path(self.enter_context(TemporaryDirectory(prefix="millwheel-fuzz-")))
@@ -36,4 +36,4 @@ class Surface(AsyncExitStack, ABC):
 
     @abstractmethod
     async def case(self, random: Random) -> str:
-        """One case; what became of it in a word. Unclear if that is not as it should be."""
+        """Run one case. Returns its outcome in a word. Raises Unclear if there is no clear answer."""

@@ -1,4 +1,4 @@
-"""The servers that are fuzzed: real ones in this process, on loopback, with a topology that has work to do."""
+"""The servers that are fuzzed. They are real, in this process and on loopback, with a topology that has work."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.system.words import Word
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Servers, and the names that mean something to them."""
+    """Servers, and the names that are valid there."""
 
     addresses: tuple[str, ...]
     words: tuple[str, ...]
-    """Of the topology that is to stay."""
+    """The names of the topology that must stay."""
     spec: topology_pb2.TopologySpec
     package: CodePackage
     still_serves: Callable[[], Awaitable[None]]
-    """Raises unless the topology takes records as before."""
+    """Raise unless the topology takes records as before."""
 
 
 @asynccontextmanager
@@ -41,10 +41,10 @@ async def dev_server(place: Path) -> AsyncIterator[Target]:
 
 
 async def made_database(place: Path) -> None:
-    """A database at ``place / "db"`` with something of every kind in it, which nobody has open."""
+    """Make a database at ``place / "db"`` with a value of every kind, and close it."""
     async with running(DevSettings(place / "db", port=0)) as server:
         target = await _prepared(place, server.address, (server.address,))
-        # So many commits that a journal is worth being made short.
+        # Enough commits for a base and a truncation of the journal.
         async with Injector("spoken", address=server.address, process="slow", topology=program.words) as injector:
             for number in range(70):
                 await injector.send(Word(f"w{number % 9}"), timestamp=number + 1, position=number)
@@ -57,7 +57,7 @@ async def made_database(place: Path) -> None:
 
 @asynccontextmanager
 async def cluster(place: Path) -> AsyncIterator[Target]:
-    """Each role's daemon as it is composed, behind an address of its own; the second master stands by."""
+    """The daemon of each role, each at its own address. The second master is a standby."""
     async with together(place) as made:
         daemons = [*made.masters, *made.authorities, *made.workers]
         yield await _prepared(place, made.address, tuple(one.address for one in daemons))

@@ -19,10 +19,10 @@ SLICES = {
     "contents": 1_000,
 }
 PARTS = {"dev-server": 25, "daemons": 25, "settings": 5, "packages": 3, "stored": 20, "contents": 10}
-"""Of the cases of ``make fuzz``, which share them."""
+"""The number of cases of ``make fuzz``, over all surfaces."""
 
 CASES = int(os.environ.get("MILLWHEEL_FUZZ_CASES", "0"))
-"""How many in all; 0: a slice of each surface."""
+"""The number of cases in all. 0: a slice of each surface."""
 CASE = os.environ.get("MILLWHEEL_FUZZ_CASE", "")
 """The number of the only case to run."""
 SEED = int(os.environ.get("MILLWHEEL_SEED", "1"))

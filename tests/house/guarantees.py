@@ -22,7 +22,7 @@ _LIST: Final = re.compile(r"(<!-- tests of (G\d+): begin -->\n).*?(<!-- tests of
 
 @dataclass(frozen=True)
 class MarkedTest:
-    """A test function, or a state machine's test case, with what its marker states: nothing, if it has none."""
+    """A test function, or the test case of a state machine, with the contents of its marker, if it has one."""
 
     file: str
     name: str

@@ -1,4 +1,4 @@
-"""tools/find_java.sh finds a runtime that Spark can use, whatever else stands in the way."""
+"""tools/find_java.sh finds a Java runtime that Spark can use, and skips all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _runtime(home: Path, script: str) -> Path:
 
 
 def _found(folders: Path, *, java_home: Path | None = None, on_path: Path | None = None) -> str | None:
-    """What the tool prints where only these are to be found; None if it finds nothing."""
+    """The output of the tool if only these runtimes exist. None if it finds none."""
     tools = folders.parent / "tools-alone"
     tools.mkdir(exist_ok=True)
     for name in ("bash", "sh", "dirname", "readlink"):

@@ -1,4 +1,4 @@
-"""What the house tests read: the files of the checkout, and its pyproject.toml."""
+"""The files of the checkout and its pyproject.toml, for the house tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def text_files() -> Iterator[Path]:
-    """Every text file that people write: not the generated stubs, caches, or what hidden folders hold (.ci aside)."""
+    """Every text file that people write. Generated stubs, caches and hidden folders other than .ci are left out."""
     for folder, folders, files in os.walk(ROOT):
         folders[:] = sorted(name for name in folders if _ours(Path(folder, name)))
         for name in sorted(files):

@@ -1,4 +1,4 @@
-"""A topology that tells what came to it."""
+"""A topology whose outputs show the records that it read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Echo(mw.Computation[Order, int]):
 
 
 class Hours(mw.Computation[Order, int]):
-    """Counts orders by a key that only code can tell, and says so when the stream has ended."""
+    """Counts orders by a key that code computes. Produces the count when the stream has ended."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
         ctx.state += 1
@@ -39,12 +39,12 @@ class Loose(mw.Computation[Any, int]):
     """Takes any order."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
-        """Counts."""
+        """Adds one to the state."""
         ctx.state += 1
 
 
 def bucket(order: Order) -> int:
-    """A key by code."""
+    """A key that code computes."""
     return order.number % 3
 
 
@@ -52,7 +52,7 @@ class Poisoned(mw.Computation[Order, int]):
     """Takes no order."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
-        """Fails."""
+        """Always raises."""
         raise RuntimeError("poison")
 
 
@@ -64,7 +64,7 @@ def only_odd(order: Order) -> int:
 
 
 def moody(order: Order) -> int:
-    """A key that some records do not have now, and may have later."""
+    """A key that fails for some records now, and may work later."""
     if str(order.number) in os.environ.get("MILLWHEEL_TEST_WITHOUT_KEY", "").split():
         raise ValueError(f"not now: {order.number}")
     return order.number
@@ -80,7 +80,7 @@ def topology(
     kind: Any = Order,
     skew: mw.Duration | None = None,
 ) -> mw.Topology:
-    """One computation, which reads orders: those of its own source, or what another topology's stream ``reads`` has."""
+    """One computation that reads orders, of its own source or of another topology's stream ``reads``."""
     made = mw.Topology(name)
     if reads:
         made.external(reads, kind)

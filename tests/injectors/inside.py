@@ -1,4 +1,4 @@
-"""What an injector keeps to itself, in one place, for tests of when it looks again, waits and asks."""
+"""Access to an injector's private parts, in one place, for tests of its timing."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from millwheel.client.injector.session import InjectorSession
 
 
 def session_of(injector: Injector) -> InjectorSession:
-    """What drives its core."""
+    """The driver of its core."""
     return injector._session  # noqa: SLF001  # the public class is a facade
 
 
 def admission_of(injector: Injector) -> Any:
-    """What takes records in."""
+    """Its intake of records."""
     return injector._admission  # noqa: SLF001  # the public class is a facade
 
 
 def routing_task_of(injector: Injector) -> asyncio.Task[None]:
-    """What follows the routing."""
+    """The follower of its routing."""
     task = session_of(injector).follower._task  # noqa: SLF001  # it is ended, as by an error
     assert task is not None
     return task
 
 
 async def explained(injector: Injector) -> str:
-    """Why records are not ACKed, as it says when it looks next."""
+    """The reason why records have no ACK, as its next check reports it."""
     return await injector._monitor.explain()  # noqa: SLF001  # see above: in one place
 
 
 def ask_instead(injector: Injector, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Have ``ask`` ask a worker for keys from now on; returns what did so before."""
+    """Replace the function that asks a worker for keys by ``ask``. Returns the former function."""
     keying: Any = admission_of(injector).keying
     before: Callable[..., Awaitable[Any]] = keying._ask  # noqa: SLF001  # a worker that hangs, or answers late
     keying._ask = ask  # noqa: SLF001  # see above: in one place

@@ -1,6 +1,6 @@
-"""A small cluster over loopback gRPC whose workers judge duplicates for real, and fail on request.
+"""A small cluster over loopback gRPC. Its workers do the real duplicate check, and fail on request.
 
-Master and workers are this module's; the authority is the real one on a memory store.
+This module has doubles of the master and of workers. The authority is the real one, on a memory store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.worker.dedup.receivers import Receiver
 
 
 class Worker:
-    """Takes, refuses and commits at random; ``calm`` ends that. It is the one interval that its service knows."""
+    """Accepts, refuses and commits at random, until ``calm`` is set. Its service knows this one interval."""
 
     def __init__(self, consumers: dict[str, Consumer], chance: Random) -> None:
         self.consumers = consumers
@@ -45,12 +45,12 @@ class Worker:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen, where it listened before."""
+        """Listen, at the same address as before."""
         await self._server.start()
         self._committer = asyncio.create_task(self._commit_for_ever())
 
     async def die(self) -> None:
-        """Hang up on everybody; what was not committed is forgotten."""
+        """Close all connections, and lose what was not committed."""
         self._committer.cancel()
         await asyncio.gather(self._committer, return_exceptions=True)
         await self._server.stop()
@@ -62,11 +62,11 @@ class Worker:
         return [(consumer, one) for consumer, one in pairs if consumer.owners[one.journal] == self.address]
 
     def get(self, journal: str) -> Worker | None:
-        """This worker, if it owns the journal: so the service asks."""
+        """Return this worker if it owns the journal. The delivery service calls this."""
         return self if any(receiver.journal == journal for _, receiver in self._owned()) else None
 
     def post(self, delivery: Delivery) -> None:
-        """The service brings a batch."""
+        """Take a batch from the delivery service."""
         self.batches.append(len(delivery.keys))
         refuse = 0 if self.calm else self.chance.choice([0, 0, 0, 3, 1_000])
         _reply(self.consumers[delivery.consumer].receive(delivery, refuse))
@@ -81,52 +81,52 @@ class Worker:
 
 
 def _reply(answers: list[Answer]) -> None:
-    """By the stream that a batch came by, and no other: if that broke, the answer is nobody's by now."""
+    """Answer on the call that the batch came by. If that call has ended, the answer is lost."""
     for delivery, outcome, indexes in answers:
         delivery.channel.reply(delivery.token, outcome, indexes, "")
 
 
 class Cluster(RoutingServiceServicer, InjectionServiceServicer):
-    """The master's part, for one stream "s" of MessagePack maps, keyed by their field "k"."""
+    """A double of the master, for one stream "s" of MessagePack maps, keyed by their field "k"."""
 
     def __init__(self, consumers: dict[str, Consumer], workers: list[Worker], watermarks: GatedAuthority) -> None:
         self.consumers = consumers
         self.workers = workers
         self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
         self.authority = ""
-        """Where injectors are told that the authority is."""
+        """The authority's address that injectors get."""
         self.revision = 1
         self.sequencer = 0
         self.watermarks = watermarks
         self.mute = False
-        """Tell no routing."""
+        """Publish no routing."""
         self._changed = asyncio.Event()
         self.server = LoopbackServer(
             partial(add_RoutingServiceServicer_to_server, self),
             partial(add_InjectionServiceServicer_to_server, self),
             partial(add_WatermarkServiceServicer_to_server, watermarks),
         )
-        """Of master and authority."""
+        """The addresses of the master and the authority."""
 
     @property
     def address(self) -> str:
         return self.server.address
 
     def changed(self) -> None:
-        """Tell the routing as it is now."""
+        """Publish the current routing."""
         self.revision += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def OpenInjector(self, request: Any, context: Any) -> Any:
-        """A sequencer."""
+        """Register an injector; the answer has its sequencer."""
         self.sequencer += 1
         return injection_pb2.OpenInjectorResponse(
             sequencer=self.sequencer, watermark_us=-(1 << 63), authority=common_pb2.Endpoint(address=self.authority)
         )
 
     async def WatchRouting(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """The routing, and again after every change."""
+        """Send the routing now and after every change."""
         while True:
             changed = self._changed
             if not self.mute:

@@ -1,4 +1,4 @@
-"""Workers as an injector meets them: the real duplicate check, commits, refusals, moves, splits, deaths."""
+"""Doubles of an injector's receivers: the real duplicate check, with commits, refusals, moves, splits and crashes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 Answer = tuple[Delivery, DeliveryOutcome.ValueType, list[int]]
 Row = tuple[object, bytes, bytes, int]
-"""id, key, value, timestamp."""
+"""A record as (id, key, value, timestamp)."""
 
 
 class Consumer(Receivers):
-    """All intervals of one consumer, who owns them, and how they answer."""
+    """All intervals of one consumer, their owners and their answers."""
 
     def __init__(self, name: str, owner: str) -> None:
         super().__init__(ReferenceModel(prefix=f"{name}.j"))
@@ -28,12 +28,12 @@ class Consumer(Receivers):
         self.owners = {self.all[0].journal: owner}
         self.tenures: dict[str, int] = {}
         self.hold = False
-        """Whether nothing is committed for the moment."""
+        """While true, nothing is committed."""
         self._acked: dict[int, Answer] = {}
-        """By id of a delivery, what is not answered yet."""
+        """ACKs that are not sent yet, by the delivery's ``id()``."""
 
     def receive(self, delivery: Delivery, refuse: int) -> list[Answer]:
-        """Take a batch in, or refuse every record whose index is below ``refuse``."""
+        """Take a batch. Refuse every record whose index is below ``refuse``."""
         ids = delivery.ids.positions if isinstance(delivery.ids, PositionIds) else delivery.ids.ids
         rows = zip(ids, delivery.values, delivery.keys, delivery.timestamps, strict=True)
         records = [Record((id_, value), key, timestamp) for id_, value, key, timestamp in rows]
@@ -67,17 +67,17 @@ class Consumer(Receivers):
 
     @property
     def receivers(self) -> dict[str, Receiver]:
-        """By journal."""
+        """The receivers, by journal."""
         return {one.journal: one for one in self.all}
 
     def move(self, journal: str, owner: str) -> None:
-        """Another owner, or the same one anew."""
+        """Give an interval to another owner, or again to the same one."""
         self.receivers[journal].crash()
         self.owners[journal] = owner
         self.tenures[journal] = self.tenures.get(journal, 0) + 1
 
     def halve(self, journal: str, at: bytes, owner: str) -> None:
-        """Two intervals instead of one, if ``at`` splits it; the upper one goes to ``owner``."""
+        """Split the interval at the key ``at``, if it is inside. The upper child goes to ``owner``."""
         interval = self.receivers[journal].interval
         if at in interval and at != interval.start:
             self.split(at, applied=False)
@@ -85,7 +85,7 @@ class Consumer(Receivers):
             self.owners[self.owner(at).journal] = owner
 
     def routing(self) -> ConsumerRouting:
-        """What the master says of it."""
+        """The consumer's routing, as the master sends it."""
         routes = [
             Route(receiver.interval, journal, self.owners[journal], (self.tenures.get(journal, 0), 0))
             for journal, receiver in self.receivers.items()

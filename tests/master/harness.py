@@ -1,4 +1,4 @@
-"""A coordinator's state and a store, with masters' cores on top, all driven by hand: no clock, no tasks."""
+"""Masters' cores over a coordinator's state and a store. The test drives them: there is no clock and no task."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.driving import SingleCoreDriver
 
 
 class SpoiltState(CoordinatorState):
-    """A coordinator's state whose entries a test can spoil, as a disk does."""
+    """A coordinator's state whose entries a test can damage, as a disk does."""
 
     def entry(self, key: str) -> KeyValue:
-        """The entry of a key that there is."""
+        """The entry of a key, which exists."""
         return self._entries[key]
 
     def store(self, entry: KeyValue) -> None:
-        """Have the entry be this, without a revision that says so."""
+        """Replace the entry without a new revision."""
         self._entries[entry.key] = entry
 
 
 class Cluster:
-    """What survives masters: the coordinator and the store."""
+    """The coordinator and the store, which outlive masters."""
 
     def __init__(self) -> None:
         self.state = SpoiltState()
         self.store = MemoryStore()
         self.accepted: dict[str, int] = {}
-        """What the authority knows: by injector the largest sequencer that it accepted."""
+        """The largest sequencer that the authority has accepted, by injector."""
 
     def silence(self, injector: str, up_to: int) -> None:
-        """As the authority forgets an injector."""
+        """Forget an injector, as the authority does."""
         if self.accepted.get(injector, 0) <= up_to:
             self.accepted.pop(injector, None)
 
@@ -57,7 +57,7 @@ class Cluster:
         return TransactionResult(transition is not None, self.state.revision)
 
     def elect(self, name: str) -> Compare:
-        """Make ``name`` the leader, whoever was."""
+        """Make ``name`` the leader, in place of the current one."""
         self.transact((), (), (keys.LEADERSHIP,))
         outcome = self.transact((), (Put(keys.LEADERSHIP, name.encode()),))
         return Compare(keys.LEADERSHIP, outcome.revision)
@@ -84,7 +84,7 @@ class Cluster:
 
 
 class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
-    """A master's environment. All effects wait; ``run`` performs them until nothing is left to do."""
+    """The driver of a master's core. All effects wait. ``run`` performs them until none is left."""
 
     core: MasterCore
 
@@ -100,13 +100,13 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
         self.handle(m.SnapshotLoaded(cluster.state.list("")))
 
     def ask(self, request: m.Request, now: int = 0) -> int:
-        """Ask, and leave the effects waiting."""
+        """Send a request, and leave the effects waiting."""
         self._tickets += 1
         self.handle(m.RequestReceived(self._tickets, request), now)
         return self._tickets
 
     def call(self, request: m.Request, now: int = 0) -> Any:
-        """Ask, carry everything out, and return the answer; what was refused is raised."""
+        """Send a request, perform all effects, and return the answer. A refusal is raised."""
         ticket = self.ask(request, now)
         self.run()
         answer = self.answers[ticket]
@@ -119,12 +119,12 @@ class Master(SingleCoreDriver[m.MasterEvent, m.MasterEffect]):
         self.run()
 
     def run(self) -> None:
-        """Carry everything out, and follow the coordinator."""
+        """Perform all effects, and follow the coordinator."""
         while self.waiting or self.follow():
             super().run()
 
     def follow(self) -> bool:
-        """Hear of the next revision, if there is one."""
+        """Take the coordinator's next revision. Returns False if there is none."""
         for changes in self.cluster.state.changes_after("", self.seen):
             self.seen = changes[0].revision
             self.handle(m.RevisionArrived(changes))
@@ -192,7 +192,7 @@ def topology(
     streams: list[specs.StreamSpec] | None = None,
     computations: list[specs.ComputationSpec] | None = None,
 ) -> specs.TopologySpec:
-    """Names of streams may be short. By default: queries -> window-counter -> windows -> dip-detector -> dips."""
+    """A spec. Stream names may be short. Default: queries -> window-counter -> windows -> dip-detector -> dips."""
     if streams is None:
         streams = [source("queries"), specs.StreamSpec(name="windows", record_type="app.Count")]
     if computations is None:

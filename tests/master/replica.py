@@ -1,6 +1,6 @@
-"""A real master behind real gRPC on loopback, over the coordinator and the store in memory; and whom it asks.
+"""A real master behind real gRPC on loopback. The coordinator and the store are in memory.
 
-That is a real shard of the authority, and a double of a worker.
+The master's peers are here too: a real shard of the authority, and a double of a worker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.serving import LoopbackServer
 
 
 class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.HandoverServiceServicer):
-    """Tells of whatever it owns by the coordinator's word that each key of ``sample`` has that share of ``busy``."""
+    """Reports for each interval that it owns: each key of ``sample`` has that share of ``busy``."""
 
     def __init__(self, coordinator: Coordinator, worker: str) -> None:
         self.worker = worker
@@ -34,11 +34,11 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self.queued = 0
         self.busy = 0.1
         self.costs: dict[str, float] = {}
-        """What intervals cost, by journal, where it is not ``busy``."""
+        """The cost of intervals, by journal. The others cost ``busy``."""
         self.sample: dict[bytes, float] = {}
         self.received: list[handover_pb2.PrepareReleaseRequest | handover_pb2.PrepareOpenRequest] = []
         self.hold = asyncio.Event()
-        """Hints are answered once it is set."""
+        """Answers to hints wait until it is set."""
         self.hold.set()
         self._coordinator = coordinator
 
@@ -113,14 +113,14 @@ async def replica(
 
 
 async def register_worker(coordinator: Coordinator, worker_id: str, address: str, lease: int = 0) -> None:
-    """What a worker does when it starts."""
+    """Register a worker, as it does when it starts."""
     record = catalog.WorkerRecord()
     record.endpoint.worker_id, record.endpoint.address = worker_id, address
     await coordinator.transact((), [Put(worker_key(worker_id), record.SerializeToString(), lease)])
 
 
 async def register_authority(coordinator: Coordinator, address: str) -> None:
-    """What an authority's shard does when it starts."""
+    """Register a shard of the authority, as it does when it starts."""
     record = catalog.AuthorityRecord(shard=0)
     record.endpoint.address = address
     await coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])

@@ -1,6 +1,6 @@
-"""How long no master leads, and intervals have no owner, after a death. Leases end by the test's clock (7.1).
+"""Measures the time without a leading master, or without an interval's owner, after a death (7.1).
 
-What has to be: five seconds at most, of which the lease of the dead takes three.
+Leases end by the test's clock. The limit is five seconds. The lease of the dead process takes three of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = MasterSettings(intervals_per_computation=50)
 
 
 class Clock:
-    """Seconds that pass on request."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Line:
-    """A coordinator as one process reaches it, until the process is killed: then nothing goes either way."""
+    """One process's connection to a coordinator. A kill of the process cuts it in both directions."""
 
     def __init__(self, coordinator: MemoryCoordinator) -> None:
         self._coordinator = coordinator
@@ -92,7 +92,7 @@ class Line:
         await self._coordinator.revoke_lease(lease)
 
     async def close(self) -> None:
-        """The coordinator is closed by the test."""
+        """Do nothing: the test closes the coordinator."""
 
 
 async def let_pass(clock: Clock, coordinator: MemoryCoordinator, seconds: float) -> None:
@@ -111,7 +111,7 @@ def owners(known: Catalog) -> set[str]:
 
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
-    """No lease ends meanwhile, because the clock does not advance."""
+    """No lease ends during this time, because the clock does not advance."""
     async with asyncio.timeout(patience(5)):
         while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
             await asyncio.sleep(0.01)
@@ -167,7 +167,7 @@ async def test_a_standby_leads_as_soon_as_the_dead_leaders_lease_ends() -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(standby.leading(), 0.3)
         assert not standby.leads, "the leader may only be slow"
-        # A worker dies while nobody leads: whoever leads next finds its intervals.
+        # A worker dies while no master leads. The next leader finds its intervals.
         await let_pass(clock, coordinator, 0.1)
         async with asyncio.timeout(patience(5)):
             await standby.leading()

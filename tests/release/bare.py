@@ -29,11 +29,11 @@ print(millwheel.__file__)
 _CORE: Final = "from millwheel.worker.interval import core; print(core.__file__)"
 
 _SIZES: Final = [("cat videos", 1), ("cat videos", 2), ("dog videos", 1)]
-"""What the README's programs find: each window's text, and how many queries it has."""
+"""The results of the README's programs: each window's text and number of queries."""
 
 
 class BareEnvironment:
-    """Makes the virtual environment in a folder, and installs one wheel into it."""
+    """A virtual environment in a folder, with one wheel."""
 
     def __init__(self, folder: Path, wheel: Path) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class BareEnvironment:
         self._run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *constraints, str(wheel))
 
     def check_installed(self, *, compiled: bool) -> None:
-        """The command has its version, no dependency is missing, every module can be imported; compiled or not."""
+        """Check that the command shows its version, no dependency is missing, and every module can be imported."""
         self._run("-m", "pip", "check")
         version = pyproject()["project"]["version"]
         shown = self._call([str(self._folder / "bin" / "millwheel"), "--version"])
@@ -52,7 +52,7 @@ class BareEnvironment:
         assert self._run("-c", _CORE).strip().endswith(".so" if compiled else "core.py")
 
     def take_first_steps(self, place: Path) -> None:
-        """Do what the README says, but for Spark: a server, a topology, injectors, a subscription, a test."""
+        """Follow the README, except for Spark: a server, a topology, injectors, a subscription, a test."""
         place.mkdir()
         with Reader(place, self._python) as reader:
             for block in blocks_of(ROOT / "README.md"):
@@ -73,7 +73,7 @@ class BareEnvironment:
         return self._call([str(self._python), *arguments], place=place)
 
     def _call(self, command: list[str], *, place: Path | None = None) -> str:
-        """Run a command outside of the checkout, so that the package comes from the virtual environment."""
+        """Run a command outside the checkout, so that it uses the package of the virtual environment."""
         done = subprocess.run(
             command, cwd=place or self._folder, capture_output=True, text=True, timeout=patience(120), check=False
         )

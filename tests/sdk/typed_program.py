@@ -1,4 +1,4 @@
-"""A user's program as a strict type checker reads it; the lines with ``error`` must not pass."""
+"""A user's program for a strict type checker, which must report each line with ``error``."""
 
 from __future__ import annotations
 

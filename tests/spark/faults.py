@@ -1,7 +1,7 @@
-"""The sink with accidents between Spark and MillWheel, each at a chosen moment.
+"""The sink with faults between Spark and MillWheel, each at a chosen moment.
 
-An accident is a file in the directory that ``MILLWHEEL_TEST_FAULTS`` names: whoever removes it has it, once. A file
-whose name ends in ``.always`` stays. Executors and drivers inherit the variable.
+A fault is a file in the directory that ``MILLWHEEL_TEST_FAULTS`` names. The process that removes the file has the
+fault, once. A file whose name ends in ``.always`` stays. Executors and drivers inherit the variable.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ def _place(name: str) -> Path:
 
 
 def arm(name: str, text: str = "") -> None:
-    """Have an accident happen, and leave a trace in ``<name>.done`` when it does."""
+    """Arrange a fault. It writes ``<name>.done`` when it happens."""
     _place(f"{name}.done").unlink(missing_ok=True)
     _place(name).write_text(text)
 
 
 def happened(name: str) -> bool:
-    """Whether an accident left its trace."""
+    """Whether a fault has happened."""
     return _place(f"{name}.done").exists()
 
 
 def disarm() -> list[str]:
-    """End all accidents; the names of those that did not happen."""
+    """Remove all faults. Returns the names of those that did not happen."""
     left = [path for path in Path(os.environ[VARIABLE]).iterdir() if path.suffix != ".done"]
     for path in left:
         path.unlink()
@@ -49,7 +49,7 @@ def disarm() -> list[str]:
 
 
 def _claim(name: str) -> str | None:
-    """Take an accident; its text."""
+    """Take a fault. Returns its text."""
     try:
         text = _place(name).read_text()
         _place(name).unlink()
@@ -60,7 +60,7 @@ def _claim(name: str) -> str | None:
 
 
 def _die_if(name: str) -> None:
-    """With this accident: end this process at once, and the process group that the accident's text names."""
+    """Given this fault, kill this process and the process group that the fault's text names."""
     if (text := _claim(name)) is not None:
         if text:
             os.killpg(int(text), signal.SIGKILL)
@@ -124,7 +124,7 @@ def _before_commit() -> None:
 
 
 def _dying(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Die, or do nothing more, before the third batch: the first is on its way, or in."""
+    """Exit or hang before the third batch. The first batch is sent by then."""
     for number, batch in enumerate(batches):
         if number == 2 and (text := _claim("stall")) is not None:
             sleep(float(text))
@@ -144,9 +144,9 @@ def _reordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _written(
     write: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage], batches: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
-    """What a task does. Blind, it believes that no batch is in: the receivers' completed batch alone is left.
+    """Run a task. Blind: it assumes that no batch is written, so only the receivers' completed batch prevents repeats.
 
-    Twice: a copy of the task runs beside it, as speculation starts them; the last one to end counts.
+    Twice: a speculative copy of the task runs beside it. The result is that of the last to end.
     """
 
     async def nothing(self: ControlClient, query: str) -> int:

@@ -1,6 +1,6 @@
 """The tests' jobs on Spark: trips in files, one file for each micro-batch.
 
-``python -m tests.spark.jobs ADDRESS PLACE [SETTING=VALUE ...]`` is a driver of its own, which can be killed.
+``python -m tests.spark.jobs ADDRESS PLACE [SETTING=VALUE ...]`` runs a driver as a process, which can be killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def session(settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
 
 
 def write_trips(place: Path, numbers: Iterable[int], name: str) -> None:
-    """A file of trips, each an hour after the one before. Spark takes files by the time of their last change."""
+    """Write a file of trips, each an hour after the one before. Spark takes files in the order of their last change."""
     place.mkdir(exist_ok=True, parents=True)
     newest = max((file.stat().st_mtime_ns for file in place.glob("*.parquet")), default=0)
     at = [number * DAY // 24 for number in numbers]
@@ -60,7 +60,7 @@ def write_trips(place: Path, numbers: Iterable[int], name: str) -> None:
     # Two row groups: a file of some size becomes two partitions.
     file = place / f"{name}.parquet"
     pq.write_table(pa.table(columns), file, row_group_size=max(1, len(at) // 2))
-    # The kernel's clock for files has steps of several milliseconds, in which more than one may be written.
+    # The kernel's clock for files has steps of several milliseconds, so two files could have one time.
     changed = max(file.stat().st_mtime_ns, newest + 1_000_000_000)
     os.utime(file, ns=(changed, changed))
 
@@ -85,7 +85,7 @@ def start(spark: SparkSession, place: Path, options: dict[str, str], form: str) 
 
 
 def main(address: str, place: str, *settings: str) -> None:
-    """Run the query to its end, and the stream's."""
+    """Run the query to its end, and end the stream."""
     spark = session(dict(setting.split("=", 1) for setting in settings))
     spark.dataSource.register(Faulty)
     options = options_for(address)

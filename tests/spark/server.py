@@ -1,4 +1,4 @@
-"""A server with the topology of trips, in a process of its own, and readers of its results."""
+"""A server process with the topology of trips, and readers of its results."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class TripServer(Server):
             return [value for batch in subscription for value in batch.values]
 
     def cursor(self, query: str) -> int:
-        """The last batch of ``query`` that is in."""
+        """The last completed batch of ``query``."""
         return run(self._ask(lambda client: client.batch_cursor(f"{query}/trips/trips")))
 
     def watermark(self, process: str = "spark") -> int:
-        """What the injector process has published, in microseconds."""
+        """The watermark that the injector process has published, in microseconds."""
         listed = run(self._ask(lambda client: client.list_injectors("trips")))
         return next(one.watermark_us for one in listed if one.process == process)
 

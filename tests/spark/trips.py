@@ -1,4 +1,4 @@
-"""Topologies that the sink writes to: each makes of its stream what shows every record that took effect."""
+"""Topologies that the sink writes to. Their outputs show every record that took effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Trip(msgspec.Struct):
 
 
 class Seen(msgspec.Struct):
-    """``nth`` effect of ``id``: 2 would be a duplicate."""
+    """The effect number ``nth`` of ``id``. If ``nth`` is 2, the record is a duplicate."""
 
     id: str
     nth: int
@@ -36,7 +36,7 @@ class Count(mw.Computation[Trip, int]):
 
 
 def by_city_and_length(trip: Trip) -> str:
-    """A key that only code can say."""
+    """A key that code computes."""
     return f"{trip.city.upper()}-{len(trip.id)}"
 
 

@@ -1,4 +1,4 @@
-"""Payments with a complete table of rules: as it has arrived, and as of their times."""
+"""Payments joined with a whole table of rules: with its rows so far, and with the rows of each payment's time."""
 
 from __future__ import annotations
 

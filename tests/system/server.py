@@ -1,4 +1,4 @@
-"""``millwheel`` in processes of their own: commands, and servers for tests that kill them."""
+"""``millwheel`` as processes: commands, and servers that tests kill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAIN = "from millwheel.cli.main import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a command left behind."""
+    """The output and exit code of a command."""
 
     code: int
     out: str
@@ -31,7 +31,7 @@ def _environment(address: str = "") -> dict[str, str]:
 
 
 async def run_cli(address: str, *arguments: str, timeout: float = patience(30), typed: str = "") -> Finished:
-    """Run a ``millwheel`` command to its end, with ``typed`` on stdin; no command ever shows a traceback."""
+    """Run a ``millwheel`` command to its end, with ``typed`` on stdin. A traceback in its output is a failure."""
     command, pipe = [sys.executable, "-c", MAIN, *arguments], asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment(address)
@@ -48,15 +48,15 @@ async def run_cli(address: str, *arguments: str, timeout: float = patience(30), 
 
 
 class RunningCommand:
-    """A command that runs until it is stopped, through any number of lives.
+    """A command that runs until it is stopped. It can be started any number of times.
 
-    Use it as ``async with``: nothing of it is left after the block.
+    Use it as ``async with``: the block ends its processes.
     """
 
     def __init__(
         self, log: Path, command: Sequence[str], environment: Mapping[str, str] | None = None, *, piped: bool = False
     ) -> None:
-        """``log``: what all lives print. ``piped``: stdout does not go there."""
+        """``log``: the file for the output of all its processes. ``piped``: stdout goes to a pipe instead."""
         self.log = log
         self._piped = piped
         self._command = command
@@ -72,12 +72,12 @@ class RunningCommand:
 
     @property
     def process(self) -> asyncio.subprocess.Process:
-        """The life that runs."""
+        """The running process."""
         assert self._process is not None
         return self._process
 
     async def spawn(self) -> None:
-        """Begin a life, and return before it is ready."""
+        """Start a process, and return before it is ready."""
         with self.log.open("ab") as log:
             out, none = asyncio.subprocess.PIPE if self._piped else log, asyncio.subprocess.DEVNULL
             self._process = await asyncio.create_subprocess_exec(
@@ -89,26 +89,26 @@ class RunningCommand:
         await self.spawn()
 
     async def ended(self, within: float = patience(20)) -> int:
-        """Its exit code, once it has ended and nothing is left in its pipe."""
+        """The exit code of the process, once it has ended and its pipe is empty."""
         async with asyncio.timeout(within):
             if self.process.stdout is not None:
                 await self.process.stdout.read()
             return await self.process.wait()
 
     async def kill(self) -> None:
-        """SIGKILL, if it runs: as a power cut for the process, not for the disk."""
+        """Send SIGKILL if it runs. The process loses its memory, and the disk keeps its writes."""
         if self._process is not None:
             if self._process.returncode is None:
                 self._process.kill()
             await self.ended()
 
     async def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """Send SIGTERM. Returns the exit code."""
         self.process.terminate()
         return await self.ended(patience(10))
 
     def tail(self, size: int = 4_000) -> str:
-        """The end of what it logged."""
+        """The end of its log."""
         return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
 
 
@@ -125,7 +125,7 @@ class Server(RunningCommand):
         wrapper: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
-        """``wrapper``: a command that runs the server's, such as strace's. ``options``: further ones of start-dev."""
+        """``wrapper``: a command that runs the server, such as strace. ``options``: more options of start-dev."""
         self.db = db
         self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
@@ -134,12 +134,12 @@ class Server(RunningCommand):
         super().__init__(log, command, _environment(), piped=True)
 
     async def ready(self, timeout: float = patience(60)) -> None:
-        """Return when it says that it is ready; AssertionError with the end of its log if it ends before."""
+        """Return when it logs that it is ready. AssertionError with the end of its log if it ends before."""
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), timeout)
         assert line.startswith(b"millwheel is ready at "), f"the server ended:\n{self.tail()}"
 
     async def start(self) -> None:
-        """Begin a life, and return when it is ready."""
+        """Start a process, and return when it is ready."""
         await self.spawn()
         await self.ready()

@@ -1,4 +1,4 @@
-"""What the tests of the words topology do again and again."""
+"""Common steps of the tests of the words topology."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.system.server import Server, run_cli
 from tests.system.words import Word
 
 SOURCE = Path(program.__file__).read_text()
-"""The words topology, to be varied."""
+"""The source code of the words topology. Tests vary it."""
 
 
 async def submit(server: Server) -> None:
-    """Submit the words as a package of their own, not as a part of the tests."""
+    """Submit the words topology as its own package, without the tests' package."""
     await submit_copy(server.address, program.__file__, "words", server.db.parent)
 
 
@@ -32,7 +32,7 @@ async def submit_source(server: Server, name: str, source: str, attribute: str =
 
 
 async def speak(server: Server, *spoken: str, stream: str = "spoken", process: str = "p", first: int = 0) -> None:
-    """Inject words, and wait for their ACKs; the process stays open for more."""
+    """Inject words, and wait for their ACKs. The injector process stays open for more words."""
     topology = program.words if stream == "spoken" else None
     async with (
         asyncio.timeout(patience(30)),

@@ -1,4 +1,4 @@
-"""A small topology, of which tests feed all kinds of bad input."""
+"""A small topology that tests feed with bad input of all kinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class State(msgspec.Struct):
 
 
 class Count(mw.Computation[Word, State]):
-    """Counts each word; some words ask for too much."""
+    """Counts each word. Some words make it fail or exceed a limit."""
 
     def process_record(self, ctx: mw.Context[State], record: mw.Record[Word]) -> None:
         state, text = ctx.state, record.value.text
@@ -36,7 +36,7 @@ class Count(mw.Computation[Word, State]):
         ctx.produce("seen", Seen(text, state.times))
 
     def process_timer(self, ctx: mw.Context[State], timer: mw.Timer) -> None:
-        """Timers are set to be looked at, and have nothing to do."""
+        """Do nothing: tests only inspect the timers."""
 
 
 words = mw.Topology("words")

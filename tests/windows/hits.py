@@ -1,4 +1,4 @@
-"""Hits of pages: what the tests of windows count, and aggregators of all kinds."""
+"""Hits of pages, which the tests of windows count, and aggregators of all kinds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hit:
 
 
 def harness_of(computation: mw.Computation[Any, Any], **options: Any) -> TopologyHarness:
-    """A topology of ``computation`` alone, as "windowed", which reads the source "hits"."""
+    """A topology with only ``computation``, named "windowed", which reads the source "hits"."""
     topology = mw.Topology("hits")
     topology.source("hits", Hit)
     topology.add(computation, name="windowed", inputs={"hits": mw.key("page")}, **options)

@@ -1,4 +1,4 @@
-"""The surroundings of the real part in tests of a worker process: a core that plays back its script, and a listener."""
+"""Doubles for tests of a worker process: a scripted core, its peers, and a channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = tuple[int, DeliveryOutcome.ValueType, list[int], str]
 
 
 class ScriptedCore:
-    """Notes every event, and answers as ``react`` says."""
+    """A core that notes every event, and returns the effects of ``react``."""
 
     keys = ALL_KEYS
     phase = OwnerPhase.SERVING
@@ -41,15 +41,15 @@ class ScriptedCore:
         return self.alarm
 
     def check_invariants(self) -> None:
-        """A script has none."""
+        """A scripted core has no invariants."""
 
     def of(self, kind: type) -> list[Any]:
-        """The events of a kind."""
+        """The events of one type."""
         return [event for event in self.events if type(event) is kind]
 
 
 class ScriptedPeers:
-    """Notes what hosts send, report and lose."""
+    """Notes what hosts send and report, and which hosts end. ``accepts`` and ``lives`` script the answers."""
 
     def __init__(self) -> None:
         self.sent: list[SendDelivery] = []
@@ -82,7 +82,7 @@ def _play(script: list[Step | Exception]) -> Step:
 
 
 class Answers:
-    """A channel that notes what is answered."""
+    """A channel that notes the answers."""
 
     def __init__(self) -> None:
         self.got: list[Answer] = []

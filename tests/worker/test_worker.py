@@ -53,7 +53,7 @@ from tests.worker.doubles import ScriptedCore
 
 
 class Quiet:
-    """An authority that says nothing by itself."""
+    """An authority that sends no broadcasts by itself."""
 
     on_refused: OnRefused
 
@@ -100,7 +100,7 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
 
 
 def knows(core: ScriptedCore, sequences: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-    """The core has received of these senders, and forgets those that it is told of."""
+    """Let a core know these senders. It drops a sender when the worker reports its end."""
     dedup = core.state.dedup = Dedup(ALL_KEYS, "c.1.j1")
     for sequence in sequences:
         dedup.admit(sequence)
@@ -188,7 +188,7 @@ async def test_a_refusal_of_a_former_owners_report_spares_the_present(tmp_path: 
 async def test_an_interval_that_cannot_be_built_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Regression: assignments behind it in the catalog were never opened, and no low watermarks were followed."""
+    """Regression: the worker did not open later assignments of the catalog, and followed no low watermarks."""
     one = worker(tmp_path)
 
     def build(interval: OwnedInterval) -> Built:
@@ -214,7 +214,7 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
 
 
 async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After ten errors in succession only the worker's log said so, and the cluster was healthy."""
+    """Regression: after ten successive errors, only the worker's log showed them. The cluster was healthy."""
     one = worker(tmp_path)
     monkeypatch.setattr(one.ownership, "_renew", lambda: None)
     for sequencer in range(11):
@@ -231,7 +231,7 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regression: what was retired while an interval was opening stayed in its memory and its base for good."""
+    """Regression: a sender that was retired while an interval opened stayed in its memory and base for ever."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
@@ -272,7 +272,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look was taken once. A record that a failing hook blocked then kept all ids of its sender for good."""
+    """Regression: the check ran once. A record of a failing hook then kept all ids of its sender for ever."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
@@ -291,7 +291,7 @@ async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monke
 async def test_an_interval_that_opens_for_long_is_looked_at_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the look came while it was opening, and found nothing. Then it learned what was broadcast before."""
+    """Regression: the check came while the interval was opening, and found no sender. Later the interval learned it."""
     monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)

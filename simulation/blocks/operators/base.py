@@ -1,4 +1,4 @@
-"""What an entry for one operator consists of: how a topology uses it, and what it must produce."""
+"""The base of entries for operators: how a topology uses an operator, and the results that it must produce."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     a: str
     b: str
     left: bool
-    """The side of a join that it is on."""
+    """The record's side of a join."""
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -36,12 +36,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What an operator is built on. Its results are :class:`Item` on the stream ``name``. Keys are the field ``a``."""
+    """The inputs of an operator. Its results are :class:`Item` on the stream ``name``. Keys are the field ``a``."""
 
     topology: mw.Topology
     name: str
     streams: list[str]
-    """One stream or two, which :meth:`sides` returns as they are."""
+    """One stream or two. :meth:`sides` returns two unchanged."""
     field: str
     """The field of their records that becomes ``a``."""
     options: Any
@@ -102,7 +102,7 @@ class Operator(ABC):
         return ()
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        """What is wrong with the results that one key's records had, in the order in which they came."""
+        """The violations in the results of one key's records, which are in the order of arrival."""
         expected, results = (Counter(one[:4] for one in some) for some in (self.model(rows, arguments), found))
         if expected != results:
             yield f"lacks results {[*(expected - results).elements()]}, and has {[*(results - expected).elements()]}"
@@ -127,7 +127,7 @@ def operator(name: str) -> Any:
 
 
 def made(items: Iterable[Item | None], b: str) -> Item:
-    """The result that several records have together."""
+    """The common result of several records."""
     given = [one for one in items if one is not None]
     return Item([one for item in given for one in item.ids], given[0].a, b, any(item.tainted for item in given))
 

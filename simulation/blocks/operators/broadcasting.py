@@ -20,7 +20,7 @@ def _same(state: int, item: Item) -> tuple[int, list[Item]]:
 
 
 def _join(flow: Flow, as_of: bool) -> None:
-    """Late rows are diverted before the table: there they would hold from some later time on."""
+    """Late rows are diverted before the table. In the table, a late row would hold only from a later time on."""
     left, right = flow.sides()
     rows = right.update(f"{flow.name}-rows", 0, _same, Item, state=int, **flow.options).key_by("a")
 

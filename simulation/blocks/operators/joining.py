@@ -1,4 +1,4 @@
-"""Entries for joins, each against a loop over all pairs of a key's records."""
+"""Entries for joins. The model of each is a loop over all pairs of a key's records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _pair(left: Row | None, right: Row | None, at: int) -> Row:
 
 @operator("join")
 class _Join(Operator):
-    """Of the arguments, None is: for ever."""
+    """A time of None means for ever."""
 
     repeats = True
 
@@ -150,7 +150,7 @@ class _JoinLatestForATime(JoinLatest):
 
 @operator("join tables")
 class _JoinTables(Operator):
-    """Newer and newer records of each side meet, up to the newest ones."""
+    """The joined records of each side get newer, up to the newest ones."""
 
     certain = False
 

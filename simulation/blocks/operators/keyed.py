@@ -174,7 +174,7 @@ class _Running(Operator):
 
 @operator("latest")
 class _Latest(Operator):
-    """Newer and newer records pass, up to the newest one."""
+    """Each record that passes is newer than the one before. The newest one passes."""
 
     certain = False
 
@@ -255,7 +255,7 @@ class _Throttles(Operator):
 
 @operator("throttle")
 class _Throttle(_Throttles):
-    """No more records pass than may, and there was no room for the others."""
+    """No more records pass than the limit allows. Those that are dropped would have exceeded it."""
 
     certain = False
 

@@ -22,7 +22,7 @@ LONGEST_ANSWER = 20
 
 
 async def _answer(item: Item) -> Item:
-    """A service that is slow, and sometimes away."""
+    """A service that is slow, and sometimes unavailable."""
     await asyncio.sleep(0.001 * (sum(item.ids) % (LONGEST_ANSWER + 1)))
     if random.random() < 0.15:
         raise ValueError("the service is away")
@@ -31,7 +31,7 @@ async def _answer(item: Item) -> Item:
 
 @operator("enrich")
 class _Enrich(Operator):
-    """Each record has one answer, however often the service is asked."""
+    """Each record has one answer, whatever the number of calls to the service."""
 
     def draw(self, chance: Random) -> list[Any]:
         return [chance.random() < 0.5, chance.choice((0, 2)), chance.random() < 0.5]
@@ -69,7 +69,7 @@ class _Sample(Operator):
 
 @operator("flat map")
 class _FlatMap(Operator):
-    """Each record becomes one or more, on a hop of their own."""
+    """Each record becomes one or more records, which have their own hop."""
 
     repeats = True
     has_options = False

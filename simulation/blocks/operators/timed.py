@@ -51,7 +51,7 @@ class _Sliding(Operator):
 
 @operator("spread windows")
 class _Spread(_Sliding):
-    """One result for each window, though the records of a key are spread over several keys."""
+    """One result for each window, although the operator spreads a key's records over several keys."""
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         self.windowed(flow, arguments).aggregate(flow.name, Item, spread=3, options=flow.options, **AGGREGATES)
@@ -62,7 +62,7 @@ class _Spread(_Sliding):
 
 @operator("early windows")
 class _EarlyWindows(_Sliding):
-    """The results of a window have more and more records, and at last all of them."""
+    """Each result of a window has more records than the one before. The last result has all."""
 
     certain = False
     by_clock = True
@@ -118,7 +118,7 @@ class _Sessions(Operator):
 
 @operator("early sessions")
 class _EarlySessions(_Sessions):
-    """Each result has a part of a session, and the last of a session all of it."""
+    """Each result has a part of a session. A session's last result has the whole session."""
 
     certain = False
     by_clock = True

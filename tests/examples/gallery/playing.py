@@ -1,4 +1,4 @@
-"""How the tests of the gallery feed a program: in disorder, over several intervals, with a crash in the middle."""
+"""Feeds a program of the gallery: in disorder, over several intervals, with a crash in the middle."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import millwheel as mw
 from millwheel.testing import TopologyHarness
 
 BEGIN = mw.from_seconds(1_699_999_200)
-"""Ten past ten in the evening: a full ten minutes."""
+"""Ten past ten in the evening. It is a bound of ten-minute windows."""
 
 Sent = tuple[str, Any, mw.Timestamp]
 """A stream, a value and its timestamp."""
 
 
 def at(seconds: float) -> mw.Timestamp:
-    """So many seconds after ``BEGIN``."""
+    """The time that is ``seconds`` after ``BEGIN``."""
     return mw.Timestamp(BEGIN + round(seconds * 1e6))
 
 
 def play(topology: mw.Topology, records: Iterable[Sent], chunk: int = 20) -> TopologyHarness:
-    """Send all records, each ``chunk`` in another order; the low watermark passes it then. At last end the sources."""
+    """Send all records, with each ``chunk`` in random order and then a watermark. Then end the sources."""
     ordered = sorted(records, key=lambda one: one[2])
     harness = TopologyHarness(topology, split_at=["c", "m"])
     chance = Random(1)

@@ -1,4 +1,4 @@
-"""What the queries should produce: SQL, run by DuckDB over the same events."""
+"""The expected results of the queries. DuckDB computes them by SQL over the same events."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from examples.nexmark.events import SIDE_INPUT, Auction, Bid, Event, Person
 WINDOW: Final = mw.seconds(10)
 DAY: Final = mw.hours(24)
 SIDE: Final = SIDE_INPUT[1_000:1_300]
-"""The rows of the side input that auctions have."""
+"""The rows of the side input for auctions."""
 Row = tuple[Any, ...]
 _astuple = msgspec.structs.astuple
 
 
 @contextmanager
 def database_of(events: list[Event]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The events in tables."""
+    """The events as tables."""
     with duckdb.connect() as database:
         for kind in (Person, Auction, Bid):
             # AT is a word of SQL.
@@ -37,7 +37,7 @@ def fill(database: duckdb.DuckDBPyConnection, table: str, names: list[str], rows
     types = ["BIGINT" if isinstance(value, int) else "VARCHAR" for value in rows[0]]
     columns = ", ".join(f"{name} {type_}" for name, type_ in zip(names, types, strict=True))
     database.execute(f"CREATE TABLE {table} ({columns})")
-    for first in range(0, len(rows), 500):  # a statement for each row takes a hundred times as long
+    for first in range(0, len(rows), 500):  # a hundred times as fast as one statement for each row
         some = rows[first : first + 500]
         places = ",".join([f"({','.join('?' * len(names))})"] * len(some))
         database.execute(f"INSERT INTO {table} VALUES {places}", [value for row in some for value in row])
@@ -128,7 +128,7 @@ _SHAPES: Final[dict[str, Callable[[Any], Row]]] = {
     "q21": lambda one: (*_of_bid(one.bid), one.id),
     "q22": lambda one: (*_of_bid(one.bid), one.first, one.second, one.third),
 }
-"""Rows of values, where they are not simply their fields."""
+"""The row of a value, by query, where the row is not just the value's fields."""
 
 _NEWEST: Final[dict[str, Callable[[Any], object]]] = {
     "q4": lambda one: one.category,
@@ -136,7 +136,7 @@ _NEWEST: Final[dict[str, Callable[[Any], object]]] = {
     "q18": lambda one: (one.auction, one.bidder),
     "q19": lambda one: one.auction,
 }
-"""Keys, where only the last value of each counts."""
+"""The key of a value, by query, where only the last value of each key counts."""
 
 
 def rows_of(name: str, found: list[Any]) -> list[Row]:

@@ -25,12 +25,12 @@ def departures(flights: pd.DataFrame) -> list[tuple[Departure, mw.Timestamp]]:
 
 
 def end_of(flights: pd.DataFrame) -> mw.Timestamp:
-    """Three hours after the last flight's hour: what lies beyond the data is counted as well."""
+    """Three hours after the last flight's hour. The hours after the data are counted as well."""
     return mw.Timestamp(int(flights["scheduled"].max()) // HOUR * HOUR + 4 * HOUR)
 
 
 class Run:
-    """One run; ``flights`` in the order in which they are sent, ``batch`` of them at once."""
+    """One run over ``flights``, in the order in which they are sent."""
 
     def __init__(self, flights: pd.DataFrame, *, cuts: Iterable[str] = (), until: mw.Timestamp | None = None) -> None:
         self.flights = flights
@@ -38,10 +38,10 @@ class Run:
         self.harness = TopologyHarness(build(self.until), split_at=cuts)
 
     def feed(self, *, batch: int, watermarks: bool = True, crash_every: int = 0) -> None:
-        """Send everything, with a watermark after each batch, or none at all."""
+        """Send all flights, ``batch`` at once, with a watermark after each batch or with none."""
         records = departures(self.flights)
-        # The low watermark after the first n: the midnight before the earliest of what is still to come. At a day's
-        # very end what comes at the same moment from several airports is easily taken for complete.
+        # By the number of records sent, the earliest timestamp still to come. The watermark stays at the midnight
+        # before it: at a day's end, several airports have records of one time.
         to_come = np.minimum.accumulate(self.flights["scheduled"].to_numpy()[::-1])[::-1].tolist()
         for number, start in enumerate(range(0, len(records), batch), 1):
             self.harness.send_all("departures", records[start : start + batch])
@@ -51,7 +51,7 @@ class Run:
                 self.harness.crash()
 
     def finish(self) -> list[Anomaly]:
-        """End the source; the anomalies."""
+        """End the source. Returns the anomalies."""
         self.harness.finish()
         assert self.harness.failures == []
         return sorted(self.harness.values("anomalies"))

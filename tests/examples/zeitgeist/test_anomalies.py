@@ -1,4 +1,4 @@
-"""The stream finds what the whole table shows, and nothing else, however it comes (sections 2, 4.5 and 4.6)."""
+"""The stream finds the anomalies of the whole table, and no others, in any order of arrival (sections 2, 4.5, 4.6)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does(winter: pd.DataF
     run.feed(batch=1_000)
     found = run.harness.produced("anomalies")
     assert ("dip", "2013-02-08") in days([one.value for one in found])
-    # What makes the dip was known at 20:00 as well as later: that nothing had left. What was missing is the watermark.
+    # The dip's cause, no departures, is known at 20:00. But only the watermark shows that none comes late.
     held = Run(run.flights)
     held.harness.send_all("departures", departures(held.flights))
     held.harness.advance(night)
@@ -125,7 +125,7 @@ def test_a_spike_does_not_wait_for_the_watermark_and_a_dip_does(winter: pd.DataF
 
 @pytest.mark.guarantee("G14", section="4.5")
 def test_late_departures_are_dropped_and_duplicates_are_known(winter: pd.DataFrame) -> None:
-    """What the stream finds is what the table shows without the departures that came too late."""
+    """The stream finds the anomalies of the table without the late departures."""
     february = winter[winter["known"] < new_york("2013-02-12")]
     held_back = february[february["flight"] % 97 == 0]
     on_time = february.drop(held_back.index)

@@ -1,8 +1,8 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
-A record's identity is known to the test alone: for any ids and marks, no identity may take effect twice, none may be
-ACKed without effect. What may happen to receivers at any time are rules that the three models share. Injectors' tests
-have their workers from here, too.
+Only the test knows a record's identity. Invariant: whatever its ids and marks are, no identity takes effect twice, and
+none is ACKed without effect. The three models share the rules of this module. The workers of the injectors' tests use
+it too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {"segment_ids": 4, "cached_segments": 1}
 
 @dataclass(frozen=True)
 class Record:
-    """``identity`` is what must take effect once."""
+    """A record as the test knows it. Each ``identity`` must take effect once."""
 
     identity: Any
     key: bytes
@@ -44,7 +44,7 @@ class Record:
 
 @dataclass(eq=False)
 class Copy:
-    """One delivery as it travels: to the receiver with that journal, and no other."""
+    """One copy of a delivery on its way. Only the receiver with that journal gets it."""
 
     journal: str
     ids: DeliveryIds
@@ -55,18 +55,18 @@ class Copy:
 
 @dataclass
 class ReferenceModel:
-    """What receivers share: the naive model, the store's segments, and the catalog's word on sequences."""
+    """The state that receivers share: effects so far, the store's segments, and which sequences are alive."""
 
     alive: Callable[[str], bool] = lambda sequence: True
     effects: Counter[Any] = field(default_factory=Counter)
     segments: dict[str, Any] = field(default_factory=dict)
     prefix: str = "r"
-    """Of the names of journals."""
+    """The prefix of journals' names."""
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
     deaf: bool = False
-    """ACKs are lost on their way."""
+    """True while ACKs are lost."""
     reached: Counter[str] = field(default_factory=Counter)
-    """How often each interesting thing happened: a model that never gets there proves nothing."""
+    """How often each interesting case came up. Tests assert that each did."""
     committed: list[Record] = field(default_factory=list)
 
     def take_effect(self, record: Record) -> None:
@@ -140,7 +140,7 @@ class Receiver:
                 copy.acked(record)
 
     def resolve(self) -> None:
-        """Read what the unsure records need: from the store, where the collected are gone."""
+        """Read the segments that unsure records need. The store no longer has the collected ones."""
         for verdict in filter(lambda one: one.unsure, self.unsure):
             known = {name: self.model.segments[name].ids for name in verdict.segments if name in self.model.segments}
             resolution = self.dedup.resolve(verdict, known)
@@ -157,7 +157,7 @@ class Receiver:
             self.dedup.segment_stored(sealed.name)
 
     def take(self, most: int) -> None:
-        """Put work into an entry, and send it off to the store."""
+        """Put work into an entry, and begin to append it."""
         if self.flight is not None:
             return
         chosen: dict[DeliveryVerdict, list[int]] = {}
@@ -170,7 +170,7 @@ class Receiver:
         self.flight = (delta, msgspec.msgpack.encode(delta.to_wire()), chosen)
 
     def commit(self) -> None:
-        """The store has the entry, and says so."""
+        """Append the entry in flight. Its records take effect, and their senders get ACKs."""
         if self.flight is None:
             return
         delta, _, chosen = self.flight
@@ -180,7 +180,7 @@ class Receiver:
             self.ack(self.copies[verdict], indexes)
 
     def _apply(self) -> None:
-        """The entry in flight is in the journal."""
+        """Add the entry in flight to the durable journal."""
         assert self.flight is not None
         _, entry, chosen = self.flight
         self.flight = None
@@ -190,13 +190,13 @@ class Receiver:
                 self.model.take_effect(self.copies[verdict].records[index])
 
     def abandon(self, given_up: Sequence[tuple[DeliveryVerdict, int]]) -> None:
-        """Give up work, as a full intake does."""
+        """Give up work, as an interval with a full intake does."""
         for verdict, index in given_up:
             self.work.remove((verdict, index))
             self.dedup.abandon(verdict, [index])
 
     def crash(self, applied: bool = False) -> None:
-        """Lose the memory; the entry in flight is in the journal if ``applied``, and no sender was notified."""
+        """Lose the memory. If ``applied``, the journal has the entry in flight, but no sender got its ACK."""
         if self.flight is not None and applied:
             self._apply()
         blobs, filters = self.durable
@@ -218,7 +218,7 @@ class Receivers:
         return next(receiver for receiver in self.all if key in receiver.interval)
 
     def deliver(self, copy: Copy) -> None:
-        """To the journal that the copy names; a journal that is sealed takes nothing."""
+        """Deliver a copy to the journal that it names. A sealed journal takes nothing."""
         for receiver in self.all:
             if receiver.journal == copy.journal:
                 receiver.deliver(copy)
@@ -248,7 +248,7 @@ class Receivers:
         return Receiver(self.model, interval, dedup, journal)
 
     def run(self) -> None:
-        """Commit everything at hand."""
+        """Commit all work."""
         for receiver in self.all:
             receiver.resolve()
             receiver.commit()
@@ -268,7 +268,7 @@ def chosen(items: list, bits: int) -> list:  # type: ignore[type-arg]
 
 
 class ReceiverRules(RuleBasedStateMachine):
-    """A consumer, and a network that has kept every copy ever sent."""
+    """A consumer, and a network that keeps every copy that was ever sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class ReceiverRules(RuleBasedStateMachine):
         self.network: list[Copy] = []
 
     def send(self, copy: Copy, arrives: bool) -> None:
-        """Put a copy into the network, and perhaps through it at once."""
+        """Put a copy into the network. If ``arrives``, it is delivered at once."""
         self.network.append(copy)
         if arrives:
             self.receivers.deliver(copy)
@@ -300,7 +300,7 @@ class ReceiverRules(RuleBasedStateMachine):
 
     @rule(deaf=st.booleans())
     def everything_commits(self, deaf: bool) -> None:
-        """``deaf``: and the ACKs are lost."""
+        """Commit all work. If ``deaf``, the ACKs are lost."""
         self.model.deaf = deaf
         self.receivers.run()
         self.model.deaf = False

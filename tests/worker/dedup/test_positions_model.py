@@ -120,7 +120,7 @@ class StrongSenders:
         self._replace([owner], [(owner.keys, owner.own, owner.inherited)])
 
     def split(self, owner: Owner, at: bytes) -> None:
-        """Unless the owner has parents' productions still: lineage is one deep."""
+        """Split an owner, unless it still has productions of its parents: no owner has grandparents."""
         if at in owner.keys and at != owner.keys.start and not any(owner.outbox[s] for s in owner.inherited):
             owner.release()
             owner.own.sealed = True

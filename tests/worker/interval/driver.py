@@ -1,4 +1,4 @@
-"""One interval core by itself: the test is the store, the network and the authority, one effect at a time."""
+"""The driver of one interval core. The test performs the effects of the store, the network and the authority."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ INJECTOR = "injector/in"
 
 
 class IntervalDriver(SingleCoreDriver[Any, Any]):
-    """Runs ``computation``, which reads stream "in" of (key, what) pairs, by key, and writes "out", "other" and "late".
+    """Runs ``computation``. Its input "in" has (key, what) pairs by key; its outputs are "out", "other" and "late".
 
-    ``early`` events come before the journal has been read, which held ``entries`` on top of base ``parts``, or, of the
-    child of a split or merge, on top of what ``parents`` held.
+    ``early``: events that come before the journal is read. The journal has ``entries`` on top of base ``parts``. The
+    child of a split or merge has them on top of its ``parents``.
     """
 
     core: IntervalCore
@@ -48,7 +48,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         keep: Callable[[tuple[str, str]], bool] | None = None,
         **options: Any,
     ) -> None:
-        """``accepted``: what the authority answers that it has broadcast for these keys.
+        """``accepted``: the watermark that the authority says it has broadcast for these keys.
 
         ``keep``: a filter before the computation.
         """
@@ -71,7 +71,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         self.state = self.core.state
         self.entries = list(entries or [])
         self.parts = dict(parts or {})
-        """The base that it began with, and the parts of divided entries."""
+        """The parts of the first base, and of divided entries."""
         self.position = 0
         self.output = int(MIN_TIMESTAMP)
         self.post(m.Started())
@@ -83,7 +83,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         self.handle(m.Accepted(accepted))
 
     def begin(self, effect: Any) -> None:
-        """The test performs it; see ``take``."""
+        """Keep the effect waiting: the test performs it, with ``take``."""
         if isinstance(effect, m.Report):
             assert effect.output >= self.output, "an output watermark never goes back"
             self.output = effect.output
@@ -106,11 +106,11 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         return delivery
 
     def watermark(self, to: int) -> None:
-        """The injector's watermark is broadcast."""
+        """Broadcast the injector's watermark."""
         self.handle(m.GroupWatermarks({INJECTOR: to}))
 
     def commit(self) -> None:
-        """The append in flight is acknowledged, and before it the parts of its entry."""
+        """Acknowledge the parts of the entry in flight, and then its append."""
         for write in self.take(m.WriteParts):
             if _of_entry(write):
                 self.parts.update(write.parts)
@@ -138,11 +138,11 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
 
     @property
     def outbox_full(self) -> bool:
-        """Whether no more hooks run that produce, but those that hold the watermark."""
+        """Whether the outbox is full. Then no hook that produces runs, except those that hold the watermark."""
         return self.core._scheduler.outbox_full  # noqa: SLF001  # a step that waits for its time otherwise
 
     def sent(self) -> list[tuple[str, int]]:
-        """(value, timestamp) of what was sent since the last call."""
+        """The (value, timestamp) pairs that were sent since the last call."""
         return [
             (msgspec.msgpack.decode(value), stamp)
             for send in self.take(m.SendDelivery)

@@ -1,4 +1,4 @@
-"""When timers that are in the store are asked for (4.6; G6, G8)."""
+"""When the interval reads spilled timers from the store (4.6; G6, G8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Alarm(mw.Computation[tuple[str, str], None]):
 
 
 def settle(driver: IntervalDriver, stored: dict[PartId, bytes]) -> None:
-    """Do what the core asks of the store until it asks for nothing."""
+    """Perform the core's effects on the store until there are none."""
     going = True
     while going:
         for write in driver.take(WriteParts):
@@ -44,7 +44,7 @@ def with_far_timers(part: int = 1, **options: Any) -> tuple[IntervalDriver, dict
     """Timers at 1,002 to 1,007 are in the store, and two later ones in memory."""
     settings = IntervalSettings(timers_kept=2, timer_part=part, timer_lead=0, checkpoint_entries=1, flush_interval=0)
     driver, stored = IntervalDriver(Alarm(), settings=settings, **options), dict[PartId, bytes]()
-    # Those that memory keeps are set anew: what is due first is in the store.
+    # The timers in memory are set again, so the first due timers are in the store.
     for number, at in [*((number, 1_000 + number) for number in range(8)), (0, 5_000), (1, 5_001)]:
         driver.deliver((f"k{number}", str(at), 0))
         settle(driver, stored)

@@ -1,7 +1,7 @@
-"""A merged interval shows its keys what two that were never merged would have shown them (G5, G7, G14; 4.5, 4.6).
+"""A merged interval behaves for each key as its parent would, without the merge (G5, G7, G14; 4.5, 4.6).
 
-The naive model: the two parents go on side by side, each with its own watermark. What is run for a key, records
-and timers, in which order, and whether late and at which ``ctx.watermark``, must be the model's.
+The naive model: the two parents continue side by side, each with its own watermark. For each key, the merged interval
+must run the model's records and timers, in the same order. Their late flags and ``ctx.watermark`` must be the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ rows = st.lists(st.tuples(st.sampled_from("bcxy"), st.sampled_from("xts"), stamp
 
 
 class Shown(mw.Computation[tuple[str, str], list[tuple[int, str, int]]]):
-    """Keeps what it was shown of each record and timer, in order: its time, what it was, the watermark.
+    """Logs each record and timer in order: its time, its name, and the watermark.
 
     A record sets a timer, "t" 5 ahead of itself (so that it may be due at once), "s" 15.
     """
@@ -49,7 +49,7 @@ def shown(driver: IntervalDriver) -> dict[str, list[Any]]:
 
 
 def settled(reported: list[tuple[int, str, int]]) -> list[tuple[int, str, int]]:
-    """Timers of one time fire in any order (4.6 says nothing of it): side by side, they are put in order of tags."""
+    """Sort neighbouring timers of one time by tag, because they may fire in any order (4.6)."""
     runs = groupby(reported, key=lambda one: None if one[1] in ("record", "late") else one[0])
     return [one for at, run in runs for one in (run if at is None else sorted(run))]
 
@@ -60,7 +60,7 @@ def parent(
     """A parent that has acted on ``watermark``, sealed; not ``idle``, before its due timers have fired."""
     driver = IntervalDriver(Shown())
     driver.watermark(watermark)
-    # One record on time has it journal the watermark that it stands at.
+    # A record that is on time makes the parent journal its watermark.
     mine = [row for row in records if row[0].encode() in keys]
     driver.deliver(*mine, ("b" if keys == LOW else "x", "first", 1_000))
     driver.commit_all() if idle else driver.commit()

@@ -1,9 +1,9 @@
-"""Timers that go to the store and come back, against a table that has them all in one place (G5, G6, G13; 4.6).
+"""Spilled timers against a naive table that has all timers (G5, G6, G13; 4.6).
 
-Histories from seeds: timers are set, set again and cancelled, event time and the clock advance, and owners crash, while
-memory keeps two timers of a domain. The store is slow: it answers late and in any order, and a crash loses a part of
-what is on its way there. The keys' states are logs of what happened in the order in which it was committed; replayed on
-a naive table they must make sense. ``python -m tests.worker.interval.test_spilled_timers FIRST COUNT`` runs more.
+Histories come from seeds: timers are set, set again and cancelled. Event time and the clock advance, and owners crash.
+Memory keeps two timers of a domain. The store is slow: it answers late and in any order, and a crash loses some of its
+requests. Each key's state is a log of its steps, in the order of commits. A replay of the log on the naive table must
+be possible. ``python -m tests.worker.interval.test_spilled_timers FIRST COUNT`` runs more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SMALL = IntervalSettings(
 
 @dataclass
 class Order:
-    """An injected record: set a timer, or cancel it (``at`` None). ``hold`` None: none is stated."""
+    """An injected record, which sets a timer, or cancels it (``at`` None). ``hold`` None: without a stated hold."""
 
     key: str
     tag: str
@@ -60,7 +60,7 @@ class Order:
 
 @dataclass
 class Done:
-    """What a hook did, or that it was a timer's; and the time of its domain as it was shown."""
+    """A step in the log: a record's order or a fired timer, and the time of the domain that the hook saw."""
 
     what: str
     tag: str
@@ -68,7 +68,7 @@ class Done:
     at: int
     shown: int
     unsealed: list[tuple[bool, str]] = field(default_factory=list)
-    """What the commit that is being made changes: it takes effect when that is sealed."""
+    """The changes of the current commit. They take effect when the commit is sealed."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Log:
 
 
 class Clockwork(mw.Computation[Order, Log]):
-    """Does as a record states, and writes it down."""
+    """Follows the order of each record, and logs it."""
 
     def process_record(self, ctx: mw.Context[Log], record: mw.Record[Order]) -> None:
         order = record.value
@@ -111,7 +111,7 @@ def clockwork() -> mw.Topology:
 
 
 class SlowStore(CoreDriver):
-    """A driver whose store performs what it is asked for late, and in any order; at once where ``chance`` is None."""
+    """A driver with a slow store, which performs effects late and in any order. At once if ``chance`` is None."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -120,14 +120,14 @@ class SlowStore(CoreDriver):
         self._waiting: list[tuple[str, IntervalEffect]] = []
 
     def perform(self, journal: str, effect: IntervalEffect) -> None:
-        """What goes to the store waits. A journal is opened at once: nothing else is asked for meanwhile."""
+        """Keep effects on the store waiting. A journal opens at once, because no other effect comes until then."""
         if self.chance is not None and isinstance(effect, StoreEffect) and not isinstance(effect, FenceJournal):
             self._waiting.append((journal, effect))
         else:
             super().perform(journal, effect)
 
     def run(self) -> None:
-        """Handle events, while the store performs some of what waits; all of it where it is not slow."""
+        """Handle events, while the store performs some waiting effects, or all of them if it is not slow."""
         super().run()
         while self._waiting and (self.chance is None or self.chance.random() < 0.8):
             at = 0 if self.chance is None else self.chance.randrange(len(self._waiting))
@@ -143,7 +143,7 @@ class SlowStore(CoreDriver):
                 self.reached["behind"] += core.state.timers.behind
 
     def clear(self) -> None:
-        """Lose all memory. Some writes that are in flight still reach the store."""
+        """Lose the memory. Some writes in flight still reach the store."""
         if self.chance is not None and self._waiting:
             self.reached["cut short"] += 1
             for journal, effect in self._waiting[: self.chance.randrange(len(self._waiting) + 1)]:
@@ -167,7 +167,7 @@ class Timed:
         self.orders = 0
 
     def run(self) -> Counter[str]:
-        """Something happens again and again; then everything comes to rest. Returns what was reached."""
+        """Do random steps, and then finish all work. Returns the counts of the cases that came up."""
         steps = [self.inject, self.inject, self.pass_time, self.harness.crash, self.rest]
         for _ in range(self.chance.randint(20, 100)):
             self.driver.chance = self.chance
@@ -206,7 +206,7 @@ class Timed:
         self.harness.send_all("events", made)
 
     def pass_time(self) -> None:
-        """The injector's watermark, or the clock, advances."""
+        """Advance the injector's watermark or the clock."""
         if self.chance.random() < 0.5:
             self.now += self.chance.choice([2, 10, 25, 60])
             self.harness.advance(Timestamp(self.now))
@@ -214,7 +214,7 @@ class Timed:
             self.harness.advance_clock(Duration(self.chance.randint(1, 60)))
 
     def rest(self) -> None:
-        """Finish all waiting work. The timers of a key are shown wherever they are."""
+        """Finish all waiting work. Inspection shows a key's timers in memory and in the store."""
         self.driver.chance = None
         self.harness.advance_clock(Duration(1))
         for journal, core in self.driver.cores.items():
@@ -234,7 +234,7 @@ class Timed:
 
 
 def check_log(log: Log) -> tuple[list[tuple[str, bool, int]], dict[tuple[bool, str], int]]:
-    """Each timer fires once, as it was last set, none early, each domain's in order, before the records that follow.
+    """Each timer fires once, as it was last set. None is early. A domain's timers fire in order, before later records.
 
     Returns those that have fired, and those that have not.
     """
@@ -268,7 +268,7 @@ def test_timers_in_the_store_fire_once_in_order_and_never_early(part: int, monke
 
 
 def simulate(seeds: range) -> Counter[str]:
-    """What histories of these seeds reached; the first that fails is named."""
+    """Run the histories of these seeds. Returns the counts of their cases. The first failing seed is named."""
     reached: Counter[str] = Counter()
     for seed in seeds:
         try:

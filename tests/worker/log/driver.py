@@ -1,4 +1,4 @@
-"""A log's core against the memory store, with crashes in between."""
+"""The driver of a log's core on the memory store, with crashes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SMALL = LogSettings(
     publish_records=4,
     publish_bytes=200,
 )
-"""Bounds so small that a few records reach them."""
+"""Limits that a few records reach."""
 
 
 class Reader:
-    """A subscriber that notes what it is sent."""
+    """A subscriber that notes the responses that it gets."""
 
     def __init__(self) -> None:
         self.published: list[log.Publish] = []
@@ -52,12 +52,12 @@ class Reader:
 
     @property
     def offsets(self) -> list[int]:
-        """Every offset, likewise."""
+        """Every offset, in the order of the responses."""
         return [offset for one in self.published for offset in range(one.first, one.first + len(one.values))]
 
 
 class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
-    """A log's environment. Effects on the store wait, but for the fence; all others are performed at once."""
+    """Performs a log's effects: those on the store wait, except the fence. All others are performed at once."""
 
     core: LogCore
 
@@ -81,11 +81,11 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
         self.early: list[LogEvent] = []
-        """Events that come before the journal has been read."""
+        """Events that come before the journal is read."""
         self.open()
 
     def open(self) -> None:
-        """Start a new owner's core, until it serves."""
+        """Start a new owner's core, and return when it serves."""
         self.sequencer += 1
         self.waiting = []
         names = STREAM, LOG, JOURNAL, self.sequencer, self.groups
@@ -97,18 +97,18 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         assert self.core.phase is OwnerPhase.SERVING
 
     def crash(self, applied: bool) -> None:
-        """End the owner; ``applied`` says whether what was on its way to the store still got there. Then take over."""
+        """End the owner, and take over. If ``applied``, the effects in flight still reach the store."""
         for effect in self.waiting if applied else ():
             self.finish(effect)
         self.open()
 
     def tell(self) -> None:
-        """Let the watermark that was received reach the journal, and so those who listen."""
+        """Commit the watermark that was received, so that it is broadcast."""
         self.pass_time(self.settings.watermark_delay)
         self.run()
 
     def run_but(self, *kinds: type) -> None:
-        """Perform everything but effects of these kinds, which the store is slow with."""
+        """Perform all effects except these kinds, as a store that is slow for them."""
         while others := [index for index, one in enumerate(self.waiting) if not isinstance(one, kinds)]:
             self.step(others[0])
 
@@ -119,7 +119,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         ids: DeliveryIds | None = None,
         sender: Sender | None = None,
     ) -> m.Delivery:
-        """Deliver records as an injector with positions would; returns the delivery."""
+        """Deliver records as an injector with positions does. Returns the delivery."""
         if ids is None:
             ids = PositionIds("windows/p/0", 0, range(self.position, self.position + len(values)))
             self.position += len(values)
@@ -152,7 +152,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
     @property
     def stored(self) -> Any:
-        """The journal, as the store has it."""
+        """The journal in the store."""
         return self.store._journals[JOURNAL]  # noqa: SLF001  # only tests need it
 
     def rows(self) -> set[int]:
@@ -191,7 +191,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
 
 def numbered(first: int, count: int, size: int = 20) -> list[bytes]:
-    """Values that say their number, of ``size`` bytes."""
+    """Values of ``size`` bytes, each with its number."""
     return [b"%d" % number + b"." * (size - len(b"%d" % number)) for number in range(first, first + count)]
 
 

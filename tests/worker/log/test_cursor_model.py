@@ -22,21 +22,21 @@ NAMES = ["a", "b"]
 
 @dataclass
 class Life:
-    """What one life of a cursor must keep to, as its subscribers know it."""
+    """One life of a cursor, and the bounds that its subscribers know: each response is checked against them."""
 
     least: int | None
-    """Where it begins; None for one that begins at the end, or whose beginning was lost in a crash."""
+    """The first offset. None if the life begins at the log's end, or if a crash lost the first offset."""
     earliest: int
-    """No record before it is sent by a life whose beginning is not known exactly."""
+    """A lower bound of the first offset, where that is unknown."""
     acked: int = 0
-    """The largest ACK that its subscribers sent."""
+    """The largest ACK from its subscribers."""
     number: int = 0
     shown: bool = False
 
 
 @dataclass
 class Following:
-    """One subscriber: of which life it is, and what of its responses has been checked."""
+    """One subscriber, its life, and how many of its responses are checked."""
 
     name: str
     life: Life
@@ -46,7 +46,7 @@ class Following:
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """A keeper's cursor ACKs nothing, so that the oldest record stays: a life from the oldest begins at 0."""
+    """A second cursor ACKs nothing, so the log keeps its oldest record. A life from the oldest record begins at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.current: dict[str, Life] = {}
         self.following: dict[str, Following] = {}
         self.gone: list[Following] = []
-        """Subscribers of lives that have ended, or that another took over: what they say changes nothing."""
+        """Subscribers of ended lives, or replaced ones. Their ACKs change nothing."""
         self.produced = 0
 
     @initialize()
@@ -86,7 +86,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.waiting)
     @rule(applied=st.booleans())
     def crash(self, applied: bool) -> None:
-        """The owner ends with an append in flight, which has taken effect or has not; its successor takes over."""
+        """The owner ends with an append in flight, which took effect or did not. A successor takes over."""
         self.check()
         self.driver.crash(applied)
         self.produced = self.driver.core.state.records.end
@@ -142,7 +142,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.life.number for one in self.gone))
     @rule(data=st.data())
     def the_gone_call_again(self, data: st.DataObject) -> None:
-        """A subscriber continues where its broken call was, in the same life of its cursor, or not at all."""
+        """A subscriber whose call broke continues at its offset, if the same life of its cursor still exists."""
         old = data.draw(st.sampled_from([one for one in self.gone if one.life.number]))
         one = Following(old.name, old.life, next=old.next)
         if self.current.get(old.name) is old.life:
@@ -167,16 +167,16 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.driver.waiting and self.current)
     @rule(data=st.data(), start=st.sampled_from(Start))
     def create_again(self, data: st.DataObject, start: Start) -> None:
-        """Both while an append is in flight."""
+        """Delete a cursor and create it again while an append is in flight."""
         name = data.draw(st.sampled_from(sorted(self.current)))
         self.delete(name)
         self.subscribe(name, start, 3)
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def check(self) -> None:
-        """Each response is of its subscriber's own life, and that is what a takeover would find."""
+        """Each response is of its subscriber's own life, and that life is durable."""
         stored = {(name, number) for name, _, number in self.in_store()}
         for one in self.following.values():
             for response in one.reader.published[one.checked :]:
@@ -197,7 +197,7 @@ class CursorMachine(RuleBasedStateMachine):
         return [(life, number) for other, life in self.lives() if other == name and life.number == number]
 
     def in_store(self) -> list[tuple[str, int, int]]:
-        """The cursors that a takeover would find now."""
+        """The cursors that a takeover finds now."""
         store, config = self.driver.store, LogConfig(STREAM, LOG, JOURNAL, 1_000, frozenset(), settings=SMALL)
         head = result_of(store.read_head(JOURNAL))
         blobs = result_of(store.read_parts(JOURNAL, head.parts))

@@ -1,7 +1,8 @@
 """A log against a naive list: random deliveries, copies, ACKs, flushes, and crashes at every point (G1, G7, G13).
 
-The *auditor* is a tail that is served at once and resumes after every crash: what it is sent is the list. All else is
-held against it: nothing twice, offsets for good, nothing lost that was ACKed or not yet ACKed by a cursor.
+The *auditor* is a tail that is served at once, and resumes after every crash. The records that it gets are the list.
+Everything else is compared with the list: no record is there twice, and offsets never change. No record is lost that a
+sender got an ACK for, or that a cursor has not ACKed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Producer:
     frontier: int = 0
     next: int = 0
     reported: int = -(1 << 62)
-    """Its watermark as last broadcast."""
+    """The sender's watermark in the last broadcast."""
     unacked: dict[int, tuple[bytes, int]] = field(default_factory=dict)
     batch: int = 0
 
@@ -97,14 +98,14 @@ class LogMachine(RuleBasedStateMachine):
         self.places: dict[bytes, int] = {}
         self.late: set[bytes] = set()
         self.least: int = -MAX_TIMESTAMP
-        """The largest watermark that any subscriber was sent."""
+        """The largest watermark that any subscriber got."""
         self.auditor = self.driver.subscribe()
         self.seen_answers = 0
         self.followers: dict[str, Follower] = {}
         self.acked: dict[str, int] = {}
-        """By cursor: the largest ACK that it sent."""
+        """The largest ACK from each cursor."""
         self.durable: dict[str, int] = {}
-        """By cursor: the largest ACK that it was shown as durable."""
+        """The largest durable ACK that each cursor was shown."""
 
     # Senders.
 
@@ -221,11 +222,11 @@ class LogMachine(RuleBasedStateMachine):
         self.acked.pop(cursor, None)
         self.durable.pop(cursor, None)
 
-    # What must hold.
+    # Invariants.
 
     @invariant()
     def listen(self) -> None:
-        """Take what subscribers and senders were sent, and hold it against the list."""
+        """Compare the responses to subscribers and senders with the list."""
         for one in self.auditor.published:
             assert one.first == len(self.list), "the auditor is sent everything, in order"
             for value, timestamp in zip(one.values, one.timestamps, strict=True):
@@ -294,7 +295,7 @@ class LogMachine(RuleBasedStateMachine):
         assert edges == [records.start] + [one.end for one in records.closed]
 
     def teardown(self) -> None:
-        """Finish all deliveries and subscriptions. The list then has everything once."""
+        """Finish all deliveries and subscriptions. Then the list has each record once."""
         self.listen()
         for _ in range(50):
             if not any(one.unacked for one in self.producers.values()):
@@ -309,7 +310,7 @@ class LogMachine(RuleBasedStateMachine):
         assert all(not one.unacked for one in self.producers.values()), "a record is never taken"
         assert len(self.list) == sum(one.next for one in self.producers.values())
         self.driver.crash(applied=False)
-        # That somebody listens has the watermark journaled; with it goes what is too old.
+        # With a subscriber, the watermark is journaled. The same append drops records that are too old.
         self.driver.subscribe()
         self.driver.tell()
         start = self.driver.core.state.records.start

@@ -45,7 +45,7 @@ JOURNAL = "log.windows.1.j1"
 
 
 class _Peers(doubles.ScriptedPeers):
-    """The authority and the network, of which a log needs little."""
+    """The peers of a log: an authority that accepts it, and senders that are all alive."""
 
     async def accept(self, request: AcceptSequencer) -> int:
         return max((one.output for one in self.reports), default=MIN_TIMESTAMP)
@@ -55,7 +55,7 @@ class _Peers(doubles.ScriptedPeers):
 
 
 class _Answers:
-    """Where the answer to one delivery goes."""
+    """A channel that takes the answer to one delivery."""
 
     def __init__(self) -> None:
         self.acked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ class _Worker:
 
 
 class Cluster(RoutingServiceServicer):
-    """The log moves where ``move`` says; the routing service tells who owns it."""
+    """Two workers and the routing service. ``move`` moves the log, and the routing names its owner."""
 
     def __init__(self, settings: LogSettings) -> None:
         self.settings = settings
@@ -83,9 +83,9 @@ class Cluster(RoutingServiceServicer):
         self.queue = RunQueue(asyncio.get_running_loop())
         self.form = specs.VALUE_FORMAT_RAW
         self.incarnation = IncarnationId("log.windows.1")
-        """Of the log that the routing service tells of."""
+        """The log's incarnation in the routing."""
         self.served = ""
-        """Of the log that the owner has."""
+        """The log's incarnation that the owner serves."""
         self.workers = [_Worker(self._host_of), _Worker(self._host_of)]
         self.owner: _Worker | None = None
         self.host: CoreHost | None = None
@@ -96,7 +96,7 @@ class Cluster(RoutingServiceServicer):
         self.address = bind(self.server)
 
     def _host_of(self, worker: _Worker, incarnation: str) -> CoreHost | None:
-        """As workers find it; ``incarnation`` may be newer than what this one has."""
+        """Find the log's host, as workers do. ``incarnation`` may be newer than that of the host."""
         return self.host if worker is self.owner and incarnation in ("", self.served) else None
 
     async def WatchRouting(
@@ -129,7 +129,7 @@ class Cluster(RoutingServiceServicer):
 
         return await answering(context, work)
 
-    # What happens to the log.
+    # Changes of the log.
 
     async def take(self, worker: int) -> None:
         """A worker takes the log, as its first owner or after ``leave``."""
@@ -149,7 +149,7 @@ class Cluster(RoutingServiceServicer):
         self.owner = owner
 
     async def leave(self) -> None:
-        """The owner lets the log go."""
+        """The owner releases the log."""
         assert self.host is not None
         assert self.owner is not None
         host, owner, self.host, self.owner = self.host, self.owner, None, None
