@@ -74,7 +74,7 @@ class Ledger:
         return entry
 
     def _kind(self, consumer: IncarnationId) -> bool | None:
-        """Whether it is a log; None for what is neither a log nor a computation."""
+        """True for a log, False for a computation, and None if the consumer is neither."""
         if consumer not in self._is_log:
             if (
                 self._catalog.computation(consumer) is not None

@@ -10,7 +10,7 @@ SETTINGS = PaceSettings(coalesce=20, rest=2.0, longest_rest=500, idle=100, verif
 
 
 def pace() -> AppendPace:
-    """One that has made an append of 50 microseconds, from 1,000 on."""
+    """A core that has appended for 50 microseconds, from the time 1,000 on."""
     made = AppendPace(SETTINGS)
     assert made.due_at is None
     made.want(1_000, urgent=True, dirty=True)

@@ -1,4 +1,4 @@
-"""What holds an injector's low watermark: its records without keys, or the process itself (section 4.5)."""
+"""Hold explanations of an injector: its records without keys, or the process itself (section 4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A subscriber learns why the log's owner ended its call, however many requests it had still to send."""
+"""A subscriber learns why the log's owner ended its call, even if it still had requests to send."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refusing(subscription_pb2_grpc.SubscriptionServiceServicer):
 
 
 class Control:
-    """Says where the log is."""
+    """A routing service with the log's address."""
 
     def __init__(self, address: str) -> None:
         self.answer = control.EnsureStreamLogResponse(incarnation=IncarnationId("s.1"))
@@ -39,7 +39,7 @@ class Control:
 
 
 class Late:
-    """A call whose requests after the first are written when it has ended already."""
+    """A call that ends before its second request is written."""
 
     def __init__(self, call: Any) -> None:
         self.call = call

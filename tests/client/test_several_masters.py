@@ -1,4 +1,4 @@
-"""Clients that know several masters: any of them will do, and the leader is found from each (section 7.1)."""
+"""Clients that know several masters find the leader from any of them (section 7.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TTL = patience(0.5)
 
 
 class Masters:
-    """Two masters, in the order of their addresses: the leader, and who stands by."""
+    """Two masters, in the order of their addresses: the leader and the standby."""
 
     def __init__(
         self, first: tuple[str, MasterReplica], second: tuple[str, MasterReplica], stack: AsyncExitStack

@@ -1,4 +1,4 @@
-"""Watermarks of computations whose shards are apart, and move (7.2)."""
+"""Watermarks of computations whose shards are on several servers, and move (7.2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALL = KeyInterval(b"", None)
 
 
 class Shards:
-    """Two shards, by a computation's last letter; each with any number of lives."""
+    """Two shards, by a computation's last letter. Each can restart any number of times."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
@@ -51,7 +51,7 @@ class Shards:
         return self._addresses[shard]
 
     async def start(self, shard: str, *, anew: bool = False) -> None:
-        """A new life of a shard, where it is from now on."""
+        """Start a shard again, at a new address."""
         if not anew:
             await self._store.create_journal(shard)
         self._sequencer += 1

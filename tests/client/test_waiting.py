@@ -16,7 +16,7 @@ from millwheel.rpc.waiting import wait_notices
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notices come at once."""
+    """Make notices come at once."""
 
     def at_once(describe: object, say: object, *, first: float = 0.0) -> object:
         return wait_notices(describe, say, first=0.2)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the coordinator on etcd adds to its contract: limits, history, leases by its own clock, users, TLS, errors."""
+"""The coordinator on etcd beyond its contract: limits, history, leases by its own clock, users, TLS, errors."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_clients_agree_on_one_that_compacts(tmp_path: Path) -> None:
                 await watch.aclose()
         else:
             raise AssertionError("nobody has compacted")
-        # Two clients: one round in each period, whoever makes it.
+        # Two clients share one round in each period.
         assert len(compacted) <= (asyncio.get_running_loop().time() - began) / settings.history + 2
 
 
@@ -259,7 +259,7 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
         await coordinator.revoke_lease(lease)
 
 
-# What is wrong is named, with the setting and the remedy.
+# Errors name the setting and the remedy.
 
 
 @pytest.mark.paper(section="7.1")
@@ -343,7 +343,7 @@ def ask(endpoint: str, path: str, **body: Any) -> None:
 
 
 async def put_raw(key: bytes, value: bytes) -> None:
-    """Put any bytes, as something else than MillWheel might."""
+    """Put any bytes, as a foreign program might."""
     row = {"key": b64encode(key).decode(), "value": b64encode(value).decode()}
     await asyncio.to_thread(ask, etcd().endpoints[0], "kv/put", **row)
 
@@ -353,7 +353,7 @@ async def test_users_and_what_their_roles_allow(tmp_path: Path) -> None:
         (endpoint,) = cluster.endpoints
         early = EtcdSettings(cluster.endpoints, username="mill", password="right")
         async with opened(early) as coordinator:
-            # etcd does not ask yet who one is.
+            # etcd has no authentication yet.
             await coordinator.transact([], [Put("k", b"v")])
             for user, password in (("root", "r"), ("mill", "right")):
                 ask(endpoint, "auth/user/add", name=user, password=password)

@@ -1,4 +1,4 @@
-"""What the injector's core does in one situation each (5.2, 6.1.1, 8.4)."""
+"""The injector's core, in one situation for each test (5.2, 6.1.1, 8.4)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from millwheel.sdk.errors import UsageError
 
 
 def step(core: InjectorCore, event: InjectorEvent, now: int = 0) -> list[InjectorEffect]:
-    """The effects of an event, except those on the published watermark: that is ``core.published``."""
+    """The effects of an event, except those on the published watermark. See ``core.published`` for them."""
     effects = core.step(event, now)
     core.check_invariants()
     return [effect for effect in effects if not isinstance(effect, PublishWatermark)]

@@ -53,7 +53,7 @@ keys = st.sampled_from(KEYS)
 
 
 class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, InjectorEffect]):
-    """The network is a list of sendings and a list of answers per address; anything may happen to them."""
+    """The network is a list of sendings and a list of answers. The rules lose, repeat and reorder them."""
 
     core: InjectorCore
 
@@ -193,7 +193,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     @rule(pick=st.integers(0, 99))
     def vanish(self, pick: int) -> None:
-        """A receiver forgets a batch without a word, or its answer."""
+        """Lose a batch or an answer."""
         if self.network and pick % 2:
             self.network.pop(pick % len(self.network))
         elif self.answers:
@@ -201,7 +201,7 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
 
     @rule(rounds=st.integers(1, 4), most=st.integers(1, 9))
     def flow(self, rounds: int, most: int) -> None:
-        """Things go as they should for a while."""
+        """Deliver, commit and answer without faults for some rounds."""
         for _ in range(rounds):
             self.connect()
             for send in self.network[:4]:
@@ -276,10 +276,10 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
             self.consumers["z"] = Consumer("z", owner)
         self.routed()
 
-    # What must hold.
+    # Invariants.
 
     def missing(self, name: str) -> list[tuple[object, int, bool]]:
-        """Records that are due to a consumer and not committed there."""
+        """The records that a consumer must still commit."""
         done = {(row[0], row[2]) for row in self.consumers[name].committed()}
         return [
             (id_, timestamp, late)
@@ -349,7 +349,7 @@ TestInjectorCore.settings = settings(max_examples=40, stateful_step_count=50, su
 
 
 def _walk(seed: int, steps: int) -> None:
-    """The same machine, further than hypothesis goes: a long run of random steps, mostly calm ones."""
+    """The same machine in longer runs than hypothesis makes: random steps, mostly without faults."""
     chance = Random(seed)
     machine: Any = InjectorMachine()
     machine.start()

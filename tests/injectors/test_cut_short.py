@@ -69,7 +69,7 @@ async def test_a_call_that_waits_for_room_wakes_its_idle_process_first() -> None
     settings = InjectorSettings(limits=Limits(window_records=10))
     async with cluster(1, workers=1) as made:
         made.workers[0].calm = True
-        # One consumer, one batch: a single ACK makes room, and is the end of the flush.
+        # With one consumer and one batch, a single ACK makes room and ends the flush.
         made.consumers.pop("y")
         consumer = made.consumers["x"]
         consumer.hold = True
@@ -124,7 +124,7 @@ async def test_a_waking_process_sends_once_the_end_of_idle_is_known() -> None:
         await other.advance(1_000)
         made.watermarks.hearing.clear()
         await sleeper.idle()
-        await asyncio.sleep(0.1)  # it is on its way by itself
+        await asyncio.sleep(0.1)  # the report is under way without this call
         sending = asyncio.create_task(sleeper.send(values(0, 1)[0], timestamp=2_000))
         await asyncio.sleep(0.1)
         assert not sending.done()
@@ -436,7 +436,7 @@ async def test_records_go_on_while_no_master_answers_however_long(
         assert ("no master sends the routing" in caplog.text) is (seconds < 1)
         assert caplog.text.count("no master tells") < 5, "not asked, and not said, without pause"
         await made.server.start()
-        # What changed meanwhile is heard of.
+        # The injector learns of changes that came meanwhile.
         for consumer in made.consumers.values():
             consumer.move(f"{consumer.name}.j1", made.workers[0].address)
         made.changed()

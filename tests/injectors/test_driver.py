@@ -31,7 +31,7 @@ def values(start: int, end: int) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def trouble(of: Cluster, chance: Random) -> AsyncIterator[None]:
-    """Splits, moves and deaths, as long as it lasts; then calm."""
+    """Cause splits, moves and deaths during the block. Then end all faults."""
     ended = asyncio.Event()
     task = asyncio.create_task(_make_trouble(of, chance, ended))
     try:

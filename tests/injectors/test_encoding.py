@@ -1,4 +1,4 @@
-"""Whose key extractor an injector follows: the topology object's, as long as the cluster has the same key (4.2)."""
+"""An injector uses the key extractor of the topology object, as long as the cluster has the same key (4.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of the routing before a record is refused: who shares them, and who waits behind them (4.2, 5.2)."""
+"""Fetches of the routing before a record is refused: calls that share them or wait behind them (4.2, 5.2)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_nothing_overtakes_a_record_that_waits_for_a_fetch(
             await injector.send(values[0], timestamp=1, position=at if positions else None)
         accepted.append(at)
         if at == 0:
-            await send(injector, 40, 4)  # others wait for their turn already
+            await send(injector, 40, 4)  # other calls wait already
 
     async with Injector("orders", address=server.address) as injector:
         alone(injector)

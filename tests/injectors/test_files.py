@@ -39,7 +39,7 @@ def write(path: Path, start: int, end: int, mode: str = "w") -> None:
 
 
 async def grow(path: Path, number: int) -> None:
-    """Append records for as long as this runs: a tail of files that do not grow becomes idle by itself."""
+    """Append records until cancelled, because a tail becomes idle if its files do not grow."""
     while True:
         write(path, number, number + 1, "a")
         number += 1
@@ -196,7 +196,7 @@ async def test_a_checkpoint_that_cannot_be_written_stops_nothing(
         FileInjector(
             Injector("orders", address=server.address), FileSettings(logs, checkpoint=tmp_path / "no" / "where")
         )
-    # In the way, as a full disk would be.
+    # This blocks the write, as a full disk does.
     (tmp_path / "checkpoint.json.new").mkdir()
     async with Injector("orders", address=server.address) as injector:
         settings = FileSettings(logs, timestamp=FIELD, checkpoint=tmp_path / "checkpoint.json", finish=True)
@@ -265,7 +265,7 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     options += ["--finish", "-o", "json"]
     code, printed, _ = await command(server, "inject", "file", "orders", str(logs / "a.jsonl"), *options)
     assert code == 0
-    # Those that come again are behind the watermark, and known.
+    # Repeated records are behind the watermark. The receivers know their ids.
     assert json.loads(printed) == {"stream": "orders", "process": "cli", "records": 15, "late": 9, "skipped": 0}
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
 

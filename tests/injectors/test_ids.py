@@ -1,4 +1,4 @@
-"""What makes an injected record itself (6.1.1)."""
+"""The identity of an injected record (6.1.1)."""
 
 from __future__ import annotations
 

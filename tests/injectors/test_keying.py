@@ -24,7 +24,7 @@ views = st.lists(st.lists(st.sampled_from([OK, OK, NO_KEY, NO_TYPE]), min_size=6
 
 
 def column(view: list[int]) -> KeyColumn:
-    """What one consumer says: a record without a type may have a key all the same."""
+    """The answer of one consumer. A record without a type may still have a key."""
     first = next((at for at, one in enumerate(view) if one == NO_KEY), len(view))
     problems = {at: KeyExtractionError(str(at)) for at, one in enumerate(view) if one != OK}
     return KeyColumn([b"k"] * first, dict(problems), "why" if first < len(view) else "")
@@ -61,7 +61,7 @@ def test_a_consumer_whose_keys_are_unknown_refuses_nothing() -> None:
 
 
 class Workers:
-    """The answers of workers, and the requests to them: the number of records, and what waits."""
+    """The answers of workers, and the requests to them: the number of records, and the reason for waiting."""
 
     def __init__(self, answer: wire.PrepareRecordsResponse | str) -> None:
         self.asked: list[tuple[int, WaitingSummary | None]] = []

@@ -58,7 +58,7 @@ async def test_a_timeout_names_the_computation_that_does_not_ack(server: DevServ
 
 
 def routes(injector: Injector) -> list[Route]:
-    """Where records go."""
+    """All routes of an injector."""
     return [route for consumer in session_of(injector).routing.consumers.values() for route in consumer.routes]
 
 

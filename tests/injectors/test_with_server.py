@@ -53,7 +53,7 @@ def check_once(found: list[dict[str, Any]], orders: list[Order]) -> None:
 
 
 async def keep_sending(injector: Injector) -> None:
-    """Until it fails."""
+    """Send records until that fails."""
     for time in range(1_000_000, 2_000_000, 1_000):
         await injector.send(ORDERS[0], timestamp=time)
         await injector.advance(time)

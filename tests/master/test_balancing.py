@@ -114,7 +114,7 @@ class Cluster:
         assert after < before, "a move lowers the larger of the two loads"
 
     def run(self, balancer: Balancer, rounds: int, every: int = seconds(10)) -> int:
-        """Let it decide ``rounds`` times; how many requests there were."""
+        """Let the balancer decide ``rounds`` times. Returns the number of requests."""
         before = len(self.done)
         for _ in range(rounds):
             self.now = Timestamp(self.now + every)
@@ -124,7 +124,7 @@ class Cluster:
         return len(self.done) - before
 
     def settle(self, balancer: Balancer, most: int = 3_000) -> None:
-        """Run until nothing has happened for a good while."""
+        """Run until there has been no request for many rounds."""
         for _ in range(most // 40):
             if self.run(balancer, 40) == 0:
                 return

@@ -1,4 +1,4 @@
-"""A master does nothing with a value of the coordinator that fails its checksum, nor writes over it; others go on."""
+"""A master neither uses nor overwrites a value of the coordinator that fails its checksum. Other values still work."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def draining(spec: specs.TopologySpec | None = None) -> tuple[Cluster, Master]:
 
 
 def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, stale: int = 0) -> Progress:
-    """What the driver would see: every interval alike."""
+    """Report the same status for every interval, as the driver would."""
     incarnations = known.topologies["zeitgeist"].incarnations.values()
     intervals = {
         one.journal: IntervalProgress(one.sequencer - stale, commit, work, 0)
@@ -374,7 +374,7 @@ def test_a_stream_returns_once_its_old_injectors_are_forgotten() -> None:
 
 
 def _cancel_while_the_authority_is_away(master: Master) -> None:
-    """Cancel ``zeitgeist``, of which nothing can be cleared away for now."""
+    """Cancel ``zeitgeist``, whose state cannot be removed yet."""
     _ask_while_the_authority_is_away(master, CancelTopology("zeitgeist"))
 
 

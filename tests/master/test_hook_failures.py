@@ -1,4 +1,4 @@
-"""Which computations' hooks raise, by what the workers reported last."""
+"""The computations whose hooks raise, by the workers' last reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def running() -> tuple[Cluster, Master]:
 
 
 def reported(known: Catalog, blocked: int = 1, later: int = 0, stopped: str = "", ago: int = 0) -> LoadBook:
-    """Of every interval: so many keys are blocked; ``later`` is added to the owners' sequencers."""
+    """Report ``blocked`` keys for every interval. ``later`` is added to the owners' sequencers."""
     book, response = LoadBook(), wire.GetWorkerLoadResponse()
     failure = wire.KeyFailure(key=b"k", hook="process_record", error="ValueError", attempts=2, last_us=NOW - ago)
     for owned in known.owned_by("w1"):

@@ -48,7 +48,7 @@ class Cluster:
         return (await self.client.list_intervals("zeitgeist", "window-counter"))[0].interval
 
     async def until(self, holds: Callable[[catalog.IntervalRecord], bool]) -> catalog.IntervalRecord:
-        """The first interval, as soon as it is so."""
+        """Wait for this condition of the first interval, and return the interval."""
 
         async def look() -> bool:
             return holds(await self.first())
@@ -57,7 +57,7 @@ class Cluster:
         return await self.first()
 
     async def all_listed(self, holds: Callable[[wire.IntervalStatus], bool]) -> None:
-        """Return as soon as all intervals are listed so."""
+        """Wait until this holds for all listed intervals."""
 
         async def look() -> bool:
             return all(holds(one) for one in await self.client.list_intervals("zeitgeist"))
@@ -109,7 +109,7 @@ async def test_pages_make_up_the_whole_list_in_order(cluster: Cluster) -> None:
 
 
 async def one_page(cluster: Cluster, request: wire.ListIntervalsRequest) -> wire.ListIntervalsResponse:
-    """What the master answers: the client hides pages."""
+    """The master's answer itself, because the client hides pages."""
     address = cluster.client.address
     async with asyncio.timeout(patience(5)), open_channel(address) as channel, calling(address):
         response: wire.ListIntervalsResponse = await IntervalServiceStub(channel).ListIntervals(request)

@@ -30,13 +30,13 @@ SETTINGS = MasterSettings(intervals_per_computation=400, maps_per_transaction=2)
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of up to 8 intervals: 400 of them are as many records as 12,000 are else."""
+    """Limit chunks to 8 intervals. Then 400 intervals have as many chunks as 12,000 have normally."""
     monkeypatch.setattr(interval_chunks, "MAX_INTERVALS_PER_CHUNK", 8)
     monkeypatch.setattr(interval_chunks, "MIN_INTERVALS_PER_CHUNK", 3)
 
 
 class Watched(Master):
-    """Notes how large transactions are."""
+    """Records the size of transactions."""
 
     largest = (0, 0)
 

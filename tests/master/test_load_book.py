@@ -1,4 +1,4 @@
-"""What workers tell, and the key that halves an interval's load (section 7.1)."""
+"""The loads that workers report, and the key that halves an interval's load (section 7.1)."""
 
 from __future__ import annotations
 

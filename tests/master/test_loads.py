@@ -1,4 +1,4 @@
-"""What the leading master has done by what workers tell of their load, over loopback gRPC (sections 7.1, 8.4)."""
+"""The leading master balances by the loads that workers report, over loopback gRPC (sections 7.1, 8.4)."""
 
 from __future__ import annotations
 

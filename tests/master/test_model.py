@@ -112,7 +112,7 @@ class Masters(RuleBasedStateMachine):
     @rule(who=st.integers(0, 3), some=st.integers(1, 3))
     def owners_let_go_of_parents(self, who: int, some: int) -> None:
         master = self.masters[who % len(self.masters)]
-        # As this master sees it, which may be long ago.
+        # The view of this master, which may be old.
         children = [one for table in master.core.catalog.tables.values() for one in table if one.parents]
         open_ones = {one.journal: one.sequencer for one in children if self.cluster.has_journal(one.journal)}
         chosen = dict(sorted(open_ones.items())[:some])

@@ -1,4 +1,4 @@
-"""Code packages go when nothing names them any more, and come again (G3, G13; 4.1, 7.1)."""
+"""Code packages are removed when no topology uses them, and can come back (G3, G13; 4.1, 7.1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def read(packages: Packages, content: bytes) -> bytes:
 
 
 class Breaking(MemoryStore):
-    """Stops after some writes."""
+    """A store that fails after some writes."""
 
     writes = 1 << 30
 

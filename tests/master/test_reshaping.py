@@ -222,7 +222,7 @@ def test_the_last_interval_has_nothing_to_merge_with() -> None:
     assert error.remedy == "name the interval before it"
 
 
-# Letting go.
+# Release of parents.
 
 
 @pytest.mark.paper(section="6.2")
@@ -288,7 +288,7 @@ def test_a_cancelled_topology_leaves_no_parents_journal() -> None:
     assert not cluster.has_journal(lower.journal)
 
 
-# Once, in every case.
+# Each change takes effect once.
 
 
 def test_a_repeated_request_is_the_same_request() -> None:
@@ -377,7 +377,7 @@ def test_a_split_without_living_owners_waits_for_one() -> None:
     assert here(known, b"h").parents == upper.parents, "who opens it late starts from the same journal"
 
 
-# What is named wrongly.
+# Wrong names.
 
 
 def test_unknown_names_are_reported_with_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""Routing is sent in pieces and by changes, and put together again: whole, after any changes between (7.1, G11)."""
+"""Routing is sent in parts and as changes. The receiver has the whole routing after any changes (7.1, G11)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class IntervalMaps:
         self.commit(builder)
 
     def watch(self, *names: str) -> tuple[int, control.WatchRoutingResponse | None]:
-        """How many intervals were sent, and what the watcher now has."""
+        """The number of intervals sent, and the watcher's routing."""
         head = control.WatchRoutingResponse()
         for name in names:
             head.consumers.add(incarnation=name, computation=name)

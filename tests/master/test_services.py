@@ -535,7 +535,7 @@ async def test_a_master_between_terms_does_not_name_itself_as_leader() -> None:
 
 
 class SilentStore(MemoryStore):
-    """A store that does not answer when a journal is to be made."""
+    """A store that never answers ``create_journal``."""
 
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         if journal == "packages":

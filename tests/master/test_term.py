@@ -24,7 +24,7 @@ from .harness import topology
 
 
 class HeldCoordinator(MemoryCoordinator):
-    """Lists, or takes transactions, when it is let."""
+    """A coordinator whose reads or transactions wait for the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class HeldCoordinator(MemoryCoordinator):
 
 
 class Looks:
-    """Counts the looks at draining topologies."""
+    """Counts the checks of draining topologies."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -21,7 +21,7 @@ def failure() -> grpc.aio.AioRpcError:
 
 
 async def call_until_cancelled(attempts: list[int]) -> None:
-    """What every client loop does: try again after a failure. The call's end hides the cancellation."""
+    """Try again after a failure, as client loops do. The call's end hides the cancellation."""
     while True:
         attempts.append(1)
         try:

@@ -1,4 +1,4 @@
-"""Bytes that are no message: a clear answer, and no fault of the server's."""
+"""Bytes that are no message get a clear answer. They cause no internal error of the server."""
 
 from __future__ import annotations
 

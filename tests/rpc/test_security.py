@@ -1,4 +1,4 @@
-"""Mutual TLS: who shows a certificate of the cluster's is answered, others are not; certificates change meanwhile."""
+"""Mutual TLS: servers answer only clients with the cluster's certificate. Certificates change at run time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files(name: str) -> TlsFiles:
 
 @pytest.fixture(autouse=True)
 def _no_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test chooses is this process's, and other tests' too, if it stays."""
+    """Unset the TLS identity for each test, because it belongs to the whole process."""
     monkeypatch.setattr("millwheel.rpc.identity._chosen", [None])
 
 

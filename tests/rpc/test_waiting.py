@@ -1,4 +1,4 @@
-"""A long wait is announced, again and again; a short one is not."""
+"""A long wait is logged periodically. A short one is not."""
 
 from __future__ import annotations
 

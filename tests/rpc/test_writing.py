@@ -1,4 +1,4 @@
-"""A call that is written to while it is read ends whole: whichever side, and whichever task, is first."""
+"""A call that is read and written at once ends both tasks, whichever side or task ends first."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Server:
-    """Answers with what comes, until it is to end."""
+    """Echoes the requests until it is told to end."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
         self.left = asyncio.Event()
-        """Set when a call has ended here."""
+        """Set when a call has ended at the server."""
 
     async def talk(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         try:

@@ -1,4 +1,4 @@
-"""An error names a damaged value. No value is read as intact that is not."""
+"""An error names a damaged value. No damaged value is read as intact."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def path(tmp_path: Path) -> Path:
 
 
 def flip(path: Path, key: bytes, *, state: bool = False) -> None:
-    """Flip one bit of the last byte of a stored value, past all of our code but the key's spelling."""
+    """Flip one bit of the last byte of a stored value. Of our code, this uses only the format of keys."""
     directory = DatabaseDirectory(path)
     rocks = Rocks(directory)
     (value,) = rocks.get([key], state=state)

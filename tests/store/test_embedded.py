@@ -1,4 +1,4 @@
-"""What the embedded store does beyond the contract: group commit, slices, forgetting."""
+"""The embedded store beyond the contract: group commit, slices, garbage collection."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from millwheel.store.writer import StoreThread
 
 
 class WatchedRocks(Rocks):
-    """A real database that counts its writes and syncs, and whose log can be made to fail."""
+    """A real database that counts its writes and syncs. Tests can make its log fail."""
 
     writes = 0
     syncs = 0
     synced = 0
-    """How many writes there were at the last sync."""
+    """The number of writes at the last sync."""
     fail_before = False
     fail_after = False
 
@@ -178,7 +178,7 @@ async def test_emptied_rows_are_forgotten_after_a_restart_too(tmp_path: Path) ->
     directory = DatabaseDirectory(tmp_path)
     rocks = Rocks(directory)
     batch = RowBatch(rocks)
-    # As if the process had died between dropping a journal and forgetting what it had emptied.
+    # The state after a crash between a journal's drop and the removal of its last rows.
     batch.delete(layout.head_key("k"))
     rocks.write(batch)
     thread = StoreThread(rocks)

@@ -1,4 +1,4 @@
-"""What only a store that keeps its heads in memory can refuse: misuse that would lose data."""
+"""A store that keeps its heads in memory refuses misuse that would lose data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a loss of power a log may end in a hole. It opens with everything that was synced (G1)."""
+"""A loss of power can leave a hole at a log's end. The log opens with everything that was synced (G1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def key(number: int) -> bytes:
 
 
 def write(path: Path, copy: Path, *, synced: int, unsynced: int) -> None:
-    """Write records one by one, and take a copy of the directory as it then is, as after a loss of power."""
+    """Write records one by one. Copy the open directory, as a loss of power would leave it."""
     directory = DatabaseDirectory(path)
     rocks = Rocks(directory)
     try:

@@ -1,4 +1,4 @@
-"""Every driver of a core performs every effect that there is, and takes one that it does not know for an error.
+"""Every driver of a core performs all effects. An unknown effect is an error.
 
 Drivers match effects exhaustively, so mypy finds one that does not know an effect. These tests hold what mypy does not
 see: that a match is there, that an unknown effect is an error at run time, and that a core knows every event.
@@ -41,7 +41,7 @@ SHARD, TERM, SESSION = AuthorityShard._perform, Term._perform, InjectorSession._
 
 
 class Unknown:
-    """An effect that a core might be given one day."""
+    """An effect that no driver knows."""
 
 
 UNKNOWN: Any = Unknown()

@@ -17,7 +17,7 @@ AT = mw.Timestamp(1)
 
 
 class Fragile(mw.Computation[str, int]):
-    """Counts; raises what ``wrong`` makes for the record or timer whose text begins with "bad"."""
+    """Counts. Raises the error from ``wrong`` for a record or timer whose text begins with "bad"."""
 
     def __init__(self, wrong: Callable[[], BaseException] = lambda: ValueError("I do not like it")) -> None:
         self.wrong = wrong
@@ -260,7 +260,7 @@ def test_a_source_without_readers_shows_what_was_injected() -> None:
 
 
 class Endless(mw.Computation[str, int]):
-    """Waits for what never comes, while ``gone``; ``stubborn``: it goes on when it is cancelled."""
+    """Waits without end while ``gone``. ``stubborn``: it ignores its cancellation."""
 
     def __init__(self, stubborn: bool = False) -> None:
         self.stubborn = stubborn
@@ -296,7 +296,7 @@ def test_a_hook_that_awaits_what_never_comes_fails_by_name(stubborn: bool, optio
 
 
 class Swallowing(mw.Computation[str, int]):
-    """Swallows its cancellation while ``gone``. What is left of it ends behind the next attempt's first step."""
+    """Ignores its cancellation while ``gone``. The cancelled call ends after the next attempt's first step."""
 
     def __init__(self) -> None:
         self.gone = True

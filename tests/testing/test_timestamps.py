@@ -1,4 +1,4 @@
-"""Times that only a wrong unit explains are refused, where records come in and in hooks (section 4.5)."""
+"""Times that only a wrong unit explains are refused, at injection and in hooks (section 4.5)."""
 
 from __future__ import annotations
 

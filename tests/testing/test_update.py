@@ -1,4 +1,4 @@
-"""A topology is updated in virtual time, as on a server: what stays, and what is removed (section 4.1)."""
+"""A topology is updated in virtual time, as on a server. Some state stays, and some is removed (section 4.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a receiver remembers of senders, and what of their deliveries waits for look-ups (G13, G15)."""
+"""The state that a receiver keeps of senders, and their deliveries that wait for look-ups (G13, G15)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millwheel.worker.messages import Delivery, DeliveryOrder
 FULL = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 SIZE = 64 + 1 + 10
-"""Bytes that one delivery of these tests is counted with."""
+"""The bytes that count for one delivery of these tests."""
 
 
 def made(origin: str, number: int, after: int, sequencer: int = 1, records: int = 1) -> Delivery:
@@ -33,7 +33,7 @@ def made(origin: str, number: int, after: int, sequencer: int = 1, records: int 
 
 
 class Receiver:
-    """An arrival order whose look-ups the test answers. Each ``plan`` says what becomes of the next deliveries."""
+    """An arrival order whose look-ups the test answers. ``plan`` has the results of the next deliveries."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.plan: deque[Admission] = deque()
@@ -59,7 +59,7 @@ class Receiver:
         return [one.outcome for one in out]
 
     def answers(self, admission: Admission, *plan: Admission, index: int = 0) -> list[Any]:
-        """A look-up is answered."""
+        """Answer a look-up."""
         self.plan = deque(plan)
         delivery = self.looked_up.pop(index)
         self.room.leave(delivery)
@@ -175,7 +175,7 @@ def test_no_room_is_reserved_for_an_ended_sender() -> None:
 @pytest.mark.guarantee("G8", section="6.1.1")
 @pytest.mark.parametrize("end", [Admission.TAKEN, Admission.REFUSED])
 def test_no_room_is_reserved_for_a_sender_with_nothing_waiting(end: Admission) -> None:
-    """The next delivery found no room behind a waiting one. When it came again, none waited any more."""
+    """A delivery finds no room behind a waiting one. When it comes again, no delivery waits."""
     receiver = Receiver(6 * SIZE)
     receiver.arrives(made("known", 1, 0, records=3), Admission.WAITS)
     assert receiver.arrives(made("known", 2, 1, records=4)) == [FULL]
@@ -246,7 +246,7 @@ def test_forgotten_senders_that_ended_keep_no_room() -> None:
 
 @pytest.mark.guarantee("G8", section="6.1.1")
 def test_a_delivery_over_the_bound_waits_for_its_lookup_alone() -> None:
-    """Any look-up ends. A refusal each time would be a refusal for ever."""
+    """Every look-up ends. If each time the delivery were refused, it would never be accepted."""
     receiver = Receiver(1)
     assert receiver.arrives(made("a", 1, 0), Admission.WAITS) == []
     assert receiver.arrives(made("a", 2, 1)) == [FULL]
@@ -265,7 +265,7 @@ class ArrivalModel(RuleBasedStateMachine):
         super().__init__()
         self.receiver = Receiver(5 * SIZE)
         self.sent = {"a": (1, 0, 0), "b": (1, 0, 0)}
-        """By origin: sequencer, the number sent last, and what the next one is to name."""
+        """By origin: the sequencer, the last number sent, and the number that the next delivery follows."""
         self.senders = self.receiver.order._senders  # noqa: SLF001  # the model is compared with all that is kept
 
     plans = st.lists(st.sampled_from([*Admission, Admission.WAITS]), max_size=6)

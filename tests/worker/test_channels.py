@@ -1,4 +1,4 @@
-"""Answers on their way back to a sending host: ACKs at once, refusals as one Resend after a growing while."""
+"""Answers to a sending host: ACKs at once, and refusals as one Resend after a growing delay."""
 
 from __future__ import annotations
 

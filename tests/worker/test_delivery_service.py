@@ -41,7 +41,7 @@ def core_of(host: CoreHost) -> ScriptedCore:
 
 
 async def unprepared(request: wire.PrepareRecordsRequest) -> wire.PrepareRecordsResponse:
-    """Nothing here asks for keys."""
+    """No test of this module asks for keys."""
     raise AssertionError(request)
 
 

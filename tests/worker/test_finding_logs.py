@@ -1,4 +1,4 @@
-"""Which log of this process a request is about."""
+"""Finds the log of this process that a request names."""
 
 from __future__ import annotations
 

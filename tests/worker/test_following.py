@@ -1,4 +1,4 @@
-"""Following the coordinator and the authority: through errors, and for those who come later."""
+"""Following the coordinator and the authority: through errors, and for intervals that open later."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Rig:
         await self.store.fence(JOURNAL, 1)
 
     async def perform(self, *instructions: Any) -> None:
-        """Have the core return these effects, and wait for their results."""
+        """Let the core return these effects, and wait for their results."""
         self.core.react = lambda event: instructions if type(event) is Tick else ()
         self.host.post(Tick())
         before = len(self.core.events)
@@ -164,7 +164,7 @@ async def test_a_refusal_after_no_silence_is_never_ours() -> None:
     ids=lambda value: value.__name__ if isinstance(value, type) else type(value).__name__,
 )
 async def test_a_write_is_reported_when_the_store_has_acknowledged_it(instruction: Any, done: type) -> None:
-    """At this report a core deletes what the write replaces."""
+    """After this report, a core deletes the rows that the write replaces."""
     rig = Rig()
     held = rig.store = HeldStore()
     rig.host = CoreHost(JOURNAL, rig.core, held, rig.peers, rig.queue)

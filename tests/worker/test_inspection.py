@@ -1,4 +1,4 @@
-"""What an interval's owner says of a key that waits, and of what holds the interval's watermark."""
+"""An interval's owner explains why a key waits, and which work holds the interval's watermark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Picky(mw.Computation[tuple[str, str], int]):
 
 
 class Damaged(MemoryStore):
-    """No row of it can be read."""
+    """A store in which no row can be read."""
 
     async def read_states(self, computation: str, keys: Any) -> Any:
         raise CorruptValueError("row of key b'k'", "its checksum does not match")

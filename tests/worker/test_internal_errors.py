@@ -1,4 +1,4 @@
-"""Takeovers after internal errors are spaced out, and end some time."""
+"""Takeovers after internal errors have growing delays and a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which journals live: read from the coordinator, also if the catalog at hand is old (section 6.2)."""
+"""The live journals are read from the coordinator, also if the local catalog is old (section 6.2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = IncarnationId("counter.7")
 
 
 class Counting(MemoryCoordinator):
-    """Counts its reads."""
+    """A coordinator that counts its reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a worker tells of its load: rates over the last seconds, by interval (7.1)."""
+"""The load that a worker reports: rates over the last seconds, by interval (7.1)."""
 
 from __future__ import annotations
 

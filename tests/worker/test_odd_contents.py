@@ -1,4 +1,4 @@
-"""Foreign content in a journal or a base is named by the one error for it."""
+"""Foreign content in a journal or a base raises the one error for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routing says whose key function has no key for a production: the topology's own, or another's (section 4.2)."""
+"""An error names the topology whose key function has no key for a production (section 4.2)."""
 
 from __future__ import annotations
 

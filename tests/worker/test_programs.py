@@ -1,4 +1,4 @@
-"""User code in a worker, and the work that needs none of it."""
+"""User code in a worker, and the work that does not need it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def packaged(directory: Path, module: str, before: str = "", after: str = "") ->
 
 
 UNTIL_ALLOWED = "import os, time\nwhile not os.path.exists({!r}):\n    time.sleep(0.01)"
-"""The source of an import that ends when a file is there."""
+"""The source of a module whose import waits for a file."""
 
 
 @pytest.mark.guarantee("G8", section="7.1")

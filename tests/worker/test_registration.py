@@ -272,7 +272,7 @@ async def test_a_worker_whose_id_is_taken_is_refused_by_the_setting() -> None:
         await second.registration.start()
     assert "worker.id" in caught.value.remedy
     assert await first.created() == before
-    # The first one dies without a word: its lease is waited for, and no longer.
+    # The first one dies without notice. The second one waits until that lease ends, and no longer.
     assert first.registration._task is not None  # noqa: SLF001  # each step by itself
     first.registration._task.cancel()  # noqa: SLF001  # each step by itself
     await second.registration.start()

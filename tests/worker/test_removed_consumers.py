@@ -1,4 +1,4 @@
-"""A delivery is given up only when it certainly has no consumer any more (4.1, 7.1; G1)."""
+"""A delivery is dropped only if its consumer is certainly removed (4.1, 7.1; G1)."""
 
 from __future__ import annotations
 

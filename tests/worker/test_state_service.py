@@ -104,7 +104,7 @@ async def test_a_deposed_owner_answers_no_lookup() -> None:
     driver.deliver(("k", "", 1))
     driver.commit()
     assert await states(service, "k") == [1]
-    await store.fence(JOURNAL, SEQUENCER + 1)  # a successor, which this process does not know
+    await store.fence(JOURNAL, SEQUENCER + 1)  # this process does not know of the successor
     with pytest.raises(RequestError, match="does not own"):
         await states(service, "k")
 

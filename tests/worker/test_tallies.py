@@ -74,7 +74,7 @@ class Failing(mw.Computation[tuple[str, str], int]):
 
 
 def hooks(tallies: Tallies) -> dict[tuple[str, str], float]:
-    """By metric and hook, of the computation in question."""
+    """The counts of a computation, by metric and hook."""
     return {
         (sample.name, sample.labels["hook"]): sample.value
         for metric in WorkerCollector(tallies).collect()

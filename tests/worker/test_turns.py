@@ -15,7 +15,7 @@ BOUND = 100
 
 @dataclass
 class Flow:
-    """What one sender has left to send, in order. ``alive``: it still sends."""
+    """The records that one sender still has to send, in order. ``alive``: it still sends."""
 
     origin: str
     left: list[int]
@@ -32,9 +32,9 @@ class Full:
 
     done: set[int] = field(default_factory=set)
     inside: dict[int, str] = field(default_factory=dict)
-    """Receipts of records that turns were for, and whose they are."""
+    """Records that were received in their turns: their senders, by receipt."""
     before: dict[int, str] = field(default_factory=dict)
-    """Those of others that hold the watermark."""
+    """Other received records that hold the watermark: their senders, by receipt."""
     next: int = 0
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How long an opaque id is kept: exactly until the horizon has passed every time that its record came with (6.1.1)."""
+"""An opaque id is kept exactly until the horizon has passed all timestamps that its record came with (6.1.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLACK = 100
 
 
 class Batch(NamedTuple):
-    """One delivery: its records' timestamps, what its sender states, and what the receiver knows when it comes."""
+    """One delivery: its records' timestamps, its sender's watermark, and the receiver's knowledge at that time."""
 
     timestamps: list[int]
     watermark: int

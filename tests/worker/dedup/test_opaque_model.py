@@ -39,7 +39,7 @@ def opaque_id(record: Record) -> bytes:
 
 @dataclass
 class Upstream:
-    """Sends inputs until they are ACKed, and says how far it is."""
+    """Sends inputs until they are ACKed, and reports its watermark."""
 
     watermark: int = 0
     unacked: dict[int, Input] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Upstream:
         self.unacked[item.number] = item
 
     def advance(self, to: int) -> None:
-        """Up to the oldest un-ACKed record; not at all while that is late."""
+        """Raise the watermark up to the oldest un-ACKed record, unless that one is late."""
         self.watermark = max(self.watermark, min([to, *(item.timestamp for item in self.unacked.values())]))
 
 
@@ -110,7 +110,7 @@ class OpaqueModel(ReceiverRules):
 
     @rule(ahead=st.integers(-8, 12), outputs=st.lists(keys, min_size=1, max_size=3), count=st.integers(1, 4))
     def upstream_sends(self, ahead: int, outputs: list[bytes], count: int) -> None:
-        """And the owner runs all of it that is un-ACKed."""
+        """The owner receives inputs, and runs all that are un-ACKed."""
         for index in range(count):
             self.upstream.send(self.upstream.watermark + ahead + index, tuple(outputs))
         for item in self.upstream.unacked.values():
@@ -140,7 +140,7 @@ class OpaqueModel(ReceiverRules):
     @precondition(lambda self: self.zombies and self.upstream.all)
     @rule(at=some, old=st.integers(0, 100))
     def zombie_runs_any_input(self, at: int, old: int) -> None:
-        """But one that its own lineage has committed: its own duplicate check knows those, and only those."""
+        """A zombie runs an input that its own lineage has not committed. It knows no successor's commits."""
         zombie = self.zombies[-1 - at % len(self.zombies)]
         item = self.upstream.all[-1 - old % len(self.upstream.all)]
         if self.committed_by.get(item.number, zombie.number + 1) > zombie.number:
@@ -200,7 +200,7 @@ class OpaqueModel(ReceiverRules):
         self.pick(at).resolve()
 
     def teardown(self) -> None:
-        """Everything is delivered and committed at last; then the watermark passes, and nothing is remembered."""
+        """Deliver and commit everything. Then the watermark passes, and no id is kept."""
         for item in self.upstream.unacked.values():
             self.current.run(item)
         for _ in range(2):

@@ -17,9 +17,9 @@ POSITIONS = 14
 
 
 class Step(NamedTuple):
-    """A delivery to one of the parents, or to the child; its sender's mark; whether its fresh records are committed.
+    """A delivery to a parent or to the child, its sender's mark, and whether its fresh records are committed.
 
-    ``prefix``: the mark passes nothing that is not committed. ``unheard``: committed, but the sender has heard no ACK.
+    ``prefix``: the mark passes only committed records. ``unheard``: committed records whose ACK was lost.
     """
 
     right: bool

@@ -66,7 +66,7 @@ class Owner:
     def copy(
         self, sequence: Sequence, receiver_at: bytes, receivers: Receivers, positions: list[int], holes: bool
     ) -> Copy:
-        """A delivery of those of ``positions`` that the receiver of that key owns, with a true mark."""
+        """Deliver those of ``positions`` that the receiver of that key owns, with a true mark."""
         receiver = receivers.owner(receiver_at)
         due = {p: o for p, o in self.outbox[sequence].items() if o.record.key in receiver.interval}
         mark = 0
@@ -89,13 +89,13 @@ class Owner:
         )
 
     def write_acks(self) -> None:
-        """The true owner's next commit says which productions are ACKed."""
+        """The true owner's next commit records the ACKs of productions."""
         for sequence, position in self.acked:
             sequence.acked.add(position)
         self.acked = []
 
     def release(self) -> None:
-        """Of its parents, before its own split or merge: a commit that says which of theirs are ACKed."""
+        """Commit the ACKs of the parents' productions, before the owner's own split or merge."""
         kept = [(sequence, position) for sequence, position in self.acked if sequence is self.own]
         self.acked = [(sequence, position) for sequence, position in self.acked if sequence is not self.own]
         self.write_acks()
@@ -103,7 +103,7 @@ class Owner:
 
 
 class StrongSenders:
-    """The owners of one sending computation, and every process that ever was one."""
+    """The owners of one sending computation, and all former ones."""
 
     def __init__(self) -> None:
         self.sequencer = 1
@@ -116,7 +116,7 @@ class StrongSenders:
         return sequence not in self.retired
 
     def crash(self, owner: Owner) -> None:
-        """Another process takes the keys over."""
+        """Another process takes over the keys."""
         self._replace([owner], [(owner.keys, owner.own, owner.inherited)])
 
     def split(self, owner: Owner, at: bytes) -> None:
@@ -216,7 +216,7 @@ class PositionsModel(ReceiverRules):
             self.pick(at).dedup.retire(name)
 
     def teardown(self) -> None:
-        """Everything is delivered at last: each record has taken effect, and next to nothing is remembered."""
+        """Deliver everything. Then each record has taken effect, and hardly any state is left."""
         for _ in range(2):
             self.receivers.run()
             for owner in self.senders.owners:

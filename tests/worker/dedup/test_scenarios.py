@@ -66,7 +66,7 @@ def test_ids_seen_for_unadmitted_keys_outlive_a_mark_at_replay() -> None:
     left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
     left.admit("j1")
     child = Dedup.inherit(ALL_KEYS, "c", [left, right])
-    # Read back without the admission, as from a base part taken before it: only the ids speak for z.
+    # Restored from a base part that is older than the admission. Only the ids show that z was admitted.
     child.replay(IdDelta(positions=[("j1", [2])]))
     child.replay(IdDelta(marks=[("j1", 9, ())]))
     child.admit("j1")

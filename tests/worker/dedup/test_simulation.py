@@ -1,7 +1,7 @@
-"""The models' rules driven from a seed, in proportions that make histories dense: long, and hostile all along.
+"""Drives the models' rules from a seed. The histories are long, and have faults from begin to end.
 
-Hypothesis' state machines explore (and shrink) short histories; many of theirs never get a record through. Here
-every history does, and a test says that the places where things can go wrong are reached.
+Hypothesis' state machines explore and shrink short histories, many of which deliver no record. Here every history
+delivers records, and a test asserts that the interesting cases come up.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ MODELS: dict[str, tuple[type[ReceiverRules], Rules, tuple[str, ...]]] = {
 
 
 def simulate(name: str, seed: int) -> Counter[str]:
-    """One history from its seed, to its end where nothing is lost, doubled or kept; returns the places reached."""
+    """Run the history of a seed. At its end no record is lost, repeated or kept. Returns the counts of its cases."""
     model, rules, _ = MODELS[name]
     chance = random.Random(f"{name} {seed}")
     machine = model()
@@ -122,7 +122,7 @@ def simulate(name: str, seed: int) -> Counter[str]:
 
 
 def machine_has_zombies(machine: ReceiverRules) -> bool:
-    """Whether a zombie can do anything yet."""
+    """Whether there is a zombie yet."""
     return not isinstance(machine, OpaqueModel) or bool(machine.zombies and machine.upstream.all)
 
 

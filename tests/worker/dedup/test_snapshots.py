@@ -1,4 +1,4 @@
-"""A snapshot that is large, incomplete or foreign: no id is lost on the way (6.1.1)."""
+"""Large, incomplete and foreign snapshots lose no id (6.1.1)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_snapshot_whose_filter_is_missing_is_refused() -> None:
 def test_a_snapshot_that_this_version_cannot_read_is_refused(
     blob: tuple[int | None, list[object]], message: str
 ) -> None:
-    """Of a row that is passed over, the ids would be fresh again."""
+    """If the restore skipped the row, its ids would be fresh again."""
     (written,) = Dedup(ALL_KEYS, "r1").snapshot().blobs
     number = blob[0] if blob[0] is not None else msgspec.msgpack.decode(written)[0]
     with pytest.raises(DedupError, match=message):

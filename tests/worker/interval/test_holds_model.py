@@ -151,7 +151,7 @@ def _refuses(hold: Hold) -> None:
 
 
 def _stated(setting: TimerSetting, domain: TimeDomain) -> int | None:
-    """Where a timer has a stated hold, by its definition in section 4.6: where its setter says so, or by the clock."""
+    """The stated hold of a timer, if it has one (4.6): its setter's, or the cause of a processing-time timer."""
     return setting.cause if setting.hold is None and domain is TimeDomain.PROCESSING_TIME else setting.hold
 
 

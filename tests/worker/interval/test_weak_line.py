@@ -37,7 +37,7 @@ class Counting(mw.Computation[tuple[str, str], int]):
 
 
 class Changing(mw.Computation[tuple[str, str], int]):
-    """Does what the record says."""
+    """Follows the order in the record."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state += 1

@@ -14,7 +14,7 @@ from tests.worker.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill
 
 
 def test_a_stated_retention_keeps_records_for_later_subscribers() -> None:
-    """The setting says what is kept "for subscribers that do not exist yet".
+    """The setting limits the records that are kept "for subscribers that do not exist yet".
 
     Regression: with one cursor that had ACKed, nothing was kept.
     """

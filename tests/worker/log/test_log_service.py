@@ -112,7 +112,7 @@ class Cluster(RoutingServiceServicer):
     async def ListAuthorities(
         self, request: control.ListAuthoritiesRequest, context: Any
     ) -> control.ListAuthoritiesResponse:
-        """There is none."""
+        """The test cluster has no authority."""
         return control.ListAuthoritiesResponse()
 
     async def EnsureStreamLog(
