@@ -89,7 +89,7 @@ class Numbered(msgspec.Struct):
 
 
 class Tallied(msgspec.Struct):
-    """The same, in the format of still later code."""
+    """The number of a key's steps so far, in the format of :class:`Tally`."""
 
     counts: list[int] = []
 

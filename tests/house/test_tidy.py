@@ -18,7 +18,7 @@ MAX_LINES = 600
 MAX_MEDIAN_LINES = 250
 MAX_MEMBERS = 15
 
-# Split, so that this file doesn't hold what it looks for.
+# The words are split, so that this file does not contain them.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|raise NotImple" + r"mentedError)\b")
 
 # Ways to a clock or to chance that need no import of time or random; import-linter holds those.

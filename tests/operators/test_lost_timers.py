@@ -230,7 +230,7 @@ def test_a_record_wakes_a_count_window_that_was_given_up() -> None:
 
 
 def test_a_purged_window_leaves_no_early_timer() -> None:
-    """The end of the window was given up, so it has not cancelled the timer of the early result."""
+    """The timer at the window's end was dropped, so it has not cancelled the timer of the early result."""
     topology, fault = mw.Topology("t"), Fault()
     window(early=windows.every(mw.minutes(10)), allowed_lateness=mw.minutes(1))(
         topology.source("hits", Hit).key_by("page"), fault

@@ -1,4 +1,4 @@
-"""What users' code raises, in words: an error's class is the user's own, and so is its ``__str__``."""
+"""The texts of errors from user code. Their classes and ``__str__`` are the user's."""
 
 from __future__ import annotations
 

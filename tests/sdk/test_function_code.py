@@ -1,4 +1,4 @@
-"""What two versions of a key function are compared by."""
+"""The comparison of two versions of a key function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cycles of the graph, held to a naive model."""
+"""Cycles of the graph, compared with a naive model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EDGES = st.lists(st.builds(Edge, st.sampled_from(_NODES), st.sampled_from("st")
 
 
 def _reachable(edges: list[Edge]) -> set[tuple[str, str]]:
-    """By at least one edge: Warshall's closure."""
+    """The pairs of nodes that a path connects, by Warshall's algorithm."""
     closure = {(edge.producer, edge.consumer) for edge in edges}
     for middle in _NODES:
         closure |= {(a, d) for a, b in closure for c, d in closure if b == middle == c}

@@ -1,4 +1,4 @@
-"""Key extraction (section 4.2): what keys are made of, how compound keys are joined, and what errors name."""
+"""Key extraction (section 4.2): types of keys, compound keys, and the texts of errors."""
 
 from __future__ import annotations
 

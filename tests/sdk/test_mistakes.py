@@ -1,4 +1,4 @@
-"""Everything wrong with a topology is reported at once: where, why, and what to do. A test per mistake."""
+"""All mistakes of a topology are reported at once, each with its place, reason and remedy. A test per mistake."""
 
 # mypy: disable-error-code="func-returns-value"
 

@@ -40,7 +40,7 @@ def module_of(topology: TopologyGraph) -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def _forget_packages() -> Iterator[None]:
-    """What a test loads is gone after it."""
+    """Unload the packages of a test after it."""
     modules, finders = set(sys.modules), list(sys.meta_path)
     yield
     for name in set(sys.modules) - modules:

@@ -27,7 +27,7 @@ from millwheel.sdk.schema_decoder import schema_decoder
 T = TypeVar("T")
 Values = st.SearchStrategy[Any]
 Kind = tuple[Any, Values]
-"""A type, and right values of it, as plain as an injector without the type has them."""
+"""A type, and correct values as an injector without the type has them."""
 
 
 class Colour(enum.Enum):
@@ -256,7 +256,7 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
 
 @st.composite
 def typed_values(draw: st.DrawFn) -> tuple[Any, Any]:
-    """A type, and a value that is of it, or nearly so."""
+    """A type, and a value that fits it, or nearly fits."""
     kind, values = draw(KINDS)
     value = draw(values)
     for _ in range(draw(st.integers(0, 2))):
@@ -265,7 +265,7 @@ def typed_values(draw: st.DrawFn) -> tuple[Any, Any]:
 
 
 def check_of(kind: Any) -> Callable[[bytes], Any]:
-    """The decoder of a type's schema, after a journey."""
+    """The decoder of a type's schema, after the schema was encoded and decoded."""
     schema = record_schema(kind)
     assert schema is not None
     sent = specs.RecordSchema.FromString(schema.SerializeToString())
@@ -287,13 +287,13 @@ def test_a_schema_takes_what_its_type_takes_and_nothing_else(typed: tuple[Any, A
     data = msgspec.msgpack.encode(value)
     expected = takes(codec_for(kind, "stream 's'").decode, data)
     found = takes(check_of(kind), data)
-    assert found or not expected  # no right record is refused
+    assert found or not expected  # no correct record is refused
     if not _is_loose(kind):
         assert found == expected
 
 
 def _is_loose(kind: Any) -> bool:
-    """Whether a schema of it says less than the type."""
+    """Whether a schema of the type accepts more than the type."""
     return any(name in repr(msgspec.inspect.type_info(kind)) for name in ("Lenient", "Rights", "CustomType"))
 
 

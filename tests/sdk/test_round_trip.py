@@ -1,4 +1,4 @@
-"""What could not be read again is refused where it is made (sections 4.3, 4.4), for every declared type."""
+"""A value that could not be decoded again is refused where it is made, for every declared type (4.3, 4.4)."""
 
 from __future__ import annotations
 

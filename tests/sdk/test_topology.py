@@ -1,4 +1,4 @@
-"""Topologies that are right: types found, specs deterministic, computations compiled (sections 3 and 4)."""
+"""Correct topologies: their types are found, their specs are deterministic, their computations compile (3, 4)."""
 
 from __future__ import annotations
 

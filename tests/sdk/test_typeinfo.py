@@ -1,4 +1,4 @@
-"""What the SDK reads out of annotations: names, fields, and what fits where."""
+"""The SDK reads annotations: names, fields, and which types fit each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Each checker of the simulator can fail: the mechanism that gives its guarantee is taken out, and it speaks up.
+"""Each checker of the simulator can fail: it reports the removal of the mechanism behind its guarantee.
 
-Here for a few; for all of them, `make test-mutations`.
+These tests remove a few mechanisms. `make test-mutations` removes all of them.
 """
 
 from __future__ import annotations

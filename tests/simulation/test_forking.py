@@ -1,4 +1,4 @@
-"""Runs in forks: what a caller that looks no further leaves behind."""
+"""Runs in forked processes end with their caller. The death of one is reported."""
 
 from __future__ import annotations
 

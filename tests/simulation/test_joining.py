@@ -36,7 +36,7 @@ class Run:
         self._changed, self._advanced = world.changes[0], taps.advances[0]
 
     def updated(self) -> None:
-        """The update is there."""
+        """The update takes effect."""
         record = catalog.TopologyRecord(switching={"behind": 42}, incarnations={"behind": IncarnationId("behind.8")})
         record.incarnations["middle"] = IncarnationId("middle.43")
         record.spec.code.digest = "digest"

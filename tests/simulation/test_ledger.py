@@ -15,7 +15,7 @@ from simulation.ledger import Ledger
 
 
 class Records:
-    """What a ledger asks of a catalog."""
+    """A catalog with only the methods that a ledger calls."""
 
     def __init__(self) -> None:
         self.logs = {"s": StreamLogRecord(stream="s", incarnation=IncarnationId("s.log.1"))}

@@ -45,7 +45,7 @@ def carried_out(directory: Path) -> tuple[int, int, int]:
 
 @pytest.mark.guarantee("G3", section="fig. 12")
 def test_a_partitions_delayed_messages_outlive_their_sender(tmp_path: Path) -> None:
-    """Some messages do, and some do not."""
+    """Some delayed messages outlive their sender, and the others are lost."""
     (found,) = apart([("a partition", lambda: carried_out(tmp_path))])
     reported, before, after = found
     assert (reported, before) == (0, 0)

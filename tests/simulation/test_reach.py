@@ -52,11 +52,11 @@ def test_a_seed_reaches(seed: int, reported: list[str]) -> None:
 
 
 OFTEN = {"forms", "files", "spark", "returning"}
-"""What one seed of ten has."""
+"""Options that one seed of ten has."""
 
 
 def _reached(seed: int) -> set[str]:
-    """What a seed's plan puts under load."""
+    """The bounds that a seed's plan puts under load."""
     plan = plan_for(seed)
     found = {f"weak {node['kind']}" for node in plan.nodes if not node["strong"]}
     found |= {node["arguments"][0] for node in plan.nodes if node["kind"] == LIBRARY}

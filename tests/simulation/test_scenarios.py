@@ -17,7 +17,7 @@ _FILES = _ROOT / "tests" / "scenarios"
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    """What ``python -m simulation.scenarios`` says of each scenario."""
+    """The output of ``python -m simulation.scenarios`` for each scenario."""
     done = run_module("simulation.scenarios")
     assert done.returncode in (0, 1), done.stderr[-4_000:]
     found: dict[str, str] = {}

@@ -8,7 +8,7 @@ from simulation.replaying import run_module
 
 
 def simulate(*arguments: str) -> str:
-    """What ``python -m simulation`` prints; a run that fails shows its history."""
+    """The output of ``python -m simulation``. A failing run shows its history."""
     done = run_module("simulation", *arguments)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-4_000:]
     return done.stdout

@@ -1,4 +1,4 @@
-"""Batch writes into a real server: one effect for each row, however often the load is tried (5.2)."""
+"""Batch writes into a real server: each row has one effect, also if the load is repeated (5.2)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def save(frame: DataFrame, options: dict[str, str], form: str = "millwheel", mod
 
 
 def failure(act: Callable[[], None]) -> str:
-    """What Spark says when something fails in the sink."""
+    """The text of Spark's error for a failure in the sink."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of it
         act()
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Arrow batches as records, against what Arrow itself says of each row. Pure."""
+"""Arrow batches as records, compared with Arrow's own values of each row. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 
 
 def arrow(given_rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as Spark hands them over."""
+    """Rows as Spark passes them to the sink."""
     cells = [{**row, "named": None if row["named"] is None else [*row["named"].items()]} for row in given_rows]
     return pa.RecordBatch.from_pylist(cells, SCHEMA)
 

@@ -1,4 +1,4 @@
-"""Speculation on a cluster of Spark's own: it starts no copy of a task on the host that runs it, so there are two."""
+"""Speculation on a Spark cluster of two hosts: Spark starts no copy of a task on the host that runs the task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.spark.test_stream import check
 pytestmark = [pytest.mark.timeout(1_000), pytest.mark.usefixtures("accidents")]
 
 STALL = 900.0
-"""Seconds that the task would take which is copied."""
+"""Seconds that the slow task would take."""
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
     "spark.speculation": "true",

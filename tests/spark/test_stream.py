@@ -1,7 +1,7 @@
 """Streaming queries into a real server: exactly once, even if a process dies between Spark and MillWheel (5.2).
 
-One query at a time, on one session; each test has a server of its own. That every id has one effect says that
-nothing came twice, and nothing is lost; that none was late says that no watermark passed a batch under way (G7).
+The tests run one query at a time, on one session. Each test has its own server. If every id has one effect, no record
+is lost or repeated. If none is late, no watermark passed a batch in flight (G7).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FAULTY = "millwheel-faulty"
 
 
 def run(spark: SparkSession, server: TripServer, place: Path, form: str = FAULTY) -> None:
-    """One life of the query, to the end of its files."""
+    """Run the query once, to the end of its files."""
     start(spark, place, options_for(server.address), form).awaitTermination()
 
 
 def finish(spark: SparkSession, server: TripServer, place: Path) -> None:
-    """The last life of the query, and the end of the stream."""
+    """Run the query for the last time, and end the stream."""
     options = options_for(server.address)
     query = start(spark, place, options, "millwheel")
     query.awaitTermination()
@@ -56,7 +56,7 @@ def check(server: TripServer, count: int) -> None:
 
 
 def query_id(place: Path) -> str:
-    """The query's id, as its checkpoint has it."""
+    """The query's id in its checkpoint."""
     return str(json.loads((place / "checkpoint" / "metadata").read_text())["id"])
 
 
@@ -134,7 +134,7 @@ def test_an_old_batch_repeated_in_another_order_has_no_effect(
     (tmp_path / "checkpoint" / "offsets" / "2").unlink()
     for crumbs in (tmp_path / "checkpoint").rglob(".*.crc"):
         crumbs.unlink()
-    # Without the cursor only what the receivers know is left: batch 1 is below the floor, of batch 2 they have the ids.
+    # Without the cursor, receivers still know that batch 1 is complete, and have the ids of batch 2.
     arm("blind.always")
     arm("reorder.always")
     run(spark, server, tmp_path)
@@ -166,7 +166,7 @@ def test_rows_older_than_the_allowed_delay_are_late_once(
     spark: SparkSession, server: TripServer, tmp_path: Path
 ) -> None:
     write_trips(tmp_path / "in", range(100, 200), "0")
-    # The newest of the first batch is number 199, and a day is 24 of them: 175 is still in time.
+    # The newest record of the first batch is number 199. A day has 24 records, so number 175 is in time.
     write_trips(tmp_path / "in", range(170, 180), "1")
     run(spark, server, tmp_path)
     finish(spark, server, tmp_path)

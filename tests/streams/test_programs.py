@@ -1,4 +1,4 @@
-"""Programs of streams, step by step, do what their hooks would do (sections 3, 4.2 and 4.4)."""
+"""Programs of steps give the results of equal hooks (sections 3, 4.2 and 4.4)."""
 
 from __future__ import annotations
 

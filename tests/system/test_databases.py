@@ -43,7 +43,7 @@ async def cramped(small_disk: Path, tmp_path: Path) -> AsyncIterator[Server]:
 
 
 def fill(place: Path) -> Path:
-    """Leave no byte free."""
+    """Fill the file system."""
     filler = place / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):

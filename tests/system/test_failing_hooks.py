@@ -1,4 +1,4 @@
-"""A hook that fails, or keeps the event loop, is seen wherever an operator looks."""
+"""Every view for operators shows a hook that fails, or blocks the event loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Watched:
         return json.loads((await self.cli(*arguments, "-o", "json")).out)
 
     async def metric(self, name: str) -> dict[str, float]:
-        """By labels the values of a metric of the topology."""
+        """The values of a metric of the topology, by labels."""
         page = await asyncio.to_thread(_page, self.metrics_port)
         lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith(name + "{")]
         return {
@@ -73,7 +73,7 @@ async def running(tmp_path: Path, source: str, name: str = "words") -> AsyncIter
 
 
 async def seen(look: Callable[[], Any], what: Callable[[Any], Any], within: float = PATIENCE) -> Any:
-    """What ``look`` shows as soon as it shows ``what``; AssertionError if that takes longer than ``within`` seconds."""
+    """Wait until ``look`` shows ``what``, and return it. AssertionError after ``within`` seconds."""
     end = time.monotonic() + within
     while True:
         shown = await look()
@@ -84,7 +84,7 @@ async def seen(look: Callable[[], Any], what: Callable[[Any], Any], within: floa
 
 
 async def update(watched: Watched, source: str) -> None:
-    """Have the topology run another version of its code."""
+    """Update the topology to another version of its code."""
     path = watched.server.db.parent / f"{watched.topology}.py"
     path.write_text(source)
     done = await watched.cli("topology", "update", f"{path}:{watched.topology}", "--wait", "20")
@@ -92,7 +92,7 @@ async def update(watched: Watched, source: str) -> None:
 
 
 def has(*parts: str) -> Callable[[Finished], bool]:
-    """Whether what a command printed has all of these."""
+    """Whether a command's output contains all of these texts."""
     return lambda shown: all(part in shown.out for part in parts)
 
 
@@ -110,7 +110,7 @@ SLOW = RETRYING.replace(PRODUCES, f'if text == "slow":\n            time.sleep(3
 
 @asynccontextmanager
 async def spoken(watched: Watched, *texts: str) -> AsyncIterator[Injector]:
-    """Words are sent, and their ACKs not waited for."""
+    """Send words without waiting for their ACKs."""
     async with Injector("spoken", address=watched.server.address, process="p", topology=program.words) as injector:
         for text in texts:
             await injector.send(Word(text), timestamp=1_000_000)

@@ -1,4 +1,4 @@
-"""A key function that raises is seen wherever an operator looks, wherever it ran (section 4.2)."""
+"""Every view for operators shows a key function that raises, in every process that runs it (section 4.2)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOOKS = {
 
 @asynccontextmanager
 async def ordered(watched: Watched, topology: Topology | None = None) -> AsyncIterator[Injector]:
-    """An order without a region is sent, and its ACKs not waited for."""
+    """Send an order without a region, without waiting for its ACK."""
     async with Injector("orders", address=watched.server.address, process="p", topology=topology) as injector:
         order = program.Order("zz1") if topology is not None else {"customer": "zz1", "amount": 1}
         await injector.send(order, timestamp=1_000_000)

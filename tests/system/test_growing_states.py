@@ -51,7 +51,7 @@ topology.add(Remember, inputs={"texts": mw.key(lambda text: "all")}, outputs={"a
 
 
 class Shown(msgspec.Struct):
-    """What a look-up returns of the state, in part."""
+    """A part of the state, from a look-up."""
 
     count: int
     texts: dict[str, int]

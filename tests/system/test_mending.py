@@ -22,7 +22,7 @@ from tests.system.words import Seen, Word
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
-    """A server in this process, so that its inside can be broken."""
+    """A server in this process, so that tests can damage its internals."""
     async with running(DevSettings(tmp_path / "db", port=0)) as made:
         code = tmp_path / "mended_words.py"
         code.write_text(SOURCE)
@@ -34,7 +34,7 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
 
 
 def break_after(server: DevServer, steps: int, kinds: Sequence[type]) -> str:
-    """Have the core of the words' interval raise at the ``steps``-th event of these kinds; its journal."""
+    """Let the core of the words' interval raise at the ``steps``-th event of these kinds. Returns its journal."""
     journal = next(name for name in server.worker.hosts.hosted if name.startswith("count."))
     core: Any = server.worker.hosts.hosted[journal].host.core
     step, left = core.step, steps

@@ -1,4 +1,4 @@
-"""Damaged values are named, not served and not overwritten, and nothing else stops (docs/decisions/0018)."""
+"""Damaged values are reported, and neither served nor overwritten. All other work continues (docs/decisions/0018)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def speak(server: DevServer, name: str, first: int, *spoken: str, wait: fl
 
 
 async def speak_slowly(server: DevServer, name: str) -> None:
-    """Make so many commits that the journal is worth truncating."""
+    """Make enough commits for a truncation of the journal."""
     stream = "spoken" if name == "words" else "twin-spoken"
     async with Injector(stream, address=server.address, process="slow", topology=TOPOLOGIES[name]) as injector:
         for number in range(70):
@@ -140,7 +140,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(database: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the database."""
     return Path(shutil.copytree(database, tmp_path / "db"))
 
 

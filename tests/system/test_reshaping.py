@@ -28,7 +28,7 @@ async def split_where_the_load_is_halved(server: Server) -> None:
         if shown.code == 0:
             break
         assert shown.code == 6, shown.err
-        # Not yet, or of the first key or two that came.
+        # The report is missing, or has only the first one or two keys.
         assert "has not reported its keys' load yet" in shown.err or "no key divides the load" in shown.err
         await asyncio.sleep(0.25)
     lower, upper = json.loads(shown.out)
@@ -58,7 +58,7 @@ async def change_something(client: ControlClient, chance: random.Random, done: C
         if verb == "split":
             await client.split_interval(name(computation, at), at)
         else:
-            # The last one has no neighbour after it; now and then that is asked for all the same.
+            # The last interval has no neighbour after it. This requests its merge now and then.
             first = min(shown, key=lambda one: one.interval.keys.start).interval.keys.start
             await client.merge_intervals(name(computation, first if chance.random() < 0.7 else at))
         done[verb] += 1

@@ -1,4 +1,4 @@
-"""Nothing is lost or doubled, however often the server is killed (G1, G2, G6, G9; section 6)."""
+"""No record is lost or repeated while the server is killed again and again (G1, G2, G6, G9; section 6)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.submitting import submit_copy
 from tests.system.server import RunningCommand, Server
 
 RUNS = int(os.environ.get("MILLWHEEL_RESTARTS", "12"))
-"""Kills; `make test-restarts` asks for many."""
+"""The number of kills. `make test-restarts` makes many."""
 
 SEED = int(os.environ.get("MILLWHEEL_SEED", "7"))
 
@@ -33,7 +33,7 @@ class FeederProcess(RunningCommand):
         super().__init__(place / "feeder.log", command)
 
     async def kill_again(self) -> None:
-        """Kill it, and start its next life. AssertionError if it has ended by itself."""
+        """Kill the process, and start it again. AssertionError if it has ended by itself."""
         assert self.process.returncode is None, self.as_text()
         await self.kill()
         await self.start()

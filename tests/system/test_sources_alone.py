@@ -1,4 +1,4 @@
-"""A topology of sources alone: its streams have logs for their subscribers (section 4.3)."""
+"""A topology that has only sources: its streams have logs for their subscribers (section 4.3)."""
 
 from __future__ import annotations
 

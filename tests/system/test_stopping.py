@@ -1,4 +1,4 @@
-"""Stopping on request: cleanly, at once, and going on where it was."""
+"""A server stops on request, cleanly and at once. Later it continues from the same state."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def in_order(seen: list[Seen], times: int) -> None:
 
 
 async def flow(server: Server, count: int, stop: asyncio.Event | None = None) -> int:
-    """Send words, 20 different ones again and again, for as long as is wanted."""
+    """Send 20 different words repeatedly, at least ``count`` times, and until ``stop`` is set."""
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         sent = 0
         while sent < count or (stop is not None and not stop.is_set()):

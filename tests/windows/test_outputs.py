@@ -1,4 +1,4 @@
-"""What windows produce is known before anything runs: wrong names and types are reported at once."""
+"""The outputs of windows are known before a run. Wrong names and types are reported at once."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_one_stream_cannot_carry_results_and_records() -> None:
         windows.SessionAggregate(windows.session(mw.seconds(1)), agg.count(), too_late="sessions")
 
 
-# Aggregators of one's own.
+# Custom aggregators.
 
 
 def add(values: list[float], record: mw.Record[Hit]) -> list[float]:
@@ -219,7 +219,7 @@ def test_an_aggregator_without_a_declared_result_type_is_refused(result: Any) ->
         windows.Aggregate(SECOND, aggregator)
 
 
-# Computations of one's own.
+# Custom computations.
 
 
 class Declaring(mw.Computation[Hit]):

@@ -42,7 +42,7 @@ def test_sessions_equal_a_naive_sweep(hits: list[tuple[str, int]], gap: int) -> 
 
 
 class Session(NamedTuple):
-    """Of the naive model."""
+    """A session of the naive model."""
 
     page: str
     start: int
@@ -51,7 +51,7 @@ class Session(NamedTuple):
     revision: int
 
     def after(self, others: list[Session]) -> Session:
-        """What becomes of it and of others that it meets."""
+        """This session merged with ``others``, which it overlaps."""
         every = [self, *others]
         bounds = min(one.start for one in every), max(one.end for one in every)
         return Session(self.page, *bounds, sum(one.records for one in every), max(one.revision for one in every))

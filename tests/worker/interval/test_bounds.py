@@ -94,7 +94,7 @@ def test_a_batchs_refused_part_is_not_kept_with_the_accepted_one() -> None:
 @pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("work", ["1000000", "0 30", "500000 5"])
 def test_no_entry_is_larger_than_the_store_takes(work: str) -> None:
-    """A batch was only looked at between deliveries: 40 keys of 1 MB each made an entry of 40 MB."""
+    """The size of a batch was checked only between deliveries. So 40 keys of 1 MB each made an entry of 40 MB."""
     driver = IntervalDriver(Grows())
     driver.deliver(*[(f"k{number}", work, 1) for number in range(40)])
     assert driver.commit_all() > 0
@@ -147,7 +147,7 @@ def test_names_count_in_what_a_commit_may_come_to() -> None:
 
 
 class Refusing(mw.Computation[tuple[str, str], None]):
-    """Takes nothing."""
+    """Raises for each record."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         raise ValueError("no")
@@ -195,7 +195,7 @@ def test_a_state_over_its_limit_fails_its_hook_with_a_remedy() -> None:
 
 @pytest.mark.guarantee("G13", section="4.6")
 def test_timers_that_end_together_are_spread_over_commits() -> None:
-    """Whole buckets fired at once: the end of a window that a million keys share was one commit."""
+    """Whole buckets fired at once. So the end of a window that a million keys share was one commit."""
     driver = IntervalDriver(Grows(), settings=IntervalSettings(batch_records=10))
     driver.deliver(*[(f"k{number}", "1", 1) for number in range(95)])
     driver.commit_all()
@@ -220,7 +220,7 @@ def test_a_timer_that_moves_with_each_record_leaves_no_trail() -> None:
 
 @pytest.mark.guarantee("G13", section="8.3")
 def test_the_cache_keeps_its_limit_also_under_small_batches() -> None:
-    """Eviction was only thought of when a batch was large."""
+    """The interval evicted states only when a batch was large."""
     driver = IntervalDriver(Grows(), settings=IntervalSettings(cache_bytes=20_000, flush_interval=1_000_000))
     for number in range(300):
         driver.now += 10
@@ -253,7 +253,7 @@ def test_while_rows_cannot_be_flushed_only_holding_work_runs() -> None:
 
 
 def test_no_flush_is_requested_while_a_commit_is_in_flight() -> None:
-    """The alarm rang at once, and again, until the append was there: a straggler's second of spinning."""
+    """The alarm rang repeatedly until the append ended. A straggler kept the loop busy for a second."""
     driver = IntervalDriver(Grows(), settings=IntervalSettings(flush_interval=10))
     driver.deliver(("k", "10", 1))
     driver.commit()
@@ -266,7 +266,7 @@ def test_no_flush_is_requested_while_a_commit_is_in_flight() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
-    """Each commit named every record that still waited: quadratic for a delivery whose keys all wait."""
+    """Each commit named every waiting record, which was quadratic for a delivery whose keys all wait."""
     intake = IntervalIntake()
     count = 1_000
     delivery: Any = Delivery("c", "j", "s", None, None, [b"k"] * count, [b""] * count, list(range(count)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The cache of states against a naive model: a state that leaves the cache is in a row, or is empty (8.3)."""
+"""The cache of states against a naive model. A state that leaves the cache has a row, or is empty (8.3)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cells(RuleBasedStateMachine):
 
     @rule()
     def capture(self) -> None:
-        """Rows are on their way to the store."""
+        """Begin a write of rows."""
         self.flush = self.flush or self.cache.dirty_rows()
 
     @rule()
@@ -58,12 +58,12 @@ class Cells(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        """Memory is short."""
+        """Evict states, because memory is short."""
         evict_cells(self.cache, self.busy, lambda key: None)
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """A key without a cell has the state of its row; none, while nothing was evicted."""
+        """A key without a cell has the state of its row. Before the first eviction it has no state."""
         cells = self.cache.cached()
         for key in self.truth.keys() - cells.keys():
             assert (self.rows.get(key, b"") if self.cache.evicted else b"") == self.truth[key]

@@ -1,4 +1,4 @@
-"""A key whose stored state fails its checksum: its work fails by the policy, nothing else does, and nothing is lost."""
+"""The stored state of a key fails its checksum. Only this key's work fails, by the policy, and no record is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def made(**options: Any) -> IntervalDriver:
 
 
 def read(driver: IntervalDriver, damaged: frozenset[bytes] = frozenset({b"k"}), state: int = 10) -> list[bytes]:
-    """Answer what rows are asked for; those of ``damaged`` keys cannot be read."""
+    """Answer reads of rows. Those of ``damaged`` keys cannot be read."""
     asked: list[bytes] = []
     for one in driver.take(ReadStates):
         asked += one.keys

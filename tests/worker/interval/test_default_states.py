@@ -1,4 +1,4 @@
-"""A state that equals its type's default is none: no row, no cell, nothing in the journal (4.4, 8.3)."""
+"""A state that equals its type's default is not stored: it has no row, no cell and no journal entry (4.4, 8.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _drawn = itertools.count()
 
 
 class Drawn(msgspec.Struct):
-    """Each key's own number: its default is another each time."""
+    """A state whose default has a new number each time."""
 
     number: int = msgspec.field(default_factory=lambda: next(_drawn))
 
@@ -156,14 +156,14 @@ def test_a_migrated_state_that_is_the_new_default_is_none() -> None:
 
 
 class Counted(msgspec.Struct):
-    """What a window has seen."""
+    """The state of a window."""
 
     ends: dict[int, int] = {}
     total: int = 0
 
 
 class Windows(mw.Computation[str, Counted]):
-    """A window of its key for a while, and nothing after it."""
+    """Keeps a window of its key, and no state after it."""
 
     def process_record(self, ctx: mw.Context[Counted], record: mw.Record[str]) -> None:
         ctx.state.ends[record.timestamp + 10] = 1

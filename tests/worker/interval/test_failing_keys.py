@@ -1,4 +1,4 @@
-"""What operators are shown of keys that a raising hook blocks, and of the time that hooks take."""
+"""Operators see the keys that a raising hook blocks, and the time that hooks take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.worker.interval.driver import IntervalDriver
 
 
 class Picky(mw.Computation[tuple[str, str], int]):
-    """Raises for keys that are ``broken``; "timer" sets a timer, which raises likewise."""
+    """Raises for keys that are ``broken``. The value "timer" sets a timer, which also raises for them."""
 
     def __init__(self, *broken: str) -> None:
         self.broken = set(broken)
@@ -296,7 +296,7 @@ class Clock:
 
 
 class Slow(mw.Computation[tuple[str, str], int]):
-    """Takes two seconds for "slow", a millisecond for all else; its timers take three."""
+    """Takes two seconds for "slow", and a millisecond for other values. Its timers take three seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

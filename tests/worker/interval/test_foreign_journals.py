@@ -1,4 +1,4 @@
-"""A takeover stops at a journal that it cannot read whole: nothing in it is passed over (6.1.2; G1, G2)."""
+"""A takeover stops at a journal that it cannot read completely. It skips no entry (6.1.2; G1, G2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Count(mw.Computation[tuple[str, str], int]):
 
 
 def entries(count: int) -> list[bytes]:
-    """What an owner commits for so many records."""
+    """The entries that an owner commits for a number of records."""
     driver = IntervalDriver(Count())
     for number in range(count):
         driver.deliver(("k", "v", number + 1))
@@ -33,7 +33,7 @@ def entries(count: int) -> list[bytes]:
 
 @pytest.mark.guarantee("G1", section="6.1.2")
 def test_a_journal_without_its_last_entries_is_not_taken_over() -> None:
-    """The entries that are there follow each other; only the head says that there were more."""
+    """The present entries have no gap. Only the head shows that there were more."""
     opened = Opened(JournalHead(8, 3, 0, ()), {}, entries(2))
     with pytest.raises(CorruptValueError, match="entries 1 to 3 are needed and 2 were found"):
         recover(IntervalDriver(Count()).state, opened)

@@ -1,4 +1,4 @@
-"""What an interval keeps of senders that left: removed computations, and streams that it reads no more (6.1.1)."""
+"""The state that an interval keeps of former senders: removed computations, and streams that it no longer reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READS = frozenset({INJECTOR, "u.1"})
 
 
 def checked(driver: IntervalDriver, *, alive: bool) -> list[str]:
-    """Answer the look-ups; returns what was looked up."""
+    """Answer the look-ups. Returns the sequences that were looked up."""
     asked = [check.sequence for check in driver.take(CheckSequence)]
     for sequence in asked:
         driver.handle(SequenceChecked(sequence, alive))
@@ -46,7 +46,7 @@ def with_weak_ids() -> IntervalDriver:
 
 @pytest.mark.guarantee("G13", section="6.1.1")
 def test_ids_of_a_removed_weak_computation_are_forgotten() -> None:
-    """Its watermark is not broadcast any more, so they stayed for as long as the interval lived."""
+    """The sender's watermark is no longer broadcast, so the interval kept the ids for ever."""
     driver = with_weak_ids()
     driver.handle(CatalogChanged(frozenset({INJECTOR})))
     driver.handle(SequenceChecked("u.1", False))

@@ -54,7 +54,7 @@ def windows(count: int, **settings: Any) -> IntervalDriver:
 
 @pytest.mark.guarantee("G13", section="4.6")
 def test_timers_due_together_produce_only_what_the_outbox_takes() -> None:
-    """All of them fired, commit after commit: what a million windows produce was in memory at once."""
+    """All timers fired, commit after commit. So the productions of a million windows were in memory at once."""
     driver = windows(40)
     driver.watermark(1_000)
     driver.commit_all()
@@ -104,7 +104,7 @@ def test_a_timer_holding_the_watermark_fires_with_a_full_outbox() -> None:
 
 @pytest.mark.guarantee("G5", section="4.1")
 def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
-    """Timers of other keys wait: their productions are not what the watermark waits for."""
+    """Timers of other keys wait, because the watermark does not wait for their productions."""
     driver = windows(10)
     driver.watermark(1_000)
     driver.commit_all()

@@ -45,7 +45,7 @@ class Lists(mw.GrowingState):
 
 
 class Appender(mw.Computation[tuple[str, str], Lists]):
-    """Appends; "sum" reads all, "last" the last, "first" the first, "del" deletes the state."""
+    """Appends. "sum" reads all elements, "last" the last one, "first" the first one. "del" deletes the state."""
 
     def __init__(self) -> None:
         self.runs = 0
@@ -67,7 +67,7 @@ class Appender(mw.Computation[tuple[str, str], Lists]):
 
 
 class Rows:
-    """The store of one interval: rows by key, which are written when asked for."""
+    """The store of one interval: rows by key. The test performs the writes."""
 
     def __init__(self, driver: IntervalDriver) -> None:
         self.driver = driver
@@ -95,7 +95,7 @@ class Rows:
         raise AssertionError("it reads for ever")
 
     def forget_cells(self, keep: bytes = b"") -> None:
-        """Every clean cell is evicted."""
+        """Evict every clean cell."""
         cells = self.driver.state.cells
         for key in [key for key, cell in cells.items() if not cell.dirty and key != keep]:
             cells.evict(key)
@@ -392,7 +392,7 @@ class Large(mw.GrowingState):
 
 
 class Clearer(mw.Computation[tuple[str, str], Large]):
-    """Fills and clears a map of large values; "bad" fails."""
+    """Fills and clears a map of large values. "bad" fails."""
 
     def process_record(self, ctx: mw.Context[Large], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]

@@ -33,7 +33,7 @@ from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
 NAMES = [f"{'long' * 30 * (number % 4 == 2)}n{number}" * (number % 4 + 1) for number in range(12)]
-"""Some are longer than the tiny pages, and begin alike."""
+"""Keys of maps. Some are longer than the tiny pages, and have a common prefix."""
 SEEDS = 40
 
 
@@ -55,7 +55,7 @@ class Kept(mw.GrowingState):
 
 @dataclass
 class Model:
-    """The same with Python's own collections."""
+    """The model of the state, with Python's own collections."""
 
     total: int = 0
     numbers: list[int] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Model:
 
 
 class Keeper(mw.Computation[Order, Kept]):
-    """Does what an order says, and produces some of what it sees."""
+    """Follows an order, and produces a part of the state that it reads."""
 
     def __init__(self) -> None:
         self.failed: set[int] = set()
@@ -125,7 +125,7 @@ class Keeper(mw.Computation[Order, Kept]):
     def swallow(self, state: Kept, number: int) -> Any:
         try:
             return state.numbers[number % len(state.numbers)]
-        except BaseException:  # as careless code does
+        except BaseException:  # as user code may do by mistake
             return "nothing"
 
     def look(self, state: Kept, number: int) -> Any:
@@ -133,7 +133,7 @@ class Keeper(mw.Computation[Order, Kept]):
 
 
 class Expected:
-    """The same orders on the model."""
+    """Applies the same orders to the model."""
 
     append: Callable[..., Any] = Keeper.append
 
@@ -313,7 +313,7 @@ def pages_of(key: str, state: Kept) -> set[bytes]:
 
 
 def simulate(seeds: range, patch: pytest.MonkeyPatch) -> Counter[str]:
-    """What histories of these seeds reached; the first that fails is named."""
+    """Run the histories of these seeds. Returns the counts of their cases. The first failing seed is named."""
     reached: Counter[str] = Counter()
     with tiny_pages(patch):
         for seed in seeds:

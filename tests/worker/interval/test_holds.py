@@ -17,7 +17,7 @@ Do = Callable[[mw.Context[Any]], None]
 
 
 class Scripted(mw.Computation[tuple[str, str], str | None]):
-    """Does what the test says."""
+    """Calls the test's function."""
 
     def __init__(self, records: dict[str, Do], timer: Do) -> None:
         self.records = records

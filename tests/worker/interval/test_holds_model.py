@@ -26,7 +26,7 @@ DOMAINS = st.sampled_from(TimeDomain)
 
 @dataclass
 class Passing:
-    """A passing hold, with every timestamp that it has to hold."""
+    """A hold, and all timestamps that it must cover."""
 
     hold: Hold
     times: list[int] = field(default_factory=list)

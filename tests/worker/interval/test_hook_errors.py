@@ -20,7 +20,7 @@ LOOP.close()
 
 
 class Raises(mw.Computation[tuple[str, str], int]):
-    """Raises what its ``error`` makes, for "bad"; sets a timer that does so for "timer"."""
+    """Raises the error from ``error`` for "bad". For "timer" it sets a timer that does so."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
@@ -119,7 +119,7 @@ async def _wait() -> None:
 
 
 class Returns(mw.Computation[tuple[str, str], int]):
-    """Returns what its ``make`` makes: from the hook whose name begins as the record says."""
+    """Returns the value from ``make`` out of one hook. The record has the beginning of the hook's name."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make

@@ -69,7 +69,7 @@ def deliver(
 
 
 def tidy(driver: IntervalDriver) -> None:
-    """Perform all effects for the store except reads, also commits."""
+    """Perform all effects on the store except reads. Commits are included."""
     while True:
         busy = driver.commit_all()
         for flush in driver.take(FlushStates):

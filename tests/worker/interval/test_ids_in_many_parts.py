@@ -28,14 +28,14 @@ SEQUENCES = 12
 
 
 class Passing(mw.Computation[tuple[str, str], None]):
-    """Hands each record on."""
+    """Forwards each record."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
         ctx.produce("out", record.value[1])
 
 
 def delivery(number: int) -> Delivery:
-    """One record of a sequence of its own, from one of two processes.
+    """One record with its own sequence, from one of two processes.
 
     So the base has a row for a counter and two for sequencers; then each sequence has a row, and its ids the next.
     """
@@ -54,7 +54,7 @@ def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPat
         driver.handle(delivery(number))
     driver.commit_all()
     write = driver.base()
-    parts = {part: write.parts[part] for part in sorted(write.parts)}  # as the head names them
+    parts = {part: write.parts[part] for part in sorted(write.parts)}  # in the order of the head's names
     assert sum(part.name.startswith(DEDUP_PART) for part in parts) > SEQUENCES
 
     successor = IntervalDriver(Passing())

@@ -189,7 +189,7 @@ class Waiting(mw.Computation[tuple[str, str], list[str]]):
 
 
 def run_hooks(driver: IntervalDriver) -> int:
-    """End the hooks that run; returns how many there were."""
+    """End the running hooks. Returns their number."""
     hooks = driver.take(AsyncHook)
     for hook in hooks:
         with pytest.raises(StopIteration):

@@ -1,4 +1,4 @@
-"""What one commit may hold: more than one append takes is written in parts before it (6.1.2; G2, G9, G13)."""
+"""A commit may be larger than an append. Then parts of it are written before the append (6.1.2; G2, G9, G13)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL: Final = IntervalSettings(entry_bytes=500)
 
 
 class Backlog(mw.Computation[tuple[str, str], list[str]]):
-    """A record of "n size" produces n values of that size, and sets n timers; each fires with one value."""
+    """A record "n size" produces n values of that size, and sets n timers. Each timer produces one value."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         count, _, size = record.value[1].partition(" ")
@@ -218,7 +218,7 @@ def test_keys_that_change_together_are_one_commit_of_any_size() -> None:
 
 
 class Slices(mw.Computation[tuple[str, str], list[int]]):
-    """Produces a backlog as the error advises: some at a time, in a chain of timers."""
+    """Produces a backlog as the error advises: a few values for each timer of a chain."""
 
     def process_record(self, ctx: mw.Context[list[int]], record: mw.Record[tuple[str, str]]) -> None:
         ctx.state = list(range(int(record.value[1])))
@@ -272,7 +272,7 @@ def test_productions_of_any_size_arrive_once_and_in_order(
 
 
 class _Sized(mw.Computation[tuple[str, str], int]):
-    """Produces a value of each size that it gets, numbered."""
+    """Produces a numbered value of each size that its record names."""
 
     @staticmethod
     def driver(most: int, strong: bool, before: IntervalDriver | None = None) -> IntervalDriver:

@@ -1,4 +1,4 @@
-"""How a child lets go of its parents: id segments copied, rows flushed, a base named without work (G1, G11; 7.1)."""
+"""A child becomes independent of its parents: it copies id segments, flushes rows and names a base (G1, G11; 7.1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Echo(mw.Computation[tuple[str, str], int]):
 
 
 def opaque(driver: IntervalDriver, numbers: range) -> Delivery:
-    """Records with ids of their own; the same number is the same record."""
+    """Records with opaque ids. The same number is the same record."""
     sender = Sender("injector/in/p", 1, None, INJECTOR, None)
     delivery = Delivery(
         IncarnationId("test.1"), "test.1.j1", "in", sender, OpaqueIds([b"%016d" % number for number in numbers]),
@@ -91,7 +91,7 @@ class Disk:
 
 
 def sealed(*, segments: bool = False) -> tuple[OpenedParent, Disk]:
-    """A parent that has taken some records, ACKed to its senders, of whose productions none is ACKed."""
+    """A parent that has committed some records. Its senders have their ACKs, and none of its productions is ACKed."""
     settings, disk = IntervalSettings(checkpoint_entries=2, flush_interval=0), Disk()
     driver = IntervalDriver(Echo(), settings=settings)
     if segments:
@@ -113,12 +113,12 @@ def child(parent: OpenedParent, **options: Any) -> IntervalDriver:
 
 
 def independent(driver: IntervalDriver) -> bool:
-    """What the worker tells with its load."""
+    """Whether the interval is independent of its parents. The worker reports this with its load."""
     return driver.core.independent
 
 
 def ack_all(driver: IntervalDriver) -> set[str]:
-    """The consumer ACKs everything that was sent; the sequences that it was sent under."""
+    """ACK everything that was sent. Returns the sequences of the deliveries."""
     sequences = set()
     for send in driver.take(SendDelivery):
         sequences.add(send.delivery.ids.sequence)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""A hook that makes what could not be read again fails like any other, and nothing of it is stored (4.3, 4.4)."""
+"""A hook fails if its values could not be decoded again. Nothing of the call is stored (4.3, 4.4)."""
 
 from __future__ import annotations
 

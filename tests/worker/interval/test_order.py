@@ -1,4 +1,4 @@
-"""No record of a key overtakes a timer of it that is due, however the batch is filled (G5, G6; section 4.6)."""
+"""No record of a key overtakes a due timer of the key, whatever else is in the batch (G5, G6; section 4.6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker.interval.driver import IntervalDriver
 
 
 class Ordered(mw.Computation[tuple[str, str], list[str]]):
-    """Keeps what happened to a key. A number sets a timer at it; "fail" fails, and is tried again."""
+    """Logs a key's records and timers. A number sets a timer at that time. "fail" always fails."""
 
     def process_record(self, ctx: mw.Context[list[str]], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]

@@ -1,4 +1,4 @@
-"""An interval takes what another sends it in order, whatever has to be looked up, and however full it is (G15)."""
+"""An interval takes another interval's records in order, during look-ups and also when it is full (G15)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Keeps(mw.Computation[tuple[str, str], list[str]]):
 def made(
     number: int, *records: tuple[str, str, int], after: int | None = None, pending: int | None = None, **more: Any
 ) -> Delivery:
-    """What the interval u.1.j1 sends as ``number``: (key, what, timestamp) records."""
+    """The delivery ``number`` of the interval u.1.j1, with (key, what, timestamp) records."""
     stamps = [stamp for _, _, stamp in records]
     sequence = more.pop("sequence", "u.1.j1")
     order = DeliveryOrder(number, number - 1 if after is None else after, min(stamps) if pending is None else pending)
@@ -66,7 +66,7 @@ def outcomes(driver: IntervalDriver) -> list[Any]:
 
 
 def known(driver: IntervalDriver, *sequences: str) -> None:
-    """The senders' sequences live."""
+    """Answer that the senders' sequences are alive."""
     for check in driver.take(CheckSequence):
         driver.handle(SequenceChecked(check.sequence, True))
 
@@ -176,7 +176,7 @@ def test_waiting_deliveries_are_bounded_in_bytes_for_all_senders() -> None:
 
 
 def from_sender(number: int, *records: tuple[str, str, int], origin: str, **more: Any) -> Delivery:
-    """The same as ``made``, sent by the interval with this letter."""
+    """A delivery as from ``made``, of the interval with this letter."""
     one = made(number, *records, sequence=f"u.1.{origin}", **more)
     one.sender = replace(one.sender, name=f"u.1.{origin}", keys=KeyInterval(origin.encode(), (origin + "z").encode()))
     return one

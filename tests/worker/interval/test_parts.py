@@ -1,4 +1,4 @@
-"""Base parts: of bounded size, and made in one pass however much there is (G13)."""
+"""Base parts have a bounded size, and are made in one pass over the rows (G13)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millwheel.worker.interval.commits.parts import in_parts
 def test_parts_hold_all_rows_in_order_within_their_bounds(
     sizes: list[int], most: int, limit: int, wrong: int | None
 ) -> None:
-    """``wrong``: by how much a row's size is taken for more than it is; None: it is not asked."""
+    """``wrong``: the error of a row's size, as a surplus. None: the size is not used."""
     rows = [bytes(size) for size in sizes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_BYTES", limit)

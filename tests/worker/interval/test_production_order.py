@@ -1,4 +1,4 @@
-"""What one key produces reaches each key and log in the order of its commits, also after refusals and losses (G15)."""
+"""A key's productions reach each key and log in the order of its commits, also after refusals and losses (G15)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def positions(sent: list[tuple[ProductionBatch, DeliveryOrder]]) -> list[list[in
 
 
 def commits(outbox: Outbox) -> list[tuple[str, list[int]]]:
-    """What the outbox sends now: to which journal, and of which commits."""
+    """The sends of the outbox now, as journals and their commits."""
     return [(one.journal, [position >> INDEX_BITS for position in one.positions]) for one, _ in outbox.take_ready()]
 
 
@@ -47,7 +47,7 @@ def delivery(one: ProductionBatch, order: DeliveryOrder, sequencer: int = 1) -> 
 
 @dataclass
 class Receiver:
-    """An owner that takes, refuses or puts off what its order lets through."""
+    """An owner that accepts, refuses or delays the deliveries that its arrival order admits."""
 
     taken: list[int] = field(default_factory=list)
     next: list[Admission] = field(default_factory=list)
@@ -120,7 +120,7 @@ class Pair:
         return self.receivers.setdefault(journal, Receiver())
 
     def received(self, journal: str, answers: list[Any]) -> None:
-        gone = not journal.startswith(f"j{self.version}")  # nothing that it does is committed any more
+        gone = not journal.startswith(f"j{self.version}")  # none of its later work is committed
         for answer in answers:
             one = answer.delivery
             if gone:

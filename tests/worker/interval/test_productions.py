@@ -26,7 +26,7 @@ from tests.worker.interval.driver import IntervalDriver
 
 
 class Echo(mw.Computation[tuple[str, str], None]):
-    """Produces each record; "2 x" twice."""
+    """Produces each record. It produces "2 x" twice."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         what = record.value[1]

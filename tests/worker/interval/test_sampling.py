@@ -1,4 +1,4 @@
-"""The sample of an interval's keys: where a split halves the load, and which key is too hot to split (7.1, 8.4)."""
+"""The sample of an interval's keys finds the split that halves the load, and keys too hot to split (7.1, 8.4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_key_that_halves_the_load_is_found() -> None:
             at = key
             break
         below += share
-    # Half of what is squared lies below a quarter.
+    # The median of a squared uniform number is a quarter.
     assert 0.17 < int(at) / 1e6 < 0.34
 
 

@@ -1,4 +1,4 @@
-"""Whole topologies on the interval cores, in virtual time: what a user sees of the guarantees."""
+"""Whole topologies on the interval cores, in virtual time: the guarantees that a user sees."""
 
 from __future__ import annotations
 

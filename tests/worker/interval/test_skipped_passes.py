@@ -27,7 +27,7 @@ HOUR = hours(1)
 
 
 class Program(mw.Computation[tuple[str, str], int]):
-    """Does what the record says: sets a timer, or fails the first time."""
+    """Follows the record's order: sets a timer, or fails the first time."""
 
     def __init__(self) -> None:
         self.failures = 1

@@ -1,4 +1,4 @@
-"""A stream goes away and comes back under its name: what readers that stay know of its former life (6.1.1, 7.1)."""
+"""A stream is removed and comes back under its name. Its readers drop their state of the former life (6.1.1, 7.1)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_records_in_progress_leave_no_ids_to_the_new_life(ids: DeliveryIds, seal
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.parametrize("ids", IDS)
 def test_ids_of_the_present_life_stay_without_its_floor(ids: DeliveryIds) -> None:
-    """An earlier version served the present life, and journaled no floor."""
+    """An earlier version served the present life, and journaled no lower bound of its sequencers."""
     driver = IntervalDriver(Seen())
     assert answers(driver, ids, sender(9)) == [ACKED]
     shown = CatalogChanged(frozenset({INJECTOR}), lives=PRESENT)

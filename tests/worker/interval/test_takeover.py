@@ -36,7 +36,7 @@ class Waiting(mw.Computation[tuple[str, str], dict[str, int]]):
 
 
 def owner() -> tuple[IntervalDriver, dict[PartId, bytes]]:
-    """One that has taken a record of each key, and committed all."""
+    """An owner that has committed a record of each key."""
     driver, parts = IntervalDriver(Waiting()), dict[PartId, bytes]()
     for first in range(0, KEYS, 1_000):
         driver.deliver(*[(f"key-{number:06d}", "", number % 997) for number in range(first, first + 1_000)])
@@ -47,7 +47,7 @@ def owner() -> tuple[IntervalDriver, dict[PartId, bytes]]:
 
 
 def calls_to_open(head: JournalHead, parts: dict[PartId, bytes], entries: list[bytes]) -> int:
-    """How many functions a successor calls, of Python and of C: a cost that does not depend on the machine."""
+    """The number of function calls of a successor, of Python and of C. This cost does not depend on the machine."""
     driver = IntervalDriver(Waiting())
     successor = type(driver.core)(driver.state.config, driver.state.program, {}, lambda consumer, key: "")
     successor.step(Started(), 1)

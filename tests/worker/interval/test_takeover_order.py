@@ -1,4 +1,4 @@
-"""A new owner begins when store and authority both know it, and not before (G4; section 6.2)."""
+"""A new owner begins only when the store and the authority both know it (G4; section 6.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of weak commits may come to: bytes of an entry, ids in memory, work done twice (6.1.3; G8, G13)."""
+"""Limits of queued weak commits: bytes of an entry, ids in memory, repeated work (6.1.3; G8, G13)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Seldom(mw.Computation[tuple[str, str], int]):
 
 
 def with_consumers(driver: IntervalDriver, *names: str) -> None:
-    """Have ``names`` read stream "out"."""
+    """Let the computations ``names`` read stream "out"."""
     targets = tuple((IncarnationId(name), b"") for name in names)
     outputs: Any = driver.state.scope.outputs
     outputs["out"] = OutputBinding("out", outputs["out"].encode, lambda value: targets)

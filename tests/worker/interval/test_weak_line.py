@@ -80,7 +80,7 @@ def weak(settings: IntervalSettings | None = None) -> IntervalDriver:
 
 
 def lined_up(driver: IntervalDriver, *values: str) -> list[int]:
-    """Deliver the values one by one; the tokens under which they were sent at once."""
+    """Deliver the values one by one. Returns the tokens of the productions that were sent at once."""
     tokens = []
     for number, value in enumerate(values):
         driver.deliver((f"k{number}", value, number + 1))
