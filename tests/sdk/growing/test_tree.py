@@ -17,6 +17,7 @@ from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
 from millwheel.sdk.growing.pages import Garbage, Pages, PagesNeededError
 from millwheel.sdk.growing.tree import PageTree
 
+MIN_DIVIDED = 8
 KEYS = st.integers(0, 400).map(lambda number: b"%03d" % number)
 LENGTHS = st.sampled_from([300, 1_000, 2_000, 4_090, 4_096])
 LONG_KEYS = st.tuples(st.integers(0, 99), LENGTHS).map(lambda drawn: (b"%02d" % drawn[0]).rjust(drawn[1], b"k"))
@@ -89,7 +90,8 @@ def reachable(source: StoredPages, root: Node, depth: int, garbage: list[Garbage
                 assert node.keys[0] == b""
                 child = decode_node(source.stored[value], "child")
                 assert child.keys, "no page but the root is empty"
-                assert child.size <= PAGE_BYTES or any(len(key) > 1_000 for key in child.keys)
+                few = level > 1 and len(child.keys) < MIN_DIVIDED  # such an inner node is not divided
+                assert child.size <= PAGE_BYTES or few or any(len(key) > 1_000 for key in child.keys)
                 yield from below(child, level - 1)
 
     yield from below(root, depth)
