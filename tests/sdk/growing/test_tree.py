@@ -17,7 +17,6 @@ from millwheel.sdk.growing.nodes import PAGE_BYTES, Node, decode_node
 from millwheel.sdk.growing.pages import Garbage, Pages, PagesNeededError
 from millwheel.sdk.growing.tree import PageTree
 
-MIN_DIVIDED = 8
 KEYS = st.integers(0, 400).map(lambda number: b"%03d" % number)
 LENGTHS = st.sampled_from([300, 1_000, 2_000, 4_090, 4_096])
 LONG_KEYS = st.tuples(st.integers(0, 99), LENGTHS).map(lambda drawn: (b"%02d" % drawn[0]).rjust(drawn[1], b"k"))
@@ -90,7 +89,8 @@ def reachable(source: StoredPages, root: Node, depth: int, garbage: list[Garbage
                 assert node.keys[0] == b""
                 child = decode_node(source.stored[value], "child")
                 assert child.keys, "no page but the root is empty"
-                few = level > 1 and len(child.keys) < MIN_DIVIDED  # such an inner node is not divided
+                # An inner node of a few children is not divided, however long their keys are.
+                few = level > 1 and len(child.keys) < 8
                 assert child.size <= PAGE_BYTES or few or any(len(key) > 1_000 for key in child.keys)
                 yield from below(child, level - 1)
 
