@@ -65,6 +65,7 @@ from millwheel.sdk.errors import (
     ValueEncodeError,
 )
 from millwheel.sdk.growing.collections import CounterState, ListState, MapState, OrderedState, SetState
+from millwheel.sdk.growing.expiring import ExpiringMapState
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.keys import KeyExtractor, everything, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
@@ -82,6 +83,7 @@ __all__ = [
     "CounterState",
     "DeadLetter",
     "Duration",
+    "ExpiringMapState",
     "FailurePolicy",
     "GrowingState",
     "KeyExtractionError",

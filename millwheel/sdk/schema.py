@@ -10,8 +10,8 @@ from msgspec import inspect
 
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
-from millwheel.sdk.growing.collections import COLLECTIONS, SetState
-from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of
+from millwheel.sdk.growing.collections import SetState
+from millwheel.sdk.growing.fields import COLLECTIONS, GrowingState, is_growing, plan_of
 from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
 __all__ = ["GROWING_STATE", "state_schema"]

@@ -15,7 +15,7 @@ from typing import Any, NewType
 import millwheel as mw
 
 RECORD = Path(__file__).with_name("public_names.txt")
-COLLECTIONS = (mw.CounterState, mw.ListState, mw.MapState, mw.OrderedState, mw.SetState)
+COLLECTIONS = (mw.CounterState, mw.ExpiringMapState, mw.ListState, mw.MapState, mw.OrderedState, mw.SetState)
 MADE_BY_THE_SYSTEM = (mw.Context, mw.Record, *COLLECTIONS)
 
 

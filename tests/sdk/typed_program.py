@@ -52,6 +52,7 @@ class Grown(mw.GrowingState):
     words: mw.CounterState[str]
     seen: mw.SetState[int]
     times: mw.OrderedState[Count]
+    ending: mw.ExpiringMapState[str, int]
 
 
 class Growing(mw.Computation[Query, Grown]):
@@ -65,6 +66,10 @@ class Growing(mw.Computation[Query, Grown]):
         state.seen |= {total}
         state.times.add(record.timestamp, Count())
         latest: list[tuple[mw.Timestamp, Count]] = state.times.pop_until(record.timestamp)
+        state.ending.put(first, total, ends=state.ending.next_end() or record.timestamp)
+        ended: list[tuple[str, int]] = state.ending.expire(record.timestamp, limit=5)
+        state.ending[first] = total  # error: index
+        state.ending.put(first, ended, record.timestamp)  # error: arg-type
         state.texts.append(latest)  # error: arg-type
         state.counts[3] = 3  # error: index
         state.seen.add("x")  # error: arg-type

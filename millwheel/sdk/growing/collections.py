@@ -14,7 +14,17 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.growing.elements import Elements
 from millwheel.sdk.growing.tree import PageTree
 
-__all__ = ["COLLECTIONS", "Collection", "CounterState", "ListState", "MapState", "OrderedState", "SetState"]
+__all__ = [
+    "Collection",
+    "CounterState",
+    "ListState",
+    "MapState",
+    "OrderedState",
+    "SetState",
+    "number_of",
+    "ordered",
+    "time_bytes",
+]
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -25,12 +35,13 @@ _SHOWN: Final = 20
 """The most elements in a ``repr``."""
 
 
-def _ordered(number: int) -> bytes:
+def ordered(number: int) -> bytes:
     """Eight bytes in the order of signed integers."""
     return (number + _MIDDLE).to_bytes(8, "big")
 
 
-def _number(encoded: bytes) -> int:
+def number_of(encoded: bytes) -> int:
+    """The number of which these are the first eight bytes."""
     return int.from_bytes(encoded[:8], "big") - _MIDDLE
 
 
@@ -84,14 +95,14 @@ class ListState(Collection, Sequence[T], Generic[T]):
             value: The element.
             keep: The most elements that stay: the first ones are removed. None: all stay.
         """
-        self._tree.put(_ordered(self._next), self._elements.encode(value))
+        self._tree.put(ordered(self._next), self._elements.encode(value))
         self._next += 1
         if keep is not None:
             if not isinstance(keep, int) or keep < 1:
                 raise UsageError(f"append(keep=…) is a number of elements from 1, not {keep!r}")
             if len(self) > keep:
                 self._start = self._next - keep
-                self._tree.delete_below(_ordered(self._start))
+                self._tree.delete_below(ordered(self._start))
 
     def extend(self, values: Iterable[T]) -> None:
         """Append elements."""
@@ -107,7 +118,7 @@ class ListState(Collection, Sequence[T], Generic[T]):
         return self._taken(self._start)
 
     def _taken(self, index: int) -> T:
-        encoded = self._tree.delete(_ordered(index))
+        encoded = self._tree.delete(ordered(index))
         if encoded is None:
             raise IndexError("pop from an empty list")
         if index == self._start:
@@ -125,7 +136,7 @@ class ListState(Collection, Sequence[T], Generic[T]):
             low, high, step = index.indices(len(self))
             if step != 1:
                 return [self[at] for at in range(low, high, step)]
-            found = self._tree.items(_ordered(self._start + low), _ordered(self._start + high))
+            found = self._tree.items(ordered(self._start + low), ordered(self._start + high))
             return [self._decoded(encoded) for _, encoded in found] if low < high else []
         encoded = self._tree.get(self._place(index))
         assert encoded is not None, "a list has an element for each index"
@@ -147,7 +158,7 @@ class ListState(Collection, Sequence[T], Generic[T]):
         length = len(self)
         if not -length <= index < length:
             raise IndexError(f"index {index} of a list of {length}")
-        return _ordered(self._start + index + (length if index < 0 else 0))
+        return ordered(self._start + index + (length if index < 0 else 0))
 
     def _decoded(self, encoded: bytes) -> T:
         element: T = self._elements.decode(encoded)
@@ -311,7 +322,7 @@ class OrderedState(Collection, Generic[T]):
 
     def add(self, at: Timestamp, value: T) -> None:
         """Add an element at a time."""
-        self._tree.put(_time(at, "add") + _ordered(self._next), self._elements.encode(value))
+        self._tree.put(time_bytes(at, "add") + ordered(self._next), self._elements.encode(value))
         self._next += 1
 
     def range(
@@ -324,8 +335,8 @@ class OrderedState(Collection, Generic[T]):
             end: The time after the last. None: no limit.
             reverse: Whether the latest comes first.
         """
-        low = None if start is None else _time(start, "range")
-        high = None if end is None else _time(end, "range")
+        low = None if start is None else time_bytes(start, "range")
+        high = None if end is None else time_bytes(end, "range")
         return (self._element(*one) for one in self._tree.items(low, high, reverse=reverse))
 
     def __iter__(self) -> Iterator[tuple[Timestamp, T]]:
@@ -347,31 +358,22 @@ class OrderedState(Collection, Generic[T]):
     def pop_until(self, end: Timestamp) -> list[tuple[Timestamp, T]]:
         """Remove the elements with times below ``end``, and return them in order."""
         found = list(self.range(end=end))
-        self._tree.delete_below(_time(end, "pop_until"))
+        self._tree.delete_below(time_bytes(end, "pop_until"))
         return found
 
     def remove_until(self, end: Timestamp) -> int:
         """Remove the elements with times below ``end``, and return their number."""
-        return self._tree.delete_below(_time(end, "remove_until"))
+        return self._tree.delete_below(time_bytes(end, "remove_until"))
 
     def __repr__(self) -> str:
         return self._shown(self)
 
     def _element(self, key: bytes, encoded: bytes) -> tuple[Timestamp, T]:
-        return Timestamp(_number(key)), self._elements.decode(encoded)
+        return Timestamp(number_of(key)), self._elements.decode(encoded)
 
 
-def _time(at: int, method: str) -> bytes:
+def time_bytes(at: int, method: str) -> bytes:
+    """Eight bytes in the order of times. ``method`` is named in the error of what is no time."""
     if not isinstance(at, int) or isinstance(at, bool) or not -_MIDDLE <= at < _MIDDLE:
         raise UsageError(f"{method} takes a Timestamp (integer microseconds), not {type(at).__name__}: {at!r}")
-    return _ordered(at)
-
-
-COLLECTIONS: Final[Mapping[type, str]] = {
-    ListState: "growing list",
-    MapState: "growing map",
-    SetState: "growing set",
-    CounterState: "growing counter",
-    OrderedState: "growing list by time",
-}
-"""The collections, with their names in a state's schema."""
+    return ordered(at)

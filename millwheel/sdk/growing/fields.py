@@ -13,24 +13,44 @@ import msgspec
 from millwheel.sdk.defaults import default_of
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import UnsupportedTypeError
-from millwheel.sdk.growing.collections import COLLECTIONS, Collection, CounterState, MapState, SetState
+from millwheel.sdk.growing.collections import Collection, CounterState, ListState, MapState, OrderedState, SetState
 from millwheel.sdk.growing.elements import Elements, element_codec, key_codec
+from millwheel.sdk.growing.expiring import ExpiringMapState
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.sdk.typeinfo import annotated_fields, supertype
 
-__all__ = ["CollectionField", "GrowingState", "StatePlan", "is_growing", "plan_of", "set_collections", "set_plain"]
+__all__ = [
+    "COLLECTIONS",
+    "CollectionField",
+    "GrowingState",
+    "StatePlan",
+    "is_growing",
+    "plan_of",
+    "set_collections",
+    "set_plain",
+]
 
 _PLAN: Final = "_millwheel_plan"
+COLLECTIONS: Final[Mapping[type, str]] = {
+    ListState: "growing list",
+    MapState: "growing map",
+    ExpiringMapState: "growing map of elements that end",
+    SetState: "growing set",
+    CounterState: "growing counter",
+    OrderedState: "growing list by time",
+}
+"""The collections, with their names in a state's schema."""
 
 
 class GrowingState:
     """The base class of states that grow: fields like those of a dataclass, and collections of any size.
 
-    Collections are :class:`ListState`, :class:`MapState`, :class:`SetState`, :class:`OrderedState` and
-    :class:`CounterState`. They are stored in pages of 4 KiB. A hook reads and writes only the pages that it uses, so a
-    key may have gigabytes. The other fields are together the *plain part*, which is read and written as a whole. Every
-    field begins with its default: that of the class, else of its type. The class is constructed without arguments.
+    Collections are :class:`ListState`, :class:`MapState`, :class:`SetState`, :class:`OrderedState`,
+    :class:`CounterState` and :class:`ExpiringMapState`. They are stored in pages of 4 KiB. A hook reads and writes only
+    the pages that it uses, so a key may have gigabytes. The other fields are together the *plain part*, which is read
+    and written as a whole. Every field begins with its default: that of the class, else of its type. The class is
+    constructed without arguments.
 
     If a hook needs a page that is not in memory, it is undone, and runs again when the page has been read. A hook may
     read about half of the interval's cache. Larger collections are processed in slices, in a chain of timers. Hooks of
@@ -157,12 +177,12 @@ def _default(state: type[GrowingState], name: str, hint: Any) -> Any:
 
 def _collection(kind: type[Collection], arguments: tuple[Any, ...], where: str) -> CollectionField:
     if not arguments:
-        shown = "str, int" if kind is MapState else "int"
+        shown = "str, int" if kind in (MapState, ExpiringMapState) else "int"
         raise UnsupportedTypeError(f"{where}: say what is in it, such as {kind.__name__}[{shown}]")
     if kind is SetState:
         return CollectionField(kind, key_codec(arguments[0], where), None)
-    if kind in (MapState, CounterState):
-        value = arguments[1] if kind is MapState else int
+    if kind in (MapState, ExpiringMapState, CounterState):
+        value = int if kind is CounterState else arguments[1]
         return CollectionField(kind, element_codec(value, where), key_codec(arguments[0], where))
     return CollectionField(kind, element_codec(arguments[0], where), None)
 

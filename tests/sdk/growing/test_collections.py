@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.migrating import state_problem
 from millwheel.sdk.errors import UnsupportedTypeError
-from millwheel.sdk.growing import collections, fields
+from millwheel.sdk.growing import collections, expiring, fields
 from millwheel.sdk.growing.codec import any_state_codec, reset, sizes
 from millwheel.sdk.growing.pages import ReadPages
 
@@ -69,7 +69,7 @@ def stored(state: Any) -> Any:
     return back
 
 
-@pytest.mark.parametrize("module", [collections, fields], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [collections, expiring, fields], ids=lambda module: module.__name__)
 def test_the_examples_run(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
     assert doctest.testmod(module).attempted > 0

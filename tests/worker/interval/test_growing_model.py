@@ -51,6 +51,7 @@ class Kept(mw.GrowingState):
     seen: mw.SetState[int]
     times: mw.OrderedState[int]
     counts: mw.CounterState[str]
+    ending: mw.ExpiringMapState[str, str]
 
 
 @dataclass
@@ -63,6 +64,7 @@ class Model:
     seen: set[int] = field(default_factory=set)
     times: list[tuple[int, int]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    ending: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class Keeper(mw.Computation[Order, Kept]):
@@ -117,6 +119,19 @@ class Keeper(mw.Computation[Order, Kept]):
 
     def count(self, state: Kept, number: int) -> Any:
         return state.counts.add(NAMES[number % 12], number % 3 - 1), state.counts[NAMES[number % 5]]
+
+    def lend(self, state: Kept, number: int) -> Any:
+        for one in range(number, number + 4):
+            state.ending.put(NAMES[one * 5 % 12], f"{one} " * (one % 60), ends=Timestamp(one % 20))
+        return state.ending.next_end(), state.ending.end_of(NAMES[number % 7])
+
+    def give_back(self, state: Kept, number: int) -> Any:
+        if NAMES[number % 12] in state.ending:
+            del state.ending[NAMES[number % 12]]
+        return len(state.ending), state.ending.get(NAMES[number % 7])
+
+    def expire(self, state: Kept, number: int) -> Any:
+        return state.ending.expire(Timestamp(number % 20), limit=number % 3 + 1 if number % 2 else None)
 
     def clear(self, state: Kept, number: int) -> Any:
         (state.numbers, state.names, state.seen)[number % 3].clear()
@@ -185,6 +200,23 @@ class Expected:
             del model.counts[name]
         return total, model.counts[NAMES[number % 5]]
 
+    def lend(self, model: Model, number: int) -> Any:
+        for one in range(number, number + 4):
+            model.ending[NAMES[one * 5 % 12]] = one % 20, f"{one} " * (one % 60)
+        return min(model.ending.values())[0], model.ending.get(NAMES[number % 7], (None,))[0]
+
+    def give_back(self, model: Model, number: int) -> Any:
+        model.ending.pop(NAMES[number % 12], None)
+        return len(model.ending), model.ending.get(NAMES[number % 7], (0, None))[1]
+
+    def expire(self, model: Model, number: int) -> Any:
+        ended = sorted((end, len(key), key, value) for key, (end, value) in model.ending.items() if end <= number % 20)[
+            : number % 3 + 1 if number % 2 else None
+        ]
+        for _, _, key, _ in ended:
+            del model.ending[key]
+        return [(key, value) for _, _, key, value in ended]
+
     def clear(self, model: Model, number: int) -> Any:
         return Keeper.clear(self, model, number)  # type: ignore[arg-type]
 
@@ -203,11 +235,14 @@ def content(state: Any) -> Any:
         sorted(state.seen),
         list(state.times),
         sorted(state.counts.items()),
+        sorted(state.ending.items())
+        if isinstance(state, Kept)
+        else sorted((k, v) for k, (_, v) in state.ending.items()),
     )
 
 
 WHATS = ["append", "append", "ring", "pops", "put", "put", "drop", "see", "at", "at", "until", "count", "clear"]
-WHATS += ["swallow", "look", "forget"]
+WHATS += ["swallow", "look", "forget", "lend", "lend", "lend", "give_back", "expire"]
 
 
 @contextmanager
@@ -309,6 +344,7 @@ def pages_of(key: str, state: Kept) -> set[bytes]:
 
     setattr(source, "node", node)  # noqa: B010
     content(state)
+    list(state.ending._tree.items())  # noqa: SLF001  # also the ends
     return found
 
 
