@@ -33,7 +33,7 @@ OTHER = (
     )
 )
 """Another topology that reads ``regions``. Its type refuses all records, and its schema does not say so."""
-RAISES = "the key function of stream 'regions/orders' raises KeyError: 'zz' (regions.py:18 in region), since 20"
+RAISES = "the key function of stream 'regions/orders' raises KeyError: 'zz' (regions.py:16 in region), since 20"
 WAITS = "records of injector process 'p' wait for their keys and are not ACKed: fix the computation's code"
 
 LOOKS = {

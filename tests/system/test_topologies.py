@@ -90,7 +90,7 @@ EXPECTING = (
     SOURCE.replace('words.source("spoken", Word)', 'words.source("spoken", Word, injectors=("p", "q"))')
     .replace('ctx.produce("seen", Seen(text, state.times))', "ctx.set_timer(record.timestamp, text)")
     .replace(
-        '"""Timers are set to be looked at, and have nothing to do."""',
+        '"""Do nothing: tests only inspect the timers."""',
         'ctx.produce("seen", Seen(timer.tag, ctx.state.times))',
     )
 )

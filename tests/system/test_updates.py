@@ -20,7 +20,7 @@ from tests.system.words import Seen, Word
 SHOUTING = SOURCE.replace('ctx.produce("seen", Seen(text, state', 'ctx.produce("seen", Seen(text.upper(), state')
 
 ECHOING = (
-    SOURCE.replace('__all__ = ["Seen", "Word", "words"]', '__all__ = ["Echo", "Seen", "Word", "words"]').replace(
+    SOURCE.replace(
         'words = mw.Topology("words")',
         '''class Echo(mw.Computation[Seen, None]):
     """Says again what was seen."""
