@@ -94,7 +94,7 @@ async def test_a_sole_consumers_failing_key_function_refuses_records(tmp_path: P
         assert "keyed for computation 'by-region' by key(region)" in refused.err
         health = await seen(lambda: watched.cli("cluster", "health"), has("computation refusing/by-region: the key"))
         assert health.code == 1
-        assert "key function of stream 'refusing/orders' raised KeyError: 'zz' (refusing.py:18 in region)" in health.out
+        assert "key function of stream 'refusing/orders' raised KeyError: 'zz' (refusing.py:16 in region)" in health.out
         assert "and no record waits for its key now" in health.out
         explained = await watched.cli("watermark", "explain", "refusing/by-region")
         assert "source refusing/orders: injector process" in explained.out, "which has nothing that it waits for"
