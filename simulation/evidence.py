@@ -16,7 +16,14 @@ from millwheel.authority.messages import SequencerOffered
 from millwheel.coordination.contract import Change
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
-from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
+from millwheel.model.deliveries import Sender
+from millwheel.model.incarnation import (
+    INJECTOR_PREFIX,
+    IncarnationId,
+    incarnation_of_journal,
+    injector_group,
+    is_injector,
+)
 from millwheel.model.time import MAX_CLOCK_SKEW_US, MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import Append, PartId
@@ -255,6 +262,17 @@ class Evidence:
         live = self._catalog.computation(consumer) is not None or self._catalog.log_of(consumer) is not None
         return self._world.plan.returns_at > 0 and not live
 
+    def _is_of_former_life(self, sender: Sender) -> bool:
+        """Whether an injector's stream is gone, or came back after the injector had opened.
+
+        A reader that stays drops the ids of the former life. An entry that it seals then has effects of that life, and
+        names no ids. Copies are refused by their sequencer.
+        """
+        if not is_injector(sender.group):
+            return False
+        gone = self._catalog.stream(sender.group.removeprefix(INJECTOR_PREFIX)) is None
+        return gone or self._catalog.injector_floors().get(sender.group, 0) > sender.sequencer
+
     def _checks_ids(self, consumer: IncarnationId) -> bool:
         """Whether the consumer's commits name the ids that they consume."""
         found = self._catalog.computation(consumer)
@@ -278,7 +296,7 @@ class Evidence:
             return
         self._seen["ACK"] += 1
         delivery, remaining = answer.delivery, frozenset(answer.remaining)
-        if self._is_void(delivery.consumer):
+        if self._is_void(delivery.consumer) or self._is_of_former_life(delivery.sender):
             return
         if isinstance(delivery.ids, BatchIds) and self._joined_later(delivery.consumer):
             return  # a batch that was completed before is ACKed without a check of its records
