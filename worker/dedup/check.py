@@ -167,8 +167,10 @@ class DuplicateCheck:
         for group, collect, ids in delta.opaque:
             if group not in former:
                 tables.opaque[group].commit(collect, ids)
-        for _, span, _ in delta.sequencers:
-            tables.uncommitted_floors.discard(group_of_life(span))
+        for _, span, number in delta.sequencers:
+            # Not the floor of a former life, when one began while this delta was in flight.
+            if tables.sequencers.floor(group := group_of_life(span)) <= number:
+                tables.uncommitted_floors.discard(group)
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)
 

@@ -287,6 +287,20 @@ def test_a_snapshot_before_a_floors_commit_does_not_have_it() -> None:
         assert judge(restored(one), OpaqueIds([X]), sender=SPARK).outcome is CheckOutcome.REFUSED_SEQUENCER
 
 
+@pytest.mark.guarantee("G1", section="6.2")
+def test_a_former_floors_commit_does_not_commit_the_next() -> None:
+    """Regression: a base then had the next floor, and lacked the ids of the former life that the journal had."""
+    dedup = Dedup(ALL_KEYS, "r1")
+    dedup.begin_life("injector/in", 5)
+    former = Sender("injector/in/spark", 6, None, "injector/in")
+    late = dedup.take([(judge(dedup, OpaqueIds([X]), sender=former), None)])
+    dedup.begin_life("injector/in", 9)
+    dedup.committed(late)
+    assert dedup.tables.uncommitted_floors == {"injector/in"}
+    dedup.committed(dedup.take([]))
+    assert not dedup.tables.uncommitted_floors
+
+
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_retired_process_may_send_in_its_streams_next_life() -> None:
     dedup = Dedup(ALL_KEYS, "r1")
