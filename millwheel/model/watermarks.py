@@ -123,10 +123,6 @@ class InputWatermark:
         """The last known value of each group."""
         return dict(self._groups)
 
-    def value_of(self, group: str) -> int:
-        """The last known value of a group, in microseconds. MIN_TIMESTAMP: none is known, or it is no group."""
-        return self._groups.get(group, MIN_TIMESTAMP)
-
     def add(self, group: str, watermark: int = MIN_TIMESTAMP) -> bool:
         """Add ``group`` to the minimum. If it is present already, its value can only grow.
 

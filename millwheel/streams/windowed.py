@@ -142,27 +142,16 @@ class WindowedStream(Generic[T]):
                 )
             merge = declare_phases(given, name, self.windows, aggregator, row, spread, too_late, options or {})
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
-        step: Aggregate[Any] | SessionAggregate[Any]
-        if isinstance(self.windows, SessionWindows):
-            step = SessionAggregate(
-                self.windows,
-                aggregator,
-                output=name,
-                early=early,
-                allowed_lateness=allowed_lateness,
-                too_late=too_late,
-                row=row,
-            )
-        else:
-            step = Aggregate(
-                self.windows,
-                aggregator,
-                output=name,
-                early=early,
-                allowed_lateness=allowed_lateness,
-                too_late=too_late,
-                row=row,
-            )
+        kind: Any = SessionAggregate if isinstance(self.windows, SessionWindows) else Aggregate
+        step: Aggregate[Any] | SessionAggregate[Any] = kind(
+            self.windows,
+            aggregator,
+            output=name,
+            early=early,
+            allowed_lateness=allowed_lateness,
+            too_late=too_late,
+            row=row,
+        )
         declare_step(name, step, [given], {}, options or {})
         return Stream(given.topology, (Branch(name),), step.outputs[name])
 

@@ -169,7 +169,8 @@ class DuplicateCheck:
                 tables.opaque[group].commit(collect, ids)
         for _, span, number in delta.sequencers:
             # Not the floor of a former life, when one began while this delta was in flight.
-            if tables.sequencers.floor(group := group_of_life(span)) <= number:
+            group = group_of_life(span)
+            if group and tables.sequencers.floor(group) <= number:
                 tables.uncommitted_floors.discard(group)
         for query, batch, ids in delta.batches:
             tables.queries[query].commit(batch, ids)

@@ -12,7 +12,7 @@ from typing import Final
 from millwheel.model.page_keys import is_page_key
 from millwheel.sdk.scope import StateCell
 
-__all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "CellCache", "KeyCell"]
+__all__ = ["CELL_OVERHEAD_BYTES", "DECODED_FACTOR", "CellCache", "FlushTimes", "KeyCell"]
 
 CELL_OVERHEAD_BYTES: Final = 400
 """Bytes counted for a cell besides its state: dict slots, key, the cell object, a small decoded state."""
@@ -34,6 +34,29 @@ class KeyCell(StateCell):
         super().__init__(encoded)
         self.dirty = 0
         self.used = 0
+
+
+class FlushTimes:
+    """When the rows of dirty cells are written, if nothing waits for them. Times are those of ``elapsed``.
+
+    Many rows are written sooner: a move to a successor must write all of them first.
+    """
+
+    def __init__(self, interval: int, apart: int, many: int) -> None:
+        """``interval``, and ``apart`` from ``many`` rows on: how long rows wait, in microseconds."""
+        self._interval = interval
+        self._apart = apart
+        self._many = many
+        self.restart(0)
+
+    def restart(self, now: int) -> None:
+        """Rows are behind from ``now`` on."""
+        self._at = now + self._interval
+        self._many_at = min(self._at, now + self._apart)
+
+    def due_at(self, rows: int) -> int:
+        """When so many rows are written."""
+        return self._many_at if rows >= self._many else self._at
 
 
 class CellCache:

@@ -12,6 +12,7 @@ from collections.abc import Container
 from typing import Any, Final
 
 from millwheel.store.contract import StateRow
+from millwheel.worker.interval.cache.cells import FlushTimes
 from millwheel.worker.interval.commits.base_parts import write_base
 from millwheel.worker.interval.commits.parents import Needs, ParentNeeds
 from millwheel.worker.interval.commits.spilling import Spilling
@@ -35,25 +36,15 @@ class StateRows:
 
     def __init__(self, state: IntervalState) -> None:
         self._config = state.config
-        self._settings = state.settings
         self._cells = state.cells
         self._journal = state.journal
         self._number = 0
         self.flush: tuple[int, int, list[tuple[bytes, int, bytes]]] | None = None
         """The flush in flight: its number, the commit at which it was captured, its rows."""
-        self._restart(0)
+        settings = state.settings
+        self.times = FlushTimes(settings.flush_interval, settings.flush_apart, settings.flush_rows)
         self.upto = 0
         """Every row that changed up to this commit is acknowledged."""
-
-    def _restart(self, now: int) -> None:
-        """Rows that nothing waits for are behind from ``now`` on.
-
-        Many rows are written sooner. A move to a successor must write all of them first.
-        """
-        self.flush_at = now + self._settings.flush_interval
-        """When they are written, a time of ``elapsed``."""
-        self.flush_many_at = min(self.flush_at, now + self._settings.flush_apart)
-        """When they are written if there are ``flush_rows`` of them."""
 
     def wants_capture(self, now: int, needed: bool) -> bool:
         """Whether rows wait to be captured, once no commit is in flight."""
@@ -63,7 +54,7 @@ class StateRows:
         """Write the rows if they are due. No sealed commit is in flight."""
         if self.flush is not None or not self._due(now, needed):
             return []
-        self._restart(now)
+        self.times.restart(now)
         rows = self._cells.dirty_rows()
         if not rows:
             self.upto = self._journal.committed
@@ -80,8 +71,7 @@ class StateRows:
         The truncation point needs them, together with a base, and so does memory. Otherwise they wait, because a later
         write covers more commits.
         """
-        many = self._cells.dirty_count >= self._settings.flush_rows
-        return now >= (self.flush_many_at if many else self.flush_at) or needed or self._cells.needs_flush
+        return now >= self.times.due_at(self._cells.dirty_count) or needed or self._cells.needs_flush
 
     def flushed(self, number: int, busy: Container[bytes] = ()) -> None:
         """The rows of a flush are acknowledged. The cells of ``busy`` keys are in use."""
@@ -101,7 +91,7 @@ class StateRows:
 
     def recovered(self, now: int, upto: int) -> None:
         """The state has been rebuilt from the journal. Its rows above ``upto`` are behind and will be written."""
-        self._restart(now)
+        self.times.restart(now)
         self.upto = upto
 
 

@@ -287,9 +287,7 @@ class CommitPipeline:
 
     def _flush_at(self) -> int:
         """When rows are written that nothing waits for."""
-        rows = self.checkpoints.rows
-        many = self._cells.dirty_count >= self._setup.settings.flush_rows
-        return rows.flush_many_at if many else rows.flush_at
+        return self.checkpoints.rows.times.due_at(self._cells.dirty_count)
 
     def _checkpoint_due(self) -> bool:
         """Whether rows, a base, or timers that leave memory may be due after a commit. ``checkpoints`` then decides."""
