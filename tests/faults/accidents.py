@@ -66,7 +66,7 @@ async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
 
 
 async def _kept_full(filler: Path) -> None:
-    """Fill the disk, and again whatever space becomes free."""
+    """Fill the disk, and fill the space that becomes free later."""
     with filler.open("wb", buffering=0) as file:
         while True:
             for size in (1 << 22, 1 << 12, 1):

@@ -43,7 +43,7 @@ class Links(Relay):
     """The links that ``serve`` makes. Use it as ``async with``."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
-        """``pids``: the ids of the processes whose links are told apart, by name. Every other process is a "client"."""
+        """``pids``: the ids of the processes whose links have names of their own. Every other process is a "client"."""
         super().__init__()
         self._pids = pids
         self._rules: list[_Rule] = []

@@ -137,4 +137,4 @@ def test_a_retired_query_takes_no_batch_and_ends_in_a_day() -> None:
         master.tick(hours(24) + minutes * seconds(60))
         assert cluster.catalog().batches == {"query-1": 3, "query-2": 0}
     master.tick(hours(26))
-    assert cluster.catalog().batches == {"query-2": 0}, "whoever was to hear of it has"
+    assert cluster.catalog().batches == {"query-2": 0}, "no worker waits for the news any more"

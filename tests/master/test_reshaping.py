@@ -159,7 +159,7 @@ def test_a_split_covers_the_same_keys_and_names_its_start() -> None:
         assert child.parents[0].keys == before.keys
         assert child.sequencer > before.sequencer
         assert child.owner == before.owner, "children stay where the state is"
-        assert not cluster.has_journal(child.journal), "whoever opens a child creates its journal"
+        assert not cluster.has_journal(child.journal), "the first owner of a child creates its journal"
     assert lower.journal != upper.journal != before.journal
     assert lower.sequencer != upper.sequencer
     assert cluster.has_journal(before.journal)

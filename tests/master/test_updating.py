@@ -334,7 +334,7 @@ def test_a_paused_topology_has_no_owners_and_then_fresh_ones() -> None:
     master.call(PauseTopology("zeitgeist"))
     cluster.join("c")
     master.run()
-    assert cluster.state.revision == revision + 1, "nobody is given what is paused"
+    assert cluster.state.revision == revision + 1, "paused intervals are given to no worker"
     master.call(ResumeTopology("zeitgeist"))
     after = cluster.catalog()
     for incarnation in incarnations:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Server:
-    """Echoes the requests until it is told to end."""
+    """Echoes the requests until the test ends it."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A scenario that shows a mutation: its final state, apart from the file that tells its story."""
+"""A scenario that shows a mutation: its final state. The file of the scenario has its history."""
 
 from __future__ import annotations
 

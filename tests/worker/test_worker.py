@@ -204,7 +204,7 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
     assert list(one.hosts.hosted) == ["c.1.j2"]
     assert "has no computation 'c'" in one.ownership.absence(owned("c.1.j1", 4))
     ((place, absent),) = one.ownership.absent().items()
-    assert (place, "has no computation 'c'" in absent.why) == (("c.1.j1", 4), True), "the masters are told"
+    assert (place, "has no computation 'c'" in absent.why) == (("c.1.j1", 4), True), "the report to the masters has it"
     monkeypatch.setattr(one.hosts.builder, "build", lambda _: Built(ScriptedCore(), ()))  # type: ignore[arg-type]
     await one.follower.catch_up()
     assert not one.ownership.absent()

@@ -31,7 +31,7 @@ async def _answer(item: Item) -> Item:
 
 @operator("enrich")
 class _Enrich(Operator):
-    """Each record has one answer, whatever the number of calls to the service."""
+    """Each record has one answer, even if the service was called several times."""
 
     def draw(self, chance: Random) -> list[Any]:
         return [chance.random() < 0.5, chance.choice((0, 2)), chance.random() < 0.5]

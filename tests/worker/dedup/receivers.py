@@ -1,8 +1,8 @@
 """The receiving side of the model tests: intervals that crash, replay, split and merge, and a naive record of effects.
 
-Only the test knows a record's identity. Invariant: whatever its ids and marks are, no identity takes effect twice, and
-none is ACKed without effect. The three models share the rules of this module. The workers of the injectors' tests use
-it too.
+Only the test knows a record's identity. Invariant: no identity takes effect twice, and none is ACKed without effect.
+This holds for all ids and marks. The three models share the rules of this module. The workers of the injectors' tests
+use it too.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_a_segment_collected_while_it_is_read_costs_a_repetition() -> None:
     assert answers == [(FULL, [0]), (ACKED, [0])], "the one that needed no look is in, the other is asked for again"
     stamped = Sender("injector/in/p", 1, None, INJECTOR, 1_000)
     deliver(driver, OpaqueIds([id_of(2)]), "c", 1_500, stamped)
-    assert pending_ids(driver.state.dedup) == 1, "judged anew"
+    assert pending_ids(driver.state.dedup) == 1, "checked again"
 
 
 @pytest.mark.guarantee("G1")

@@ -1,4 +1,4 @@
-"""No record of a key overtakes a due timer of the key, whatever else is in the batch (G5, G6; section 4.6)."""
+"""No record of a key overtakes a due timer of the key, also in a batch of many keys (G5, G6; section 4.6)."""
 
 from __future__ import annotations
 
