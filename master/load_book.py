@@ -54,6 +54,11 @@ class LoadBook:
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
         self.intervals: dict[str, IntervalReport] = {}
+        self._asked_since: dict[str, Timestamp] = {}
+
+    def on_request(self, worker: str, now: Timestamp) -> None:
+        """Record that a worker is asked for its load: the first time counts."""
+        self._asked_since.setdefault(worker, now)
 
     def on_load(self, worker: str, load: wire.GetWorkerLoadResponse, now: Timestamp) -> None:
         """Record a worker's report. Of two reports of an interval, the one with the larger sequencer counts."""
@@ -85,6 +90,7 @@ class LoadBook:
     def forget_gone(self, known: Catalog) -> None:
         """Forget workers that are gone, and intervals that no map contains or names as parents any more."""
         self.workers = {name: report for name, report in self.workers.items() if name in known.workers}
+        self._asked_since = {name: at for name, at in self._asked_since.items() if name in known.workers}
         self.intervals = {journal: report for journal, report in self.intervals.items() if known.journal_lives(journal)}
 
     def load_of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
@@ -121,6 +127,13 @@ class LoadBook:
         """Whether a worker has reported its load that recently."""
         report = self.workers.get(worker)
         return report is not None and now - report.at <= within
+
+    def is_silent(self, worker: str, now: Timestamp, within: Duration) -> bool:
+        """Whether a worker has reported nothing for that long, although it was asked.
+
+        A worker that has just registered is not silent: its first report takes a moment.
+        """
+        return now - self._asked_since.get(worker, now) > within and not self.is_fresh(worker, now, within)
 
 
 def _smoothed(before: float | None, now: float) -> float:

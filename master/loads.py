@@ -125,6 +125,7 @@ class Loads:
 
     async def _ask(self, worker: str, address: str) -> None:
         stub = inspection_pb2_grpc.InspectionServiceStub(self._observer.channel(address))
+        self.book.on_request(worker, self._clock())
         try:
             load = await stub.GetWorkerLoad(inspection_pb2.GetWorkerLoadRequest(), timeout=self._every)
         except grpc.aio.AioRpcError as error:

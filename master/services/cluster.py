@@ -110,7 +110,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 daemon=record.daemon,
                 package=record.package,
                 intervals=owned[name],
-                answers=book.is_fresh(name, now, FRESH),
+                answers=not book.is_silent(name, now, FRESH),
                 cpu=report.load.cpu if report is not None else 0.0,
                 resident_bytes=report.load.resident_bytes if report is not None else 0,
                 memory_limit_bytes=report.load.memory_limit_bytes if report is not None else 0,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from typing import Any
+
+import pytest
 
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import milliseconds
@@ -13,6 +16,7 @@ from millwheel.store.memory import MemoryStore
 from tests.cli.test_topology import GOOD, Cli
 from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import owner, register_authority, register_worker, replica
+from tests.patience import patience
 
 SETTINGS = MasterSettings(poll_loads_every=milliseconds(50))
 
@@ -30,7 +34,8 @@ async def healthy(cli: Cli) -> dict[str, Any]:
     return found
 
 
-async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
+async def test_everything_that_is_wrong_is_named_and_exits_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.master.services.cluster.FRESH", milliseconds(1))
     coordinator = MemoryCoordinator()
     async with replica(coordinator, MemoryStore(), SETTINGS) as (address, master):
         await master.leading()
@@ -43,9 +48,10 @@ async def test_everything_that_is_wrong_is_named_and_exits_1() -> None:
         assert "3 intervals, 3 without an owner, 0 starting from others" in shown.out
         await register_worker(coordinator, "w1", "127.0.0.1:1")
         await register_authority(coordinator, "127.0.0.1:2")
-        shown = await cli("cluster", "health")
+        async with asyncio.timeout(patience(10)):
+            while "worker w1 at 127.0.0.1:1 has reported no load lately" not in shown.out:
+                shown = await cli("cluster", "health")
         assert shown.code == 1
-        assert "worker w1 at 127.0.0.1:1 has reported no load lately" in shown.out
         assert "authority shard 0 at 127.0.0.1:2 does not answer" in shown.out
     await coordinator.close()
 

@@ -103,6 +103,18 @@ def test_a_worker_that_falls_silent_is_known_to_be() -> None:
     assert not book.is_fresh("w2", Timestamp(seconds(100)), seconds(10))
 
 
+def test_only_who_was_asked_and_reports_nothing_is_silent() -> None:
+    book = LoadBook()
+    assert not book.is_silent("w1", Timestamp(seconds(999)), seconds(10))
+    for at in (100, 108):
+        book.on_request("w1", Timestamp(seconds(at)))
+    assert not book.is_silent("w1", Timestamp(seconds(110)), seconds(10))
+    assert book.is_silent("w1", Timestamp(seconds(111)), seconds(10))
+    book.on_load("w1", reported(), Timestamp(seconds(112)))
+    assert not book.is_silent("w1", Timestamp(seconds(122)), seconds(10))
+    assert book.is_silent("w1", Timestamp(seconds(123)), seconds(10))
+
+
 def test_hook_times_are_sums_over_the_workers_that_there_are() -> None:
     book = LoadBook()
     for name in ("w1", "w2"):

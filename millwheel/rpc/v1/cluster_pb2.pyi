@@ -222,7 +222,9 @@ class WorkerHealth(_message.Message):
     """The digest of the only code package that the worker runs. Empty: any package."""
     intervals: _builtins.int
     answers: _builtins.bool
-    """Whether the worker has reported its load in the last seconds. The fields below are from its last report."""
+    """Whether the worker has reported its load in the last seconds, or was asked for the first time in them. The fields
+    below are from its last report.
+    """
     cpu: _builtins.float
     resident_bytes: _builtins.int
     memory_limit_bytes: _builtins.int
