@@ -104,7 +104,7 @@ def conversions_of(given: Migrated, element: Any, where: str) -> tuple[Conversio
     functions = given.functions
     taken = [first_type(function) for function in functions]
     found = []
-    for function, before, after in zip(functions, taken, [*taken[1:], element], strict=True):
+    for function, before, after in zip(functions, taken, [*taken, element][1:], strict=True):
         name, made = function.__name__, returned_type(function)
         if before is None:
             raise UnsupportedTypeError(
