@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -13,6 +13,10 @@ from millwheel.sdk.schema import DROPPED, GROWING_STATE
 __all__ = ["state_problem"]
 
 _LIBRARY: Final = "millwheel."
+_LIBRARY_REMEDY: Final = (
+    "a step of the library converts no states: keep the types of its records, aggregates and states, except "
+    "for new fields with defaults; or give the step another name, to begin without state"
+)
 _KINDS: Final = frozenset({*COLLECTIONS.values(), DROPPED})
 _STATELESS: Final = frozenset({"", "None", "NoneType"})
 _MAX_DIFFERENCES: Final = 5
@@ -36,7 +40,9 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
                 "back: give the computation another name=, to begin without state"
             )
         if found := [*_collection_problems(old.state, new.state)]:
-            return _changed(old, new, found)
+            if new.implementation.startswith(_LIBRARY):
+                return f"{_changed(old, new, [what for what, _ in found])}: {_LIBRARY_REMEDY}"
+            return _changed(old, new, [f"{what}: {remedy}" for what, remedy in found])
     if new.state.version < old.state.version:
         return (
             f"its state version is {new.state.version}, and states of version {old.state.version} are stored: "
@@ -54,10 +60,7 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 def _remedy(implementation: str, version: int) -> str:
     """Return what makes the change possible. Nobody can define ``migrate`` for a step of the library."""
     if implementation.startswith(_LIBRARY):
-        return (
-            "a step of the library converts no states: keep the types of its records, aggregates and states, except "
-            "for new fields with defaults; or give the step another name, to begin without state"
-        )
+        return _LIBRARY_REMEDY
     return (
         f"set state_version = {version} and define migrate(self, stored), which makes the new "
         "state of an old one; or give the computation another name=, to begin without state"
@@ -84,6 +87,7 @@ def _differences(old: specs.ComputationSpec, new: specs.ComputationSpec) -> list
 
 
 _Fields = dict[str, specs.StateField]
+_Functions = Sequence[specs.ElementConversion]
 
 
 def _field_differences(before: _Fields, after: _Fields) -> list[str]:
@@ -119,43 +123,53 @@ def _plain_fields(schema: specs.StateSchema) -> _Fields:
     return {field.path: field for field in schema.fields if field.path.partition("[")[0] not in collections}
 
 
-def _collection_problems(old: specs.StateSchema, new: specs.StateSchema) -> Iterator[str]:
-    """Why collections of ``new`` must not read what those of ``old`` have stored, and what to declare.
+def _collection_problems(old: specs.StateSchema, new: specs.StateSchema) -> Iterator[tuple[str, str]]:
+    """Why collections of ``new`` must not read what those of ``old`` have stored: the differences and their remedies.
 
-    Nothing converts a whole collection, so elements of each earlier version may be stored. Therefore the functions that
-    convert them are kept for ever, in their order, and a dropped name is never used again.
+    Invariant: the functions of a field begin with those of the version before, and a dropped name is never used again.
+    Nothing converts a whole collection, so elements of each earlier version may be stored.
     """
     kinds = {field.path: field.type for field in new.fields}
-    before, after = ({one.field: list(one.functions) for one in schema.conversions} for schema in (old, new))
+    before, after = ({one.field: one.functions for one in schema.conversions} for schema in (old, new))
     for name, kind in _collections(old).items():
         now = kinds.get(name)
-        was, converted = before.get(name, []), after.get(name, [])
-        if kind == DROPPED:
-            if now != DROPPED:
-                yield f"field {name!r} was dropped: keep it as a millwheel.Dropped, and give a new field another name"
+        functions = after.get(name, ())
+        was, names = [[one.name for one in some] for some in (before.get(name, ()), functions)]
+        if kind == DROPPED and now != DROPPED:
+            yield f"field {name!r} was dropped", "keep it as a millwheel.Dropped, and give a new field another name"
         elif now is None:
-            yield f"field {name!r} is gone: keep it as a millwheel.Dropped, and its elements are deleted"
+            yield f"field {name!r} is gone", "keep it as a millwheel.Dropped, and its elements are deleted"
         elif now not in (kind, DROPPED):
+            remedy = "keep it as a millwheel.Dropped, and give the new field another name"
+            yield f"field {name!r} was {kind}, and is {now}", remedy
+        elif now == kind and names[: len(was)] != was:
             yield (
-                f"field {name!r} was {kind}, and is {now}: keep it as a millwheel.Dropped, and give the new field "
-                "another name"
-            )
-        elif now == kind and converted[: len(was)] != was:
-            yield (
-                f"field {name!r} was migrated by {', '.join(was)}, and is by {', '.join(converted) or 'nothing'}: "
+                f"field {name!r} was migrated by {', '.join(was)}, and is by {', '.join(names) or 'nothing'}",
                 "elements of all earlier versions may be stored, so keep these functions and their order, and add new "
-                "ones at the end"
+                "ones at the end",
             )
-        elif now == kind:
-            yield from _element_problems(old, new, name, converted == was)
+        elif now == kind != DROPPED:
+            yield from _element_problems(old, new, name, before.get(name, ()), functions)
 
 
-def _element_problems(old: specs.StateSchema, new: specs.StateSchema, name: str, same_functions: bool) -> Iterator[str]:
-    def fields(schema: specs.StateSchema, part: str) -> _Fields:
-        return {field.path: field for field in schema.fields if field.path.startswith(f"{name}{part}")}
+def _element_problems(
+    old: specs.StateSchema, new: specs.StateSchema, name: str, before: _Functions, after: _Functions
+) -> Iterator[tuple[str, str]]:
+    """The same of a collection's keys, its elements, and the functions that convert them."""
+    keys = "[]" if _collections(new)[name] == COLLECTIONS[SetState] else "[key]"
+    if found := _field_differences(_below(old.fields, name + keys), _below(new.fields, name + keys)):
+        yield "; ".join(found), "elements are found by their encoded keys, so add a field of another name"
+        return
+    # What an element may be stored as: what each of the functions took, and then what the old version's elements were.
+    stored = [*(one.takes for one in before), old.fields]
+    for fields, function in zip(stored, after, strict=False):
+        if found := _field_differences(_below(fields, f"{name}[]"), _below(function.takes, f"{name}[]")):
+            yield f"as {function.name} takes it, {'; '.join(found)}", "let the function take what is stored"
+    if len(after) == len(before) and (
+        found := _field_differences(_below(old.fields, f"{name}[]"), _below(new.fields, f"{name}[]"))
+    ):
+        yield "; ".join(found), "give the field the default millwheel.migrated(function), which converts an element"
 
-    of_keys = "[]" if _collections(new)[name] == COLLECTIONS[SetState] else "[key]"
-    if found := _field_differences(fields(old, of_keys), fields(new, of_keys)):
-        yield f"{'; '.join(found)}: elements are found by their encoded keys, so add a field of another name"
-    elif same_functions and (found := _field_differences(fields(old, "[]"), fields(new, "[]"))):
-        yield f"{'; '.join(found)}: give the field the default millwheel.migrated(function), which converts an element"
+
+def _below(fields: Iterable[specs.StateField], path: str) -> _Fields:
+    return {field.path: field for field in fields if field.path.startswith(path)}

@@ -206,4 +206,4 @@ def dropped_collections_stay() -> None:
 )
 def functions_forgotten() -> None:
     """A later version may leave out the functions of an earlier one."""
-    rewrite(migrating._collection_problems, "converted[: len(was)] != was", "False")
+    rewrite(migrating._collection_problems, "names[: len(was)] != was", "False")

@@ -458,14 +458,14 @@ class ElementConversions(_message.Message):
     field: _builtins.str
     """The name of the collection's field."""
     @_builtins.property
-    def functions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names of the functions, in order. A later version has the same ones, and may have more behind them."""
+    def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElementConversion]:
+        """In order. A later version has the same ones, and may have more behind them."""
 
     def __init__(
         self,
         *,
         field: _builtins.str = ...,
-        functions: _abc.Iterable[_builtins.str] | None = ...,
+        functions: _abc.Iterable[Global___ElementConversion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -474,6 +474,32 @@ class ElementConversions(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ElementConversions: _TypeAlias = ElementConversions  # noqa: Y015
+
+@_typing.final
+class ElementConversion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TAKES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the function."""
+    @_builtins.property
+    def takes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateField]:
+        """The elements that it takes: the rows that StateSchema.fields would have for them."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        takes: _abc.Iterable[Global___StateField] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "takes", b"takes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElementConversion: _TypeAlias = ElementConversion  # noqa: Y015
 
 @_typing.final
 class StateField(_message.Message):

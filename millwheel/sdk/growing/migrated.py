@@ -90,6 +90,8 @@ class Conversion:
     """A function of the user's that converts elements to their next form."""
 
     name: str
+    taken: Any
+    """The type of the elements that the function takes."""
     decode: Callable[[bytes], Any]
     """Decodes the elements that the function takes."""
     convert: Callable[[Any], Any]
@@ -113,7 +115,7 @@ def conversions_of(given: Migrated, element: Any, where: str) -> tuple[Conversio
             )
         if after is not None and made is not None and not can_be_read_as(after, made):
             raise UnsupportedTypeError(f"{where}: {name} returns {type_name(made)}, and not {type_name(after)}")
-        found.append(Conversion(name, codec_for(before, f"{where}, as {name} takes it").decode, function))
+        found.append(Conversion(name, before, codec_for(before, f"{where}, as {name} takes it").decode, function))
     return tuple(found)
 
 

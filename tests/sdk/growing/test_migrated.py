@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import doctest
+from types import FunctionType
 from typing import Any
 
 import msgspec
@@ -29,6 +30,10 @@ AT = mw.Timestamp(5)
 class Payment(msgspec.Struct):
     cents: int
     currency: str = "EUR"
+
+
+class Wide(msgspec.Struct):
+    cents: int
 
 
 class Traced(msgspec.Struct):
@@ -370,8 +375,17 @@ def spec(state: Any, version: int = 1) -> Any:
     return made.to_spec().computations[0]
 
 
+def named(name: str, function: Any) -> Any:
+    """Another function of this name."""
+    made = FunctionType(function.__code__, globals(), name)
+    made.__annotations__ = function.__annotations__
+    return made
+
+
 NUMBERS, WORDS = growing(items=mw.ListState[int]), growing(items=mw.ListState[str])
 AS_WORDS = growing(items=(mw.ListState[str], mw.migrated(to_word)))
+TRACED = growing(items=(mw.ListState[Traced], mw.migrated(to_traced)))
+OTHERWISE = growing(items=(mw.ListState[str], mw.migrated(named("to_word", to_text))))
 GONE = growing(items=mw.Dropped)
 
 
@@ -387,6 +401,13 @@ GONE = growing(items=mw.Dropped)
         (spec(Third, 2), spec(Second, 2), "field 'payments' was migrated by to_payment, to_traced, and is by to_pay"),
         (spec(NUMBERS), spec(AS_WORDS), ""),
         (spec(NUMBERS), spec(WORDS), "'items[]' was int, and is str: give the field the default millwheel.migrated"),
+        (spec(WORDS), spec(AS_WORDS), "as to_word takes it, field 'items[]' was str, and is int: let the function ta"),
+        (spec(growing(items=mw.ListState[Wide])), spec(TRACED), ""),
+        (
+            spec(AS_WORDS),
+            spec(OTHERWISE),
+            "as to_word takes it, field 'items[]' was int, and is bytes: let the function",
+        ),
         (spec(AS_WORDS), spec(WORDS), "elements of all earlier versions may be stored, so keep these functions"),
         (spec(NUMBERS), spec(growing(other=mw.SetState[int])), "field 'items' is gone: keep it as a millwheel.Dropped"),
         (spec(NUMBERS), spec(GONE), ""),
@@ -416,3 +437,12 @@ def test_an_update_reads_all_stored_pages_or_is_refused(old: Any, new: Any, prob
     found = state_problem(old, new)
     assert problem in found
     assert bool(problem) is bool(found)
+
+
+def test_a_step_of_the_library_does_not_ask_for_functions() -> None:
+    old, new = spec(NUMBERS), spec(WORDS)
+    new.implementation = "millwheel.operators.broadcast.Joining"
+    found = state_problem(old, new)
+    assert found.endswith("or give the step another name, to begin without state")
+    assert "field 'items[]' was int, and is str" in found
+    assert "migrated" not in found
