@@ -163,7 +163,7 @@ class _GrowingCodec:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueDecodeError(f"{self._where}, state: no head of a growing state: {error}") from error
         dropped = head.trees.keys() - self._plan.collections.keys()
-        if head.format != _FORMAT or dropped - set(self._plan.dropped):
+        if head.format != _FORMAT or dropped - self._plan.dropped:
             raise ValueDecodeError(
                 f"{self._where}, state: it was stored in format {head.format} with collections {sorted(head.trees)}: "
                 f"{type_name(self._state)} has {sorted(self._plan.collections)}"
@@ -201,7 +201,7 @@ class _GrowingCodec:
                 f"{self._where}: migrate returned {_brief(state)} for a state of version {head.version}: return a "
                 f"{type_name(self._state)} with the plain fields; its collections keep what is stored"
             )
-        if filled := [name for name in self._plan.collections if len(getattr(state, name))]:
+        if filled := [name for name, one in state._collections.items() if len(one)]:
             raise ValueDecodeError(
                 f"{self._where}: migrate filled {filled[0]!r}, and gives plain fields alone: its collections keep what "
                 "is stored"

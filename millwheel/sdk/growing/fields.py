@@ -125,7 +125,7 @@ class StatePlan:
     plain: type[msgspec.Struct]
     """The fields that are no collections. It is constructed without arguments."""
     collections: Mapping[str, CollectionField]
-    dropped: tuple[str, ...]
+    dropped: frozenset[str]
     """The names of collections that earlier versions had. They are in none of the others."""
 
 
@@ -180,7 +180,7 @@ def _made_plan(state: type[GrowingState]) -> StatePlan:
     except Exception as error:
         raise UnsupportedTypeError(f"{state.__name__}: {bare_message(error)}") from error
     names = tuple(name for name in hints if name not in dropped)
-    return StatePlan(names, made, collections, tuple(dropped))
+    return StatePlan(names, made, collections, frozenset(dropped))
 
 
 def _hints(state: type[GrowingState]) -> dict[str, Any]:

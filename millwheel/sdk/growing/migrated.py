@@ -148,4 +148,7 @@ def in_forms(elements: Elements[Any], conversions: tuple[Conversion, ...], where
             raise ValueDecodeError(f"{where}: {conversions[-1].name} made no element of one: {error}") from error
         return value
 
-    return Elements(encode_marked, decode_any, elements.type, elements.is_msgpack)
+    def decode_first(data: bytes) -> Any:
+        return decode(data) if data[:1] != MARK else decode_any(data)
+
+    return Elements(encode_marked, decode_any if newest else decode_first, elements.type, elements.is_msgpack)
