@@ -22,7 +22,7 @@ class _Keeping(Block):
 
     def process_record(self, ctx: mw.Context[Any], record: mw.Record[Item]) -> None:
         """Number the record and forward it."""
-        self._begin(ctx.state)
+        self._begin(ctx.state, ctx.state.count + 1)
         self._compare(ctx)
         number(self, ctx, record)
         state = ctx.state
@@ -30,7 +30,7 @@ class _Keeping(Block):
             count = state.count
             del ctx.state
             state.count = count
-            self._begin(state)
+            self._begin(state, count)
         if len(state.copies) == _MAX_ELEMENTS:
             self._remove_half(state)
         new = state.count
@@ -43,10 +43,10 @@ class _Keeping(Block):
             state.seen.add(new)
         state.counts.add(new % REMAINDERS)
 
-    def _begin(self, state: Any) -> None:
+    def _begin(self, state: Any, first: int) -> None:
         """Note from which number on the elements are those of this version."""
         while self.version and len(state.began) < self.version:
-            state.began.append(state.count + 1)
+            state.began.append(first)
 
     def _made(self, new: int) -> Any:
         return Marked(_text(new)) if self.version else _text(new)

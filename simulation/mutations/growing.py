@@ -20,7 +20,7 @@ _MODEL = "tests/worker/interval/test_growing_model.py::test_growing_states_equal
 _HOOKS = "its hooks do no such thing"
 _RARE = "one seed of ten has such a state, and few of its hooks meet this"
 _UPDATES = "tests/worker/interval/test_growing_updates.py::test_updates_convert_each_element_once"
-_RARE_UPDATES = "one seed of thirty updates a growing state"
+_FEW = "one seed of thirty updates a growing state"
 
 
 @mutation(
@@ -179,21 +179,19 @@ def undone_timers_fire_twice() -> None:
     rewrite(Firing.next_due, "if (at, domain, tag) not in fired:", "if True:")
 
 
-@mutation(
-    "G1", "an element is stored with its form, so it is converted once", seeds=0, test=_UPDATES, why=_RARE_UPDATES
-)
+@mutation("G1", "an element is stored with its form, and converted once", seeds=0, test=_UPDATES, why=_FEW)
 def converted_twice() -> None:
     """A converted element is stored as one of the first form."""
     rewrite(in_forms, "head + encoded if newest or encoded[:1] == MARK else encoded", "encoded")
 
 
-@mutation("G1", "each function from an element's form on converts it", seeds=0, test=_UPDATES, why=_RARE_UPDATES)
+@mutation("G1", "each function from an element's form on converts it", seeds=0, test=_UPDATES, why=_FEW)
 def converted_by_the_last_alone() -> None:
     """An element that two updates have passed by gets the second function alone."""
     rewrite(in_forms, "for one in conversions[form:]:", "for one in conversions[-1:]:")
 
 
-@mutation("G2", "the pages of a dropped collection are deleted", seeds=0, test=_UPDATES, why=_RARE_UPDATES)
+@mutation("G2", "the pages of a dropped collection are deleted", seeds=0, test=_UPDATES, why=_FEW)
 def dropped_collections_stay() -> None:
     """A dropped collection leaves the head, and its pages stay in the store."""
     rewrite(_GrowingCodec._decode, "for name in sorted(dropped):", "for name in ():")
@@ -204,7 +202,7 @@ def dropped_collections_stay() -> None:
     "an update keeps the functions that older elements need",
     seeds=0,
     test="tests/sdk/growing/test_migrated.py::test_an_update_reads_all_stored_pages_or_is_refused",
-    why=_RARE_UPDATES,
+    why=_FEW,
 )
 def functions_forgotten() -> None:
     """A later version may leave out the functions of an earlier one."""
