@@ -160,18 +160,18 @@ def _made_plan(state: type[GrowingState]) -> StatePlan:
         where = f"{state.__name__}.{name}"
         if name.startswith("_"):
             raise UnsupportedTypeError(f"{where}: a field of a state does not begin with an underscore")
-        given = getattr(state, name, None if name in vars(state) else msgspec.NODEFAULT)
-        if origin in COLLECTIONS:
+        given = getattr(state, name, msgspec.NODEFAULT)
+        if hint is Dropped:
+            if name in vars(state):
+                raise UnsupportedTypeError(f"{where}: a dropped field takes no default")
+            dropped.append(name)
+        elif origin in COLLECTIONS:
             collections[name] = _converting(_collection(origin, typing.get_args(hint), where), given, where)
         elif isinstance(given, Migrated):
             raise UnsupportedTypeError(
                 f"{where}: migrated(...) converts elements of collections: for other fields, define migrate in the "
                 "computation"
             )
-        elif hint is Dropped:
-            if given is not msgspec.NODEFAULT:
-                raise UnsupportedTypeError(f"{where}: a dropped field takes no default")
-            dropped.append(name)
         else:
             plain.append((name, hint, _default(state, name, hint)))
     try:
