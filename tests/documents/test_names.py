@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.house.tree import ROOT, parse, python_files, text_files
 
 _IN_PAGES = re.compile(r"`([A-Z]\w+)\.(\w+)[`(]")
-_IN_CODE = re.compile(r"``([A-Z]\w+)\.(\w+)[`(]|:(?:attr|class|meth):`~?[\w.]*?([A-Z]\w+)\.(\w+)`")
+_IN_CODE = re.compile(r"``([A-Z]\w+)\.(\w+)[`(]|:(?:attr|class|meth):`~?(?:[\w.]*\.)?(_?[A-Z]\w+)\.(\w+)`")
 _OTHERS = frozenset({"CHANGELOG.md", "operators.md"})
 """Pages that name members of the past, and of other systems."""
 _MESSAGE = re.compile(r"\s*(?:message|enum|service) (\w+) ")
