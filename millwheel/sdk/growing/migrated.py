@@ -18,10 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.envelopes import MARK, envelope, opened
 from millwheel.sdk.errors import UnsupportedTypeError, UsageError, ValueDecodeError, ValueEncodeError
-from millwheel.sdk.growing.elements import Elements
+from millwheel.sdk.growing.elements import Elements, element_codec
 from millwheel.sdk.typeinfo import can_be_read_as, first_type, returned_type, type_name
 
 __all__ = ["Conversion", "Dropped", "Migrated", "conversions_of", "in_forms", "migrated"]
@@ -115,7 +114,7 @@ def conversions_of(given: Migrated, element: Any, where: str) -> tuple[Conversio
             )
         if after is not None and made is not None and not can_be_read_as(after, made):
             raise UnsupportedTypeError(f"{where}: {name} returns {type_name(made)}, and not {type_name(after)}")
-        found.append(Conversion(name, before, codec_for(before, f"{where}, as {name} takes it").decode, function))
+        found.append(Conversion(name, before, element_codec(before, f"{where}, as {name} takes it").decode, function))
     return tuple(found)
 
 
