@@ -31,6 +31,11 @@ class LogClock:
     journaled_age: int = 0
     """The ``age`` in the last committed entry. A successor continues from it."""
 
+    def set_now(self, now: int) -> None:
+        """The steady clock shows ``now``. The log ages by the time since the last event."""
+        self.age += now - self.now
+        self.now = now
+
     def at(self, age: int) -> int:
         """The time on the steady clock at the given ``age``."""
         return self.now + age - self.age
@@ -48,7 +53,7 @@ class LogState:
         self.cursors = Cursors()
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack)
+        self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
         self.assured: int = MIN_TIMESTAMP

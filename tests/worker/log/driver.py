@@ -14,7 +14,7 @@ from millwheel.worker import log
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogEffect, LogEvent, LogRetention, LogSettings, Start
-from millwheel.worker.stages import OwnerPhase
+from millwheel.worker.owner import OwnerPhase
 from tests.driving import SingleCoreDriver
 
 STREAM = "windows"
