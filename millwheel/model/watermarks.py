@@ -16,6 +16,8 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["InputWatermark", "MinTracker"]
 
+_MAX_NAMED = 3
+"""How many of the groups that hold an input watermark are named."""
 _SMALL_HEAP = 64
 """Heaps up to this size are not compacted, because the gain would be too small."""
 
@@ -152,10 +154,10 @@ class InputWatermark:
         self._raise()
 
     def holding(self) -> list[str]:
-        """The groups with the smallest value, sorted. The input watermark waits for them (G8)."""
+        """A few of the groups with the smallest value, sorted. The input watermark waits for them (G8)."""
         values = {group: self._latest.get(group, MIN_TIMESTAMP) for group in self._groups}
         smallest = min(values.values(), default=MAX_TIMESTAMP)
-        return sorted(group for group, watermark in values.items() if watermark == smallest)
+        return sorted(group for group, watermark in values.items() if watermark == smallest)[:_MAX_NAMED]
 
     def _raise(self) -> None:
         latest = self._latest

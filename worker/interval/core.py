@@ -29,7 +29,7 @@ from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
-from millwheel.worker.interval.subjects import awaited_groups, hold_subject, waits_for_input
+from millwheel.worker.interval.subjects import hold_subject, waits_for_input
 from millwheel.worker.messages import (
     Acknowledged,
     Appended,
@@ -188,10 +188,12 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
         """What holds the output watermark now: the kind, and the sender, record, timer, production or key."""
         held, hold = self._held()
+        if hold == HoldKind.HOLD_KIND_INPUT:
+            return hold, ", ".join(self.state.inputs.holding())
         return hold, hold_subject(self.state, hold, max(held, self.state.output.value), asked=True)
 
     def awaited_groups(self) -> list[str]:
         """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
         held, hold = self._held()
         waits = waits_for_input(self.state, hold, max(held, self.state.output.value))
-        return awaited_groups(self.state) if waits else []
+        return self.state.inputs.holding() if waits else []

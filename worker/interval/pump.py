@@ -174,7 +174,9 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         if reported == self._reported and not again:
             return ()
         self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
-        config, subject = state.config, hold_subject(state, hold, output)
+        is_input = hold == HoldKind.HOLD_KIND_INPUT
+        subject = ", ".join(state.clocks.inputs.holding()) if is_input else hold_subject(state, hold, output)
+        config = state.config
         return [Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)]
 
     def _reported_input(self, output: int) -> int:

@@ -14,13 +14,12 @@ from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
-__all__ = ["BLOCKED", "awaited_groups", "hold_detail", "hold_subject", "waits_for_input"]
+__all__ = ["BLOCKED", "hold_detail", "hold_subject", "waits_for_input"]
 
 _MAX_LOOKED_AT: Final = 16
 _MAX_TIMERS_ASKED: Final = 10_000
 """The most timers that are searched where a user waits for the answer: some milliseconds."""
 _MAX_CHARACTERS: Final = 80
-_MAX_GROUPS: Final = 3
 
 
 BLOCKED: Final = -1
@@ -39,12 +38,10 @@ def hold_detail(state: IntervalState, hold: HoldKind.ValueType) -> tuple[bytes |
 
 
 def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int, *, asked: bool = False) -> str:
-    """What holds the output watermark at ``value``. Empty if only a long search could find it.
+    """What holds the output watermark at ``value``, besides senders. Empty if only a long search could find it.
 
     ``asked``: a user waits for the answer, so the search may be longer.
     """
-    if hold == HoldKind.HOLD_KIND_INPUT:
-        return ", ".join(awaited_groups(state))
     if hold == HoldKind.HOLD_KIND_RECORD:
         return _record(state, value)
     if hold == HoldKind.HOLD_KIND_PRODUCTION:
@@ -53,11 +50,6 @@ def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int, *, 
         first = state.timers.tables[TimeDomain.EVENT_TIME].first()
         return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
     return _hold(state, value, _MAX_TIMERS_ASKED if asked else _MAX_LOOKED_AT)
-
-
-def awaited_groups(state: IntervalState) -> list[str]:
-    """The groups that hold the input watermark: some of the slowest."""
-    return state.inputs.holding()[:_MAX_GROUPS]
 
 
 def waits_for_input(state: IntervalState, hold: HoldKind.ValueType, value: int) -> bool:

@@ -77,7 +77,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self._commits = commits = LogCommits(state, admission.segments, checkpoints, sessions.by_subscriber)
         senders, lookups = FollowedSenders(state.inputs, state.ids, admission), admission.lookups
         pump = LogPump(state, commits, subscribers, checkpoints)
-        super().__init__(config, senders, lookups, state.clock.set_now, pump)
+        super().__init__(config, senders, lookups, pump.set_now, pump)
         self._rising = RisingValues()
         self._handlers |= {
             Appended: commits.appended,

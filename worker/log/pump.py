@@ -28,6 +28,12 @@ class LogPump(OwnerPump[LogEvent, LogEffect]):
         self._checkpoints = checkpoints
         self._reported: tuple[int, HoldKind.ValueType] | None = None
 
+    def set_now(self, now: int) -> None:
+        """The steady clock shows ``now``. The log ages by the time since the last event."""
+        clock = self._state.clock
+        clock.age += now - clock.now
+        clock.now = now
+
     def run(self, event: LogEvent) -> list[LogEffect]:
         """Perform every step that is possible now."""
         state = self._state
@@ -59,5 +65,5 @@ class LogPump(OwnerPump[LogEvent, LogEffect]):
             return ()
         self._reported = reported
         config, at = state.config, state.watermark
-        subject = "" if pending else ", ".join(state.inputs.holding()[:3])
+        subject = "" if pending else ", ".join(state.inputs.holding())
         return [Report(config.incarnation, config.keys, config.sequencer, at, at, hold, subject)]

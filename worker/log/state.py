@@ -31,11 +31,6 @@ class LogClock:
     journaled_age: int = 0
     """The ``age`` in the last committed entry. A successor continues from it."""
 
-    def set_now(self, now: int) -> None:
-        """The steady clock shows ``now``. The log ages by the time since the last event."""
-        self.age += now - self.now
-        self.now = now
-
     def at(self, age: int) -> int:
         """The time on the steady clock at the given ``age``."""
         return self.now + age - self.age
