@@ -341,7 +341,7 @@ rewriting(
     "acks-of-stragglers-wait",
     "G8",
     "an ACK of a stored weak production is journaled at once if no append is in flight",
-    IntervalPump._sets_nothing_going,
+    IntervalPump._skips_work,
     "not self._commits.acks and ",
     "",
     seeds=100,

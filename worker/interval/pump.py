@@ -48,7 +48,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
     def run(self, event: IntervalEvent) -> list[IntervalEffect]:
         """Do everything that is possible after ``event``, and report the output watermark."""
         out: list[IntervalEffect] = []
-        if not self._sets_nothing_going(event):
+        if not self._skips_work(event):
             self.work(out)
         out.extend(self._report())
         return out
@@ -61,8 +61,11 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         at = self._state.clocks.wall_at(alarm)
         return at if ring is None or at < ring else ring
 
-    def _sets_nothing_going(self, event: IntervalEvent) -> bool:
-        """Whether ``event``, a broadcast watermark or an ACK, leaves the passes nothing to do."""
+    def _skips_work(self, event: IntervalEvent) -> bool:
+        """Whether ``event`` is a broadcast watermark or an ACK, and leaves the passes nothing to do.
+
+        A broadcast watermark advances the input watermark before it is decided.
+        """
         kind = type(event)
         if kind is GroupWatermarks:
             self._state.clocks.advance(self._state.intake.pending.min())
@@ -73,7 +76,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         return False
 
     def rests(self) -> bool:
-        """Whether an event can skip the passes that only raises the watermark or makes room in the outbox.
+        """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
 
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
 
