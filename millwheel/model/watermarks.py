@@ -32,13 +32,11 @@ class MinTracker:
 
     __slots__ = ("_counts", "_gone", "_heap", "_size")
 
-    def __init__(self, timestamps: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._heap: list[int] = []
         self._gone = 0
         self._size = 0
-        for timestamp in timestamps:
-            self.add(timestamp)
 
     def __len__(self) -> int:
         """The number of timestamps. A repeated timestamp counts as often as it was added."""

@@ -37,7 +37,9 @@ def test_min_tracker_equals_a_sorted_list(history: list[tuple[bool, int, int]]) 
 @settings(max_examples=50)
 @given(st.lists(st.integers(-1000, 1000), min_size=100, max_size=400), st.randoms(use_true_random=False))
 def test_min_tracker_batches_survive_compaction(timestamps: list[int], chance: object) -> None:
-    tracker = MinTracker(timestamps)
+    tracker = MinTracker()
+    for timestamp in timestamps:
+        tracker.add(timestamp)
     model = sorted(timestamps)
     chance.shuffle(timestamps)  # type: ignore[attr-defined]
     while timestamps:
@@ -54,7 +56,8 @@ def test_min_tracker_batches_survive_compaction(timestamps: list[int], chance: o
 
 @pytest.mark.guarantee("G13")
 def test_min_tracker_memory_follows_what_is_present() -> None:
-    tracker = MinTracker([0])
+    tracker = MinTracker()
+    tracker.add(0)
     for timestamp in range(1, 20_000):
         tracker.add(timestamp)
         tracker.remove(timestamp)
@@ -64,7 +67,8 @@ def test_min_tracker_memory_follows_what_is_present() -> None:
 
 
 def test_min_tracker_counts_must_be_positive() -> None:
-    tracker = MinTracker([5])
+    tracker = MinTracker()
+    tracker.add(5)
     for refused in (tracker.add, tracker.remove):
         with pytest.raises(ValueError, match="count must be positive, not 0"):
             refused(5, 0)
