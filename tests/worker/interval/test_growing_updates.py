@@ -25,8 +25,8 @@ from millwheel.model.page_keys import is_page_key, page_key
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.store.contract import JournalHead
 from millwheel.testing.harness import TopologyHarness
-from millwheel.testing.store_effects import result_of
 from millwheel.worker.messages import OpenedParent, Parent
+from tests.stored_rows import rows_of
 from tests.worker.interval.driver import IntervalDriver
 from tests.worker.interval.test_growing import Appender, Rows
 from tests.worker.interval.test_growing_model import KEYS, NAMES, History, Order, tiny_pages
@@ -385,7 +385,7 @@ class Updated:
             self.send(["look"], [key])
         self.rest()
         incarnation = self.harness._cluster.incarnations["keeper"]
-        stored = result_of(self.harness.store.scan_states(incarnation, ALL_KEYS, None, 1 << 20))
+        stored = rows_of(self.harness.store, incarnation)
         reachable: set[bytes] = set()
         for key in KEYS:
             state = self.harness.state("keeper", key)
