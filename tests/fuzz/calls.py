@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 from random import Random
 from typing import Any, Final
@@ -20,8 +19,8 @@ import millwheel.rpc.v1
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.v1 import control_pb2
+from tests.fuzz import Case, Unclear
 from tests.fuzz.odd import damaged, odd_message
-from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import Target
 
 _CLEAR: Final = frozenset(
@@ -76,29 +75,33 @@ def methods() -> dict[str, MethodDescriptor]:
     return {f"/{service.full_name}/{one.name}": one for service in services for one in service.methods}
 
 
-class Calls(Surface):
-    """A surface: each case is one call at one server."""
+@asynccontextmanager
+async def calls(target: Target) -> AsyncIterator[Case]:
+    """A surface: each case is one call at one server. At the end the servers must still do their work."""
+    faults = Faults()
+    async with AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(open_channel(address)) for address in target.addresses]
+        made = _Calls(target, channels, faults)
+        await made.find_servers()
+        logging.getLogger().addHandler(faults)
+        stack.callback(logging.getLogger().removeHandler, faults)
+        stack.push_async_callback(target.still_serves)
+        yield made.case
 
-    def __init__(self, name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]]) -> None:
-        super().__init__()
-        self.name = name
-        self._serve = serve
+
+class _Calls:
+    def __init__(self, target: Target, channels: list[grpc.aio.Channel], faults: Faults) -> None:
+        self._target = target
+        self._channels = channels
+        self._faults = faults
         self._paths = {method: path for path, method in methods().items()}
-        self._channels: list[grpc.aio.Channel] = []
         self._serving: dict[str, list[grpc.aio.Channel]] = {}
         """The address that serves a method, by the method's path."""
-        self._faults = Faults()
 
-    async def open(self) -> None:
-        self._target = await self.enter_async_context(self._serve(self.place))
-        for address in self._target.addresses:
-            self._channels.append(await self.enter_async_context(open_channel(address)))
+    async def find_servers(self) -> None:
         for method, path in self._paths.items():
             found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != "UNIMPLEMENTED"]
             self._serving[path] = found or self._channels
-        logging.getLogger().addHandler(self._faults)
-        self.callback(logging.getLogger().removeHandler, self._faults)
-        self.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
         """Make one call. Returns its status."""

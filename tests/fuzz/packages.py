@@ -6,14 +6,17 @@ import hashlib
 import io
 import shutil
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Final
 
 from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import load_topology, unload_package
-from millwheel.sdk.package import build_package
+from millwheel.sdk.package import CodePackage, build_package
+from tests.fuzz import Case, Unclear
 from tests.fuzz.odd import ODD_WORDS, damaged
-from tests.fuzz.surface import Surface, Unclear
 from tests.system.speaking import SOURCE
 
 _ATTRIBUTES: Final = ("words", "", "Count", "no such", "__class__", "words.x", "a:b")
@@ -25,59 +28,63 @@ _LINES: Final = (
 _NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
 
 
-class Packages(Surface):
+@asynccontextmanager
+async def packages(place: Path) -> AsyncIterator[Case]:
     """A surface: each case is one code package, damaged or made to do harm."""
+    source = place / "fuzzed_package.py"
+    source.write_text(SOURCE)
+    package = build_package(f"{source}:words")
 
-    name = "packages"
+    async def case(random: Random) -> str:
+        return _load(random, package, place)
 
-    async def open(self) -> None:
-        source = self.place / "fuzzed_package.py"
-        source.write_text(SOURCE)
-        self._package = build_package(f"{source}:words")
+    yield case
 
-    async def case(self, random: Random) -> str:
-        """Load one package. Then a correct package with the same names must load its own code."""
-        data, entry_point = self._data(random), f"fuzzed_package:{random.choice(_ATTRIBUTES[:1] * 5 + _ATTRIBUTES[1:])}"
-        if random.random() < 0.05:
-            entry_point = random.choice(ODD_WORDS)
-        digest = hashlib.sha256(data).hexdigest()
-        if random.random() < 0.05:
-            digest = random.choice((digest[:-1], "", "../../x", self._package.digest))
-        place = self.place / "packages"
-        try:
-            load_topology(digest, data, entry_point, place)
-            status = "OK"
-        except PackageError as error:
-            if not str(error):
-                raise Unclear("refused without a reason") from error
-            status = "REFUSED"
-        finally:
-            unload_package(digest)
-        outside = {path.name for path in self.place.iterdir()}
-        if outside | {"packages"} != {"fuzzed_package.py", "packages"}:
-            raise Unclear(f"files outside of the package's place: {outside}")
-        if random.random() < 0.05:
-            whole = self._package
-            load_topology(whole.digest, whole.data, whole.entry_point, place)
-            unload_package(whole.digest)
-        shutil.rmtree(place, ignore_errors=True)
-        return status
 
-    def _data(self, random: Random) -> bytes:
-        how = random.random()
-        if how < 0.4:
-            return damaged(random, self._package.data)
-        if how < 0.45:
-            return random.randbytes(random.randrange(300))
-        buffer = io.BytesIO()
-        methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-        with zipfile.ZipFile(buffer, "w", random.choice(methods)) as archive:
-            source = SOURCE.splitlines()
-            if random.random() < 0.8:
-                source.insert(random.randrange(len(source)), random.choice(_LINES))
-            archive.writestr("fuzzed_package.py", "\n".join(source))
-            for name in random.sample(_NAMES, random.randrange(3)):
-                if name:
-                    archive.writestr(zipfile.ZipInfo(name[:60_000]), random.randbytes(random.randrange(50)))
-        whole = buffer.getvalue()
-        return damaged(random, whole) if random.random() < 0.3 else whole
+def _load(random: Random, package: CodePackage, place: Path) -> str:
+    """Load a bad package. Then the correct package with the same names must load its own code."""
+    data = _data(random, package)
+    entry_point = f"fuzzed_package:{random.choice(_ATTRIBUTES[:1] * 5 + _ATTRIBUTES[1:])}"
+    if random.random() < 0.05:
+        entry_point = random.choice(ODD_WORDS)
+    digest = hashlib.sha256(data).hexdigest()
+    if random.random() < 0.05:
+        digest = random.choice((digest[:-1], "", "../../x", package.digest))
+    folder = place / "packages"
+    try:
+        load_topology(digest, data, entry_point, folder)
+        status = "OK"
+    except PackageError as error:
+        if not str(error):
+            raise Unclear("refused without a reason") from error
+        status = "REFUSED"
+    finally:
+        unload_package(digest)
+    outside = {path.name for path in place.iterdir()} - {"fuzzed_package.py", "packages"}
+    if outside:
+        raise Unclear(f"files outside of the package's place: {outside}")
+    if random.random() < 0.05:
+        load_topology(package.digest, package.data, package.entry_point, folder)
+        unload_package(package.digest)
+    shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _data(random: Random, package: CodePackage) -> bytes:
+    how = random.random()
+    if how < 0.4:
+        return damaged(random, package.data)
+    if how < 0.45:
+        return random.randbytes(random.randrange(300))
+    buffer = io.BytesIO()
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    with zipfile.ZipFile(buffer, "w", random.choice(methods)) as archive:
+        source = SOURCE.splitlines()
+        if random.random() < 0.8:
+            source.insert(random.randrange(len(source)), random.choice(_LINES))
+        archive.writestr("fuzzed_package.py", "\n".join(source))
+        for name in random.sample(_NAMES, random.randrange(3)):
+            if name:
+                archive.writestr(zipfile.ZipInfo(name[:60_000]), random.randbytes(random.randrange(50)))
+    whole = buffer.getvalue()
+    return damaged(random, whole) if random.random() < 0.3 else whole
