@@ -1,6 +1,6 @@
 """`make soak`: a steady load for long, with moves, splits and merges. Nothing may be lost or grow.
 
-Samples go to build/soak.csv, and a picture of them to build/soak.html. The history is checked at the end.
+Samples go to build/soak.csv. The history is checked at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tests.faults.checking import check
 from tests.faults.cluster import Cluster, etcd_status
 from tests.faults.flatness import judge
 from tests.faults.load import CUTS, Load
-from tests.faults.picture import page
 from tests.faults.running import BUILD, complain, loaded, parser, run_to_end
 from tests.reshaping import reshape
 
@@ -123,13 +122,12 @@ async def _run(options: argparse.Namespace) -> int:
     verdicts = [judge(name, samples.times, values) for name, values in samples.figures.items()]
     head = f"{'':6} {'':28} {'early':>10} {'late':>10} {'most':>10} {'an hour':>10}"
     lines, grows = [head, *map(str, verdicts)], sum(not one.flat for one in verdicts)
-    title = f"{options.minutes:g} minutes, {load.sent.total():,} records"
-    (BUILD / "soak.html").write_text(page(title, samples.times, samples.figures, lines))
     print("\n".join(lines))
     violations = check(history.read(place / "history.jsonl"))
     complain(violations, missed, lambda one: f"at {one.at}")
-    print(f"{title}: {len(violations)} violations, {grows} of {len(samples.figures)} figures grow")
-    say(f"written to {BUILD / 'soak.csv'} and soak.html")
+    ran = f"{options.minutes:g} minutes, {load.sent.total():,} records"
+    print(f"{ran}: {len(violations)} violations, {grows} of {len(samples.figures)} figures grow")
+    say(f"written to {BUILD / 'soak.csv'}")
     return 1 if violations or grows or missed else 0
 
 
