@@ -9,14 +9,18 @@ a write may arrive long after its writer gave up (6.2).
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
-import psutil
+from pathlib import Path
+from typing import Final
 
 from tests.relay import Line, Relay
+
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
 def through(address: str) -> str:
@@ -98,14 +102,27 @@ def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, i
 
     Both addresses count: from one port of 127.0.0.1 several processes may be connected, each with another address.
     """
-    for name, pid in pids.items():
-        with suppress(psutil.Error):
-            for one in psutil.Process(pid).net_connections("tcp"):
-                if one.raddr and (_ipv4(one.laddr), _ipv4(one.raddr)) == (client, server):
-                    return name
+    inode = _inode(_listed(*client), _listed(*server))
+    if inode:
+        for name, pid in pids.items():
+            with suppress(OSError):
+                for entry in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(OSError):
+                        if str(entry.readlink()) == f"socket:[{inode}]":
+                            return name
     return "client"
 
 
-def _ipv4(address: tuple[str, int]) -> tuple[str, int]:
-    """An IPv4 address, which an IPv6 socket has as "::ffff:127.0.0.1"."""
-    return address[0].removeprefix("::ffff:"), address[1]
+def _listed(host: str, port: int) -> str:
+    """An IPv4 address as the system lists it, alone or at the end of an IPv6 address."""
+    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+
+
+def _inode(local: str, remote: str) -> str:
+    for table in _TABLES:
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                columns = line.split()
+                if columns[1].endswith(local) and columns[2].endswith(remote) and columns[9] != "0":
+                    return columns[9]
+    return ""
