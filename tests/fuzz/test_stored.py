@@ -25,7 +25,7 @@ from millwheel.store.rocks import RowBatch
 from millwheel.worker.interval.commits.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
-from tests.fuzz import Case, Unclear
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import damaged
 from tests.fuzz.targets import made_database
 
@@ -33,10 +33,10 @@ _LATER: Final = 1 << 60
 """A sequencer above all that were drawn."""
 
 
-@asynccontextmanager
-async def stored_values(place: Path) -> AsyncIterator[Case]:
-    """A surface: each case damages one row of a server's database, reads it, and restores it."""
-    async with _filled(place) as (database, rows):
+@LIMIT
+async def test_a_damaged_row_is_named_and_stays(tmp_path: Path) -> None:
+    """Each case damages one row of a server's database, reads it, and restores it."""
+    async with _filled(tmp_path) as (database, rows):
 
         def put(kind: str, key: bytes, value: bytes) -> None:
             batch = RowBatch(database.rocks)
@@ -60,7 +60,7 @@ async def stored_values(place: Path) -> AsyncIterator[Case]:
                 put(kind, key, value)
             return f"{kind} named"
 
-        yield case
+        await run("stored", case, few=400, percent=23)
 
 
 Rows = dict[str, list[tuple[bytes, bytes]]]
@@ -147,13 +147,13 @@ _READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes], Awaitable[None]]]]
 }
 
 
-@asynccontextmanager
-async def contents(place: Path) -> AsyncIterator[Case]:
-    """A surface: payloads that were damaged before their checksum was made, as a bug or another version would do.
+@LIMIT
+async def test_a_damaged_payload_is_named_by_its_decoder(tmp_path: Path) -> None:
+    """It was damaged before its checksum was made, as a bug or another version would do.
 
-    Each case decodes one as some kind of value. The decoder reports it by name, and raises no other error.
+    Each case decodes one as some kind of value. The decoder raises no other error.
     """
-    async with _filled(place) as (_, rows):
+    async with _filled(tmp_path) as (_, rows):
 
         async def case(random: Random) -> str:
             kind = random.choice(("entry", "part", "state"))
@@ -167,7 +167,7 @@ async def contents(place: Path) -> AsyncIterator[Case]:
                 return "REFUSED"
             return "DECODED"
 
-        yield case
+        await run("contents", case, few=1_000, percent=11)
 
 
 _DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (

@@ -6,8 +6,6 @@ import hashlib
 import io
 import shutil
 import zipfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,7 +13,7 @@ from typing import Final
 from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import load_topology, unload_package
 from millwheel.sdk.package import CodePackage, build_package
-from tests.fuzz import Case, Unclear
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import ODD_WORDS, damaged
 from tests.system.speaking import SOURCE
 
@@ -28,17 +26,16 @@ _LINES: Final = (
 _NAMES: Final = (*ODD_WORDS, "json.py", "os/__init__.py", "millwheel/x.py", "fuzzed_package.py/x", "a/")
 
 
-@asynccontextmanager
-async def packages(place: Path) -> AsyncIterator[Case]:
-    """A surface: each case is one code package, damaged or made to do harm."""
-    source = place / "fuzzed_package.py"
+@LIMIT
+async def test_a_bad_package_is_refused_and_does_no_harm(tmp_path: Path) -> None:
+    source = tmp_path / "fuzzed_package.py"
     source.write_text(SOURCE)
     package = build_package(f"{source}:words")
 
     async def case(random: Random) -> str:
-        return _load(random, package, place)
+        return _load(random, package, tmp_path)
 
-    yield case
+    await run("packages", case, few=150, percent=4)
 
 
 def _load(random: Random, package: CodePackage, place: Path) -> str:

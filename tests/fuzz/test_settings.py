@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -13,7 +12,7 @@ from millwheel.config import ConfigError, load
 from millwheel.config.declaring import declared
 from millwheel.config.loading import environment_name
 from millwheel.config.sections import Settings
-from tests.fuzz import Case, Unclear
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import ODD_WORDS, damaged
 
 _SETTINGS: Final = list(declared(Settings))
@@ -26,10 +25,10 @@ _VALUES: Final = (
 )  # fmt: skip
 
 
-@asynccontextmanager
-async def configurations(place: Path) -> AsyncIterator[Case]:
-    """A surface: each case is one file, with an environment and flags. Each is mostly right."""
-    file = place / "millwheel.toml"
+@LIMIT
+async def test_every_mistake_in_settings_is_reported_with_its_place(tmp_path: Path) -> None:
+    """Each case is one file, with an environment and flags. Each is mostly right."""
+    file = tmp_path / "millwheel.toml"
 
     async def case(random: Random) -> str:
         file.write_bytes(_content(random))
@@ -45,7 +44,7 @@ async def configurations(place: Path) -> AsyncIterator[Case]:
             return "REFUSED"
         return "OK"
 
-    yield case
+    await run("settings", case, few=100, percent=6)
 
 
 def _texts(random: Random, name: Callable[[Any], str]) -> dict[str, str]:

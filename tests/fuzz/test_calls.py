@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from random import Random
 from typing import Any, Final
 
 import grpc
+import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
@@ -19,9 +21,9 @@ import millwheel.rpc.v1
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.v1 import control_pb2
-from tests.fuzz import Case, Unclear
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import damaged, odd_message
-from tests.fuzz.targets import Target
+from tests.fuzz.targets import Target, cluster, dev_server
 
 _CLEAR: Final = frozenset(
     {
@@ -75,18 +77,25 @@ def methods() -> dict[str, MethodDescriptor]:
     return {f"/{service.full_name}/{one.name}": one for service in services for one in service.methods}
 
 
-@asynccontextmanager
-async def calls(target: Target) -> AsyncIterator[Case]:
-    """A surface: each case is one call at one server. At the end the servers must still do their work."""
+def test_the_cases_know_every_method() -> None:
+    assert {"/millwheel.v1.DeliveryService/Deliver", "/millwheel.v1.ClusterService/GetClusterHealth"} <= set(methods())
+
+
+@LIMIT
+@pytest.mark.parametrize(("name", "serve", "few"), [("dev-server", dev_server, 700), ("daemons", cluster, 500)])
+async def test_every_call_is_answered_clearly_and_does_no_harm(
+    name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]], few: int, tmp_path: Path
+) -> None:
+    """Each case is one call at one server. At the end the servers must still do their work."""
     faults = Faults()
-    async with AsyncExitStack() as stack:
+    async with serve(tmp_path) as target, AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(address)) for address in target.addresses]
-        made = _Calls(target, channels, faults)
-        await made.find_servers()
+        calls = _Calls(target, channels, faults)
+        await calls.find_servers()
         logging.getLogger().addHandler(faults)
         stack.callback(logging.getLogger().removeHandler, faults)
         stack.push_async_callback(target.still_serves)
-        yield made.case
+        await run(name, calls.case, few=few, percent=28)
 
 
 class _Calls:
