@@ -142,9 +142,7 @@ class Group:
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
         """Return when the coordinator has this."""
-        async with asyncio.timeout(patience(10)):
-            while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
-                await asyncio.sleep(0.01)
+        await until(self.served, patience(10), holds=holds)
 
     def names(self, shard: int, count: int = 1) -> list[str]:
         """Names of groups of one shard."""

@@ -90,11 +90,7 @@ class Together:
 
     async def until(self, holds: Callable[[Catalog], bool]) -> None:
         """Return when this holds in the coordinator."""
-
-        async def held() -> bool:
-            return holds(await self.catalog())
-
-        await until(held, patience(60), every=0.05)
+        await until(self.catalog, patience(60), every=0.05, holds=holds)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import register_worker, replica
-from tests.patience import patience
+from tests.patience import patience, until
 
 from .harness import topology
 
@@ -112,9 +112,7 @@ def owners(known: Catalog) -> set[str]:
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
     """No lease ends during this time, because the clock does not advance."""
-    async with asyncio.timeout(patience(5)):
-        while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
-            await asyncio.sleep(0.01)
+    await until(lambda: known_to(coordinator), patience(5), holds=lambda known: owners(known) == expected)
 
 
 async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) -> int:
