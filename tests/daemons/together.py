@@ -16,7 +16,7 @@ from millwheel.server.daemon import Role, run_daemon
 from millwheel.server.master import MASTER
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
-from tests.coordination.memory import MemoryCoordinator
+from tests.coordination.memory import MemoryCoordinator, read_catalog
 from tests.daemons.process import is_serving
 from tests.patience import patience, until
 
@@ -84,9 +84,7 @@ class Together:
 
     async def catalog(self) -> Catalog:
         """The coordinator's current state."""
-        known = Catalog()
-        known.load(await self.coordinator.list(""))
-        return known
+        return await read_catalog(self.coordinator)
 
     async def until(self, holds: Callable[[Catalog], bool]) -> None:
         """Return when this holds in the coordinator."""
