@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from deploy.local.child import free_ports
@@ -25,20 +26,16 @@ class Running:
     """One daemon."""
 
     def __init__(self, together: Together, role: Role, flags: dict[str, str]) -> None:
-        self.port = free_ports(1)[0]
-        self.address = f"127.0.0.1:{self.port}"
-        listen = {"rpc.listen": self.address, "metrics.listen": "off"}
-        self._configuration = load(None, {}, {**listen, **flags})
-        self._role = role
-        self._together = together
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        configuration = load(None, {}, {"rpc.listen": self.address, "metrics.listen": "off", **flags})
+        self._run = partial(run_daemon, role, configuration, open_with=together.open)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Run the daemon. Returns when it serves."""
         self._stop = asyncio.Event()
-        work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
-        self._task = asyncio.create_task(work)
+        self._task = asyncio.create_task(self._run(self._stop))
         await until(self._serves, patience(20), every=0.05)
 
     async def _serves(self) -> bool:

@@ -31,7 +31,7 @@ async def loaded(
     """
     shutil.rmtree(place, ignore_errors=True)
     with closing(History(place / "history.jsonl")) as written:
-        async with cluster(place, say, **more) as found:
+        async with cluster(place, **more) as found:
             await submit_copy(found.daemons.address, program.__file__, "faults", place, PATIENCE)
             load = Load(found.daemons.address, written, seed)
             async with load.flowing(_END) as unended:

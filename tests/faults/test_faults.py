@@ -58,7 +58,7 @@ async def strike(missed: list[str]) -> None:
     """Inject one fault after the other. ``missed``: the faults after which the cluster did not return to normal."""
     async with (
         asyncio.timeout(ALL),
-        loaded(PLACE, missed, seed=SEED, nodes=NODES, members=NODES, disk="900m") as (found, load, written),
+        loaded(PLACE, missed, seed=SEED, nodes=NODES, disk="900m") as (found, load, written),
     ):
         await asyncio.sleep(WARM)
         await normal(load, found)

@@ -124,7 +124,7 @@ def test_nothing_grows_and_nothing_is_lost() -> None:
 
 
 async def soak(missed: list[str]) -> Samples:
-    how: dict[str, Any] = {"nodes": 1, "members": 1, "settings": "balance = false\n", "history": 60, "commitlog": 64}
+    how: dict[str, Any] = {"nodes": 1, "settings": "balance = false\n", "history": 60, "commitlog": 64}
     async with loaded(PLACE, missed, seed=SEED, **how) as (found, load, _):
         samples, done = Samples(found, BUILD / "soak.csv"), Counter[str]()
         async with asyncio.TaskGroup() as group:
