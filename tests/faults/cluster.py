@@ -141,7 +141,9 @@ async def cluster(
     daemons = Daemons(place, text, say, code=clocks.code())
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
-            for name, address in _servers(etcd, cassandra, daemons).items():
+            servers = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
+            servers |= {f"etcd {number}": address for number, address in enumerate(etcd.endpoints, 1)}
+            for name, address in (servers | daemons.addresses).items():
                 await links.link(name, address)
             for address in daemons.addresses.values():
                 clocks.make(address)
@@ -150,10 +152,3 @@ async def cluster(
                 say(f"starting {', '.join(daemons.services.processes)}")
                 async with daemons, ControlClient(daemons.address, patience=PATIENCE) as client:
                     yield Cluster(etcd, cassandra, daemons, links, clocks, client, mounted)
-
-
-def _servers(etcd: EtcdCluster, cassandra: CassandraCluster, daemons: Daemons) -> dict[str, str]:
-    """The addresses that are reached through links."""
-    found = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
-    found |= {f"etcd {number}": one for number, one in enumerate(etcd.endpoints, 1)}
-    return found | daemons.addresses
