@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.operators import CoGroup, GroupInput, pairs
+from millwheel.operators import CoGroup, GroupInput, WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
@@ -164,6 +164,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal[""] = ...,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -175,6 +177,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["left"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -186,6 +190,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["right"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -197,6 +203,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["both"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     def join(
@@ -207,6 +215,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = None,
         *,
         outer: Literal["", "left", "right", "both"] = "",
+        allowed_lateness: Duration = _NONE,
+        too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """Each two records of a key and window, when the low watermark has passed the window's end. For example::
@@ -220,16 +230,32 @@ class WindowedStream(Generic[T]):
             function: Returns the result of a pair. In an outer join, the missing one is None.
             to: The type of a result. By default, what the function is annotated to return.
             outer: The side whose records are also produced without a partner: ``"left"``, ``"right"`` or ``"both"``.
+            allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
+                Each of them then makes the pairs that were missing. What has no partner is produced so much later. The
+                function does not change its arguments then, because the step keeps them.
+            too_late: The stream of records for which no window is kept. By default they are dropped.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: The windows are sessions. Or ``outer`` has another value. Or ``other`` has no key, or is a
-                stream of another topology. Or nothing states the type of a result.
+                stream of another topology. Or nothing states the type of a result. Or ``allowed_lateness`` is negative,
+                or probably in another unit. Or ``too_late`` is the step's own name.
         """
         result = one_result(name, function, to)
         keep_left, keep_right = outer_sides(name, outer)
-        joined = pairs(function, keep_left=keep_left, keep_right=keep_right)
-        return self._group(name, sides(name, self.input, other), joined, result, options)
+        inputs = sides(name, self.input, other)
+        step: WindowJoin[Any] = WindowJoin(
+            self.windows,
+            function,
+            name,
+            _group_inputs(inputs),
+            result,
+            keep_left=keep_left,
+            keep_right=keep_right,
+            allowed_lateness=allowed_lateness,
+            too_late=too_late,
+        )
+        return self._grouped(step, inputs, options)
 
     @overload
     def cogroup(
@@ -238,6 +264,9 @@ class WindowedStream(Generic[T]):
         others: JoinSteps[V],
         function: Callable[[list[T], list[V]], Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -247,6 +276,9 @@ class WindowedStream(Generic[T]):
         others: tuple[JoinSteps[V], JoinSteps[W]],
         function: Callable[[list[T], list[V], list[W]], Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -256,6 +288,9 @@ class WindowedStream(Generic[T]):
         others: Sequence[JoinSteps[Any]],
         function: Callable[..., Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     def cogroup(
@@ -264,6 +299,9 @@ class WindowedStream(Generic[T]):
         others: JoinSteps[Any] | Sequence[JoinSteps[Any]],
         function: Callable[..., Iterable[U]],
         to: type[U] | None = None,
+        *,
+        allowed_lateness: Duration = _NONE,
+        too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """The results of all records of a key and window, from this stream and others.
@@ -293,11 +331,16 @@ class WindowedStream(Generic[T]):
             function: Takes one list of values for each stream, in this order, and returns the results. It is called if
                 at least one list is not empty. Each list is sorted by the encodings.
             to: The type of one result. By default, what the function is annotated to return a list of.
+            allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
+                For each of them, the function is called with and without it. What only the first call returns is
+                produced.
+            too_late: The stream of records for which no window is kept. By default they are dropped.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: The windows are sessions. Or another stream has no key, or is of another topology. Or nothing
-                states the type of a result.
+                states the type of a result. Or ``allowed_lateness`` is negative, or probably in another unit. Or
+                ``too_late`` is the step's own name.
         """
         result = item_result(name, function, to)
         given = others if isinstance(others, list | tuple) else [others]
@@ -305,14 +348,20 @@ class WindowedStream(Generic[T]):
         if any(one.topology is not self.input.topology for one in every):
             raise UsageError("cogroup takes streams of one topology: it reads another one's stream by external()")
         inputs = [one._replace(port=f"input-{place}") for place, one in enumerate(every)]
-        return self._group(name, inputs, function, result, options)
+        step: CoGroup[Any] = CoGroup(
+            self.windows,
+            function,
+            name,
+            _group_inputs(inputs),
+            result,
+            allowed_lateness=allowed_lateness,
+            too_late=too_late,
+        )
+        return self._grouped(step, inputs, options)
 
-    def _group(
-        self, name: str, inputs: Sequence[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
-    ) -> Stream[Any]:
-        step: CoGroup[Any] = CoGroup(self.windows, function, name, _group_inputs(inputs), to)
-        declare_step(name, step, inputs, {}, options)
-        return Stream(self.input.topology, (Branch(name),), to)
+    def _grouped(self, step: CoGroup[Any], inputs: Sequence[Input], options: StepOptions) -> Stream[Any]:
+        declare_step(step.output, step, inputs, {}, options)
+        return Stream(self.input.topology, (Branch(step.output),), step.result)
 
 
 def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:
