@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 from zlib import crc32
 
 from millwheel.agg import Aggregator
+from millwheel.model.time import Duration
 from millwheel.sdk.keys import key
 from millwheel.sdk.spreading import bytes_reader
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.derivations import derived_key, text_key_reader
 from millwheel.streams.steps import Branch
 from millwheel.windows.assigners import Assigner
+from millwheel.windows.early import Early
 from millwheel.windows.result import Row
 from millwheel.windows.two_phase import MergePartials, key_without_shard, partial_aggregate
 
 __all__ = ["declare_phases"]
+
+
+class _Kept(TypedDict):
+    """What both phases do before and after the end of a window."""
+
+    early: Early | None
+    allowed_lateness: Duration
 
 
 def declare_phases(
@@ -25,10 +34,14 @@ def declare_phases(
     aggregator: Aggregator[Any, Any],
     row: Row | None,
     shards: int,
-    too_late: str | None,
     options: StepOptions,
+    *,
+    early: Early | None,
+    allowed_lateness: Duration,
+    too_late: str | None,
 ) -> MergePartials[Any]:
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``."""
+    kept = _Kept(early=early, allowed_lateness=allowed_lateness)
     partials, read = f"{name}-partials", text_key_reader(given.extractor)
     encode = bytes_reader(given.topology, [branch.stream for branch in given.branches])
 
@@ -36,9 +49,9 @@ def declare_phases(
         return f"{crc32(encode(value)) % shards}|{read(value)}"
 
     sharded = derived_key(shard_of, given.extractor, given.record_type, f"in {shards} shards")
-    first = partial_aggregate(windows, aggregator, partials, too_late)
+    first = partial_aggregate(windows, aggregator, partials, too_late=too_late, **kept)
     declare_step(f"{name}-partial", first, [given._replace(extractor=sharded)], {}, options)
-    merge: MergePartials[Any] = MergePartials(aggregator, name, row)
+    merge: MergePartials[Any] = MergePartials(windows, aggregator, name, row, **kept)
     of_parts = Input(given.topology, (Branch(partials),), first.outputs[partials], key(key_without_shard))
     later = options.copy()
     later.pop("late", None)

@@ -113,14 +113,14 @@ class WindowedStream(Generic[T]):
             too_late: The stream of records for which no window is kept. By default they are dropped.
             spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
                 too many for one machine. Their results are merged by a second computation. The first one is called
-                ``NAME-partial``.
+                ``NAME-partial``. Each of both produces early results after the period of ``early``.
             options: The options of the computation.
             aggregates: The aggregates by name.
 
         Raises:
             UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
                 the records do not have. Or nothing fills a field of the class. Or ``spread`` is given with session
-                windows, ``allowed_lateness`` or ``early``, or is not positive.
+                windows or ``windows.each_change()``, or is not positive.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -135,12 +135,18 @@ class WindowedStream(Generic[T]):
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
-            if isinstance(self.windows, SessionWindows) or allowed_lateness or early or spread < 1:
-                raise UsageError(
-                    "spread= takes a positive number, and tumbling or sliding windows without allowed_lateness and "
-                    "early: their parts are merged once"
-                )
-            merge = declare_phases(given, name, self.windows, aggregator, row, spread, too_late, options or {})
+            merge = declare_phases(
+                given,
+                name,
+                _spreadable(name, self.windows, spread, early),
+                aggregator,
+                row,
+                spread,
+                options or {},
+                early=early,
+                allowed_lateness=allowed_lateness,
+                too_late=too_late,
+            )
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         kind: Any = SessionAggregate if isinstance(self.windows, SessionWindows) else Aggregate
         step: Aggregate[Any] | SessionAggregate[Any] = kind(
@@ -362,6 +368,27 @@ class WindowedStream(Generic[T]):
     def _grouped(self, step: CoGroup[Any], inputs: Sequence[Input], options: StepOptions) -> Stream[Any]:
         declare_step(step.output, step, inputs, {}, options)
         return Stream(self.input.topology, (Branch(step.output),), step.result)
+
+
+def _spreadable(name: str, windows: Assigner | SessionWindows, spread: int, early: Early | None) -> Assigner:
+    """The windows of step ``name``, if its keys can be spread.
+
+    Raises:
+        UsageError: They are sessions. Or each record has a result. Or ``spread`` is not positive.
+    """
+    if spread < 1:
+        raise UsageError(f"aggregate({name!r}, spread={spread}): spread= takes a positive number")
+    if isinstance(windows, SessionWindows):
+        raise UsageError(
+            f"aggregate({name!r}) spreads tumbling or sliding windows alone: a session is known only when all of its "
+            "records are in one place. Aggregate short windows with spread=, and sessions of their results"
+        )
+    if early is not None and not early.period:
+        raise UsageError(
+            f"aggregate({name!r}) has a result after each record, so each would come to one machine after all: take "
+            "early=windows.every(mw.seconds(1)), or leave spread= out"
+        )
+    return windows
 
 
 def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:

@@ -53,11 +53,15 @@ class _Sliding(Operator):
 class _Spread(_Sliding):
     """One result for each window, although the operator spreads a key's records over several keys."""
 
+    def draw(self, chance: Random) -> list[Any]:
+        return [*super().draw(chance), chance.choice((0, 700_000))]
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        self.windowed(flow, arguments).aggregate(flow.name, Item, spread=3, options=flow.options, **AGGREGATES)
+        kept: dict[str, Any] = {"spread": 3, "allowed_lateness": mw.Duration(arguments[2])}
+        self.windowed(flow, arguments).aggregate(flow.name, Item, options=flow.options, **kept, **AGGREGATES)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        return [_aggregated(group, end) for end, group in _windows(rows, *arguments).items()]
+        return [_aggregated(group, end) for end, group in _windows(rows, *arguments[:2]).items()]
 
 
 @operator("early windows")
@@ -68,15 +72,17 @@ class _EarlyWindows(_Sliding):
     by_clock = True
 
     def draw(self, chance: Random) -> list[Any]:
-        return [*super().draw(chance), chance.choice((0, 100_000, 700_000))]
+        return [*super().draw(chance), *chance.choice(((0, 1), (100_000, 1), (700_000, 1), (100_000, 3)))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         period = mw.Duration(arguments[2])
-        early = windows.every(period) if period else windows.each_change()
-        self.windowed(flow, arguments).aggregate(flow.name, Item, early=early, options=flow.options, **AGGREGATES)
+        early: dict[str, Any] = {"early": windows.every(period) if period else windows.each_change()}
+        self.windowed(flow, arguments).aggregate(
+            flow.name, Item, spread=arguments[3], options=flow.options, **early, **AGGREGATES
+        )
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        size, every, period = arguments
+        size, every, period, _ = arguments
         groups = _windows(rows, size, every)
         results: dict[int, list[Row]] = defaultdict(list)
         for one in found:
