@@ -105,7 +105,7 @@ rewriting(
     "result_time(window) if self._has_last(groups) else None",
     "None",
     seeds=0,
-    test=f"{_LATE}::test_a_record_that_may_find_a_late_partner_holds_the_watermark",
+    test=f"{_LATE}::test_what_may_find_a_late_partner_holds_the_watermark",
     why="seeds show it seldom",
 )
 

@@ -156,7 +156,7 @@ END = (BEGIN // SIZE + 1) * SIZE
 
 
 @pytest.mark.guarantee("G7", section="4.6")
-def test_a_record_that_may_find_a_late_partner_holds_the_watermark() -> None:
+def test_what_may_find_a_late_partner_holds_the_watermark() -> None:
     harness = joined(outer="left")
     harness.send("orders", Event(1, 1), mw.Timestamp(END - 1))
     harness.advance(mw.Timestamp(END + 3))
