@@ -113,14 +113,15 @@ class WindowedStream(Generic[T]):
             too_late: The stream of records for which no window is kept. By default they are dropped.
             spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
                 too many for one machine. Their results are merged by a second computation. The first one is called
-                ``NAME-partial``. Each of both produces early results after the period of ``early``.
+                ``NAME-partial``. Each of both waits for the period of ``early``. Sessions have their results up to a
+                sixteenth of their gap later in event time.
             options: The options of the computation.
             aggregates: The aggregates by name.
 
         Raises:
             UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
-                the records do not have. Or nothing fills a field of the class. Or ``spread`` is given with session
-                windows or ``windows.each_change()``, or is not positive.
+                the records do not have. Or nothing fills a field of the class. Or ``spread`` is not positive, or each
+                change has a result.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -138,7 +139,7 @@ class WindowedStream(Generic[T]):
             merge = declare_phases(
                 given,
                 name,
-                _spreadable(name, self.windows, spread, early),
+                self.windows,
                 aggregator,
                 row,
                 spread,
@@ -368,27 +369,6 @@ class WindowedStream(Generic[T]):
     def _grouped(self, step: CoGroup[Any], inputs: Sequence[Input], options: StepOptions) -> Stream[Any]:
         declare_step(step.output, step, inputs, {}, options)
         return Stream(self.input.topology, (Branch(step.output),), step.result)
-
-
-def _spreadable(name: str, windows: Assigner | SessionWindows, spread: int, early: Early | None) -> Assigner:
-    """The windows of step ``name``, if its keys can be spread.
-
-    Raises:
-        UsageError: They are sessions. Or each record has a result. Or ``spread`` is not positive.
-    """
-    if spread < 1:
-        raise UsageError(f"aggregate({name!r}, spread={spread}): spread= takes a positive number")
-    if isinstance(windows, SessionWindows):
-        raise UsageError(
-            f"aggregate({name!r}) spreads tumbling or sliding windows alone: a session is known only when all of its "
-            "records are in one place. Aggregate short windows with spread=, and sessions of their results"
-        )
-    if early is not None and not early.period:
-        raise UsageError(
-            f"aggregate({name!r}) has a result after each record, so each would come to one machine after all: take "
-            "early=windows.every(mw.seconds(1)), or leave spread= out"
-        )
-    return windows
 
 
 def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:

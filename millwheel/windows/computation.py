@@ -124,7 +124,7 @@ class Aggregate(Computation[Any, Panes[A]]):
                 self._wake_at_end(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)
-            elif self._is_kept(ctx, window):
+            elif self._is_kept(ctx, window, record.timestamp):
                 taken = True
                 self._open_late(ctx, window, add(self._new(), record))
         if not taken:
@@ -199,8 +199,8 @@ class Aggregate(Computation[Any, Panes[A]]):
     def _purge_at(self, window: Window) -> Timestamp:
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
 
-    def _is_kept(self, ctx: Context[Panes[A]], window: Window) -> bool:
-        """Whether a window that has ended still accepts late records."""
+    def _is_kept(self, ctx: Context[Panes[A]], window: Window, at: Timestamp) -> bool:
+        """Whether a window that has ended still accepts a late record of timestamp ``at``."""
         return ctx.watermark < self._purge_at(window)
 
     def _open_late(self, ctx: Context[Panes[A]], window: Window, accumulator: A) -> None:

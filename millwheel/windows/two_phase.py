@@ -21,7 +21,7 @@ from millwheel.windows.computation import Aggregate, Pane, Panes
 from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["MergePartials", "key_without_shard", "partial_aggregate", "two_phase"]
+__all__ = ["MergePartials", "PartialAggregate", "key_without_shard", "partial_aggregate", "two_phase"]
 
 A = TypeVar("A")
 _NONE: Final = Duration(0)
@@ -86,12 +86,12 @@ def partial_aggregate(
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
-    return _PartialAggregate(
+    return PartialAggregate(
         windows, unfinished, output=output, early=early, allowed_lateness=allowed_lateness, too_late=too_late
     )
 
 
-class _PartialAggregate(Aggregate[A]):
+class PartialAggregate(Aggregate[A]):
     """The first phase. Each of its results has only the records since the one before: they are forgotten with it.
 
     So the second phase merges each result once, whether it is early, of the window's end, or of a late record.
@@ -110,6 +110,9 @@ class _PartialAggregate(Aggregate[A]):
 
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         super()._produce(ctx, window, pane)
+        self._forget(ctx, window, pane)
+
+    def _forget(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         ctx.state.pop(window, None)
         if pane.early_at:
             ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
@@ -175,7 +178,7 @@ class MergePartials(Aggregate[A]):
         elif window.end > ctx.watermark:
             pane = panes[window.bounds] = Pane(-1, partial.value)
             self._wake_at_end(ctx, window)
-        elif self._is_kept(ctx, window):
+        elif self._is_kept(ctx, window, record.timestamp):
             self._open_late(ctx, window, partial.value)
             return
         else:  # an update has made allowed_lateness shorter

@@ -9,6 +9,7 @@ from millwheel.sdk.records import Timer
 from millwheel.windows.assigners import Window, _Aligned
 from millwheel.windows.computation import Aggregate
 from millwheel.windows.sessions import SessionAggregate
+from millwheel.windows.spread_sessions import SessionParts
 from millwheel.worker.interval.commits.sealing import Sealer
 from simulation.mutations.base import mutation, replace, rewriting
 
@@ -89,9 +90,20 @@ def partials_unwaited() -> None:
 )
 def parts_kept() -> None:
     """A part has also what earlier parts of its window had."""
-    replace(_TWO_PHASE._PartialAggregate, "_produce", lambda _: Aggregate._produce)
+    replace(_TWO_PHASE.PartialAggregate, "_produce", lambda _: Aggregate._produce)
 
 
+rewriting(
+    "parts-of-sessions-unheld",
+    "G7",
+    "a part of a session that goes on holds the watermark at its beginning",
+    SessionParts._time_of,
+    "window.start",
+    "window.end - 1",
+    seeds=0,
+    test="tests/windows/test_spread_sessions.py::test_a_session_waits_for_a_part_that_goes_on",
+    why="one seed of a hundred has sessions that are spread",
+)
 rewriting(
     "late-parts-kept-back",
     "G14",

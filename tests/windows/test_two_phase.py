@@ -305,8 +305,8 @@ def test_options_of_what_is_spread_change_by_an_update() -> None:
 def test_what_cannot_be_spread_is_refused() -> None:
     keyed = mw.Topology("hot").source("hits", Hit).key_by("page")
     ten = mw.Duration(10)
-    with pytest.raises(mw.UsageError, match="spreads tumbling or sliding windows alone"):
-        keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4)
+    with pytest.raises(mw.UsageError, match="has a result after each record, so each would come to one machine"):
+        keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4, early=windows.each_change())
     with pytest.raises(mw.UsageError, match="spread= takes a positive number"):
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)
 
