@@ -7,7 +7,6 @@ from zlib import crc32
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.spreading import bytes_reader
 from millwheel.streams.declaring import Input, StepOptions, declare_step
@@ -18,7 +17,7 @@ from millwheel.windows.computation import Aggregate
 from millwheel.windows.early import Early
 from millwheel.windows.result import Row
 from millwheel.windows.spread_sessions import MergeSessions, SessionParts
-from millwheel.windows.two_phase import MergePartials, key_without_shard, partial_aggregate
+from millwheel.windows.two_phase import MergePartials, check_spread, key_without_shard, partial_aggregate
 
 __all__ = ["declare_phases"]
 
@@ -51,13 +50,7 @@ def declare_phases(
     Raises:
         UsageError: ``shards`` is not positive. Or each record would have a result.
     """
-    if shards < 1:
-        raise UsageError(f"aggregate({name!r}, spread={shards}): spread= takes a positive number")
-    if early is not None and not early.period:
-        raise UsageError(
-            f"aggregate({name!r}) has a result after each record, so each would come to one machine after all: take "
-            "early=windows.every(mw.seconds(1)), or leave spread= out"
-        )
+    check_spread(f"aggregate({name!r}, spread={shards})", shards, early)
     kept = _Kept(early=early, allowed_lateness=allowed_lateness)
     partials, read = f"{name}-partials", text_key_reader(given.extractor)
     encode = bytes_reader(given.topology, [branch.stream for branch in given.branches])

@@ -21,7 +21,7 @@ from millwheel.windows.computation import Aggregate, Pane, Panes
 from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["MergePartials", "PartialAggregate", "key_without_shard", "partial_aggregate", "two_phase"]
+__all__ = ["MergePartials", "PartialAggregate", "check_spread", "key_without_shard", "partial_aggregate", "two_phase"]
 
 A = TypeVar("A")
 _NONE: Final = Duration(0)
@@ -37,13 +37,15 @@ def two_phase(
     aggregator: Aggregator[Any, Any],
     output: str,
     shards: int = 16,
+    early: Early | None = None,
+    allowed_lateness: Duration = _NONE,
+    too_late: str | None = None,
 ) -> None:
     """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
 
     The first phase divides each key into several keys by a hash of the record, and aggregates there. The second phase
-    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. The key of
-    ``source`` is a function. An injector therefore requests the keys from a worker, unless it has a ``topology=``
-    argument.
+    merges the partial results. Early results and late records are as in :class:`Aggregate`. The key of ``source`` is a
+    function. An injector therefore requests the keys from a worker, unless it has a ``topology=`` argument.
 
     Args:
         topology: The topology to extend.
@@ -53,13 +55,15 @@ def two_phase(
         windows: Assigns timestamps to windows.
         aggregator: Computes one value from the records of a window.
         output: The stream of the results: one Result for each key and window.
-        shards: The number of keys that each key is divided into. At most this many partial results are merged.
+        shards: The number of keys that each key is divided into.
+        early: When both phases produce results before a window's end: ``windows.every(mw.seconds(10))``.
+        allowed_lateness: How long a window is kept after its end, in microseconds of event time.
+        too_late: The stream of records for which no window is kept.
 
     Raises:
-        UsageError: ``shards`` is not positive, or as by :class:`Aggregate`.
+        UsageError: ``shards`` is not positive, each record would have a result, or as by :class:`Aggregate`.
     """
-    if shards < 1:
-        raise UsageError(f"shards must be positive, not {shards}")
+    check_spread(f"two_phase({name!r}, shards={shards})", shards, early)
     partial_stream = f"{name}-partials"
 
     spread = spreader(topology, source, shards)
@@ -67,10 +71,23 @@ def two_phase(
     def shard_of(value: Any) -> str:
         return f"{spread(value)}|{key_of(value)}"
 
-    topology.add(
-        partial_aggregate(windows, aggregator, partial_stream), name=f"{name}-partial", inputs={source: key(shard_of)}
+    first = partial_aggregate(
+        windows, aggregator, partial_stream, early=early, allowed_lateness=allowed_lateness, too_late=too_late
     )
-    topology.add(MergePartials(windows, aggregator, output), name=name, inputs={partial_stream: key(key_without_shard)})
+    merge = MergePartials(windows, aggregator, output, early=early, allowed_lateness=allowed_lateness)
+    topology.add(first, name=f"{name}-partial", inputs={source: key(shard_of)})
+    topology.add(merge, name=name, inputs={partial_stream: key(key_without_shard)})
+
+
+def check_spread(step: str, shards: int, early: Early | None) -> None:
+    """Raise UsageError if a step cannot have two phases: no shard, or a result after each record."""
+    if shards < 1:
+        raise UsageError(f"{step} takes a positive number of shards")
+    if early is not None and not early.period:
+        raise UsageError(
+            f"{step} has a result after each record, so each would come to one machine after all: take "
+            "early=windows.every(mw.seconds(1)), or one phase"
+        )
 
 
 def partial_aggregate(

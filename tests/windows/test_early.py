@@ -192,7 +192,7 @@ def test_a_pane_of_an_earlier_version_can_be_read() -> None:
     [
         (
             lambda windowed: windowed(windows.tumbling(mw.seconds(1)), {"spread": 2}),
-            r"has a result after each record, .* take early=windows.every",
+            r"spread=2\) has a result after each record, .* take early=windows.every",
         ),
         (lambda windowed: windows.every(mw.Duration(0)), "a positive duration"),
     ],
