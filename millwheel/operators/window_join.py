@@ -60,8 +60,8 @@ class WindowJoin(CoGroup[G]):
         self.keep_right = keep_right
 
     def _results(self, lists: list[list[Any]]) -> Iterable[Any]:
-        left, right = lists
-        return (self.function(one, other) for one in left for other in right)
+        function, (left, right) = self.function, lists
+        return (function(one, other) for one in left for other in right)
 
     def _missing(self, groups: Any, group: list[Any], value: Any) -> Iterable[Any]:
         group.append(value)
