@@ -160,7 +160,7 @@ def library_windows(plan: Plan, chance: Random) -> None:
             "kind": LIBRARY,
             "inputs": {stream: chance.choice("ab")},
             "sources": sorted(known[stream]),
-            "outputs": ["lw"] if shape == "two_phase" else ["lw", "lw-late"],
+            "outputs": ["lw", "lw-late"],
             "arguments": [
                 shape,
                 size,

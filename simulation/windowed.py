@@ -71,9 +71,9 @@ class _Judge:
         yield from self._sessions(inputs, last) if self._shape == "session" else self._aligned(inputs, last)
         present = {number for ids in last.values() for number in ids}
         for one in inputs if self._whole else ():
-            if one.late and (one.number in present) is (one.number in self._too_late) and self._shape != "two_phase":
+            if one.late and (one.number in present) is (one.number in self._too_late):
                 yield f"late record {one.number} is in a window and too late, or neither"
-            kept = self._shape in ("tumbling", "sliding") and self._lateness >= 3_600_000_000
+            kept = self._shape != "session" and self._lateness >= 3_600_000_000
             if one.late and kept and one.number not in present:
                 yield f"late record {one.number} is in no window, and all windows are kept for it"
 

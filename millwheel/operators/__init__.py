@@ -2,7 +2,7 @@
 
 from millwheel.operators.broadcast import COPIES, ROWS, BroadcastAsOfJoin, BroadcastJoin, BroadcastTable
 from millwheel.operators.caching import cached
-from millwheel.operators.cogroup import CoGroup, GroupInput, pairs
+from millwheel.operators.cogroup import CoGroup, GroupInput
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
@@ -13,6 +13,7 @@ from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.until import Until
 from millwheel.operators.updating import ExpiringUpdate, Update
+from millwheel.operators.window_join import WindowJoin
 
 __all__ = [
     "COPIES",
@@ -41,7 +42,7 @@ __all__ = [
     "Timeout",
     "Until",
     "Update",
+    "WindowJoin",
     "cached",
     "in_order",
-    "pairs",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
-from millwheel.operators import CoGroup, GroupInput, pairs
+from millwheel.operators import CoGroup, GroupInput, WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
@@ -113,14 +113,15 @@ class WindowedStream(Generic[T]):
             too_late: The stream of records for which no window is kept. By default they are dropped.
             spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
                 too many for one machine. Their results are merged by a second computation. The first one is called
-                ``NAME-partial``.
+                ``NAME-partial``. Each of both waits for the period of ``early``. Sessions have their results up to a
+                sixteenth of their gap later in event time.
             options: The options of the computation.
             aggregates: The aggregates by name.
 
         Raises:
             UsageError: There is no aggregate, or one without a name and also others. Or an aggregate reads a field that
-                the records do not have. Or nothing fills a field of the class. Or ``spread`` is given with session
-                windows, ``allowed_lateness`` or ``early``, or is not positive.
+                the records do not have. Or nothing fills a field of the class. Or ``spread`` is not positive, or each
+                change has a result.
         """
         given, row = self.input, None
         if isinstance(result, Aggregator):
@@ -135,12 +136,18 @@ class WindowedStream(Generic[T]):
         else:
             raise UsageError(f"aggregate({name!r}) has no aggregate: add one, such as agg.count() or n=agg.count()")
         if spread != 1:
-            if isinstance(self.windows, SessionWindows) or allowed_lateness or early or spread < 1:
-                raise UsageError(
-                    "spread= takes a positive number, and tumbling or sliding windows without allowed_lateness and "
-                    "early: their parts are merged once"
-                )
-            merge = declare_phases(given, name, self.windows, aggregator, row, spread, too_late, options or {})
+            merge = declare_phases(
+                given,
+                name,
+                self.windows,
+                aggregator,
+                row,
+                spread,
+                options or {},
+                early=early,
+                allowed_lateness=allowed_lateness,
+                too_late=too_late,
+            )
             return Stream(given.topology, (Branch(name),), merge.outputs[name])
         kind: Any = SessionAggregate if isinstance(self.windows, SessionWindows) else Aggregate
         step: Aggregate[Any] | SessionAggregate[Any] = kind(
@@ -164,6 +171,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal[""] = ...,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -175,6 +184,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["left"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -186,6 +197,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["right"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -197,6 +210,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = ...,
         *,
         outer: Literal["both"],
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     def join(
@@ -207,6 +222,8 @@ class WindowedStream(Generic[T]):
         to: type[U] | None = None,
         *,
         outer: Literal["", "left", "right", "both"] = "",
+        allowed_lateness: Duration = _NONE,
+        too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """Each two records of a key and window, when the low watermark has passed the window's end. For example::
@@ -220,16 +237,32 @@ class WindowedStream(Generic[T]):
             function: Returns the result of a pair. In an outer join, the missing one is None.
             to: The type of a result. By default, what the function is annotated to return.
             outer: The side whose records are also produced without a partner: ``"left"``, ``"right"`` or ``"both"``.
+            allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
+                Each of them then makes the pairs that were missing. What has no partner is produced so much later. The
+                function does not change its arguments then, because the step keeps them.
+            too_late: The stream of records for which no window is kept. By default they are dropped.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: The windows are sessions. Or ``outer`` has another value. Or ``other`` has no key, or is a
-                stream of another topology. Or nothing states the type of a result.
+                stream of another topology. Or nothing states the type of a result. Or ``allowed_lateness`` is negative,
+                or probably in another unit. Or ``too_late`` is the step's own name.
         """
         result = one_result(name, function, to)
         keep_left, keep_right = outer_sides(name, outer)
-        joined = pairs(function, keep_left=keep_left, keep_right=keep_right)
-        return self._group(name, sides(name, self.input, other), joined, result, options)
+        inputs = sides(name, self.input, other)
+        step: WindowJoin[Any] = WindowJoin(
+            self.windows,
+            function,
+            name,
+            _group_inputs(inputs),
+            result,
+            keep_left=keep_left,
+            keep_right=keep_right,
+            allowed_lateness=allowed_lateness,
+            too_late=too_late,
+        )
+        return self._grouped(step, inputs, options)
 
     @overload
     def cogroup(
@@ -238,6 +271,9 @@ class WindowedStream(Generic[T]):
         others: JoinSteps[V],
         function: Callable[[list[T], list[V]], Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -247,6 +283,9 @@ class WindowedStream(Generic[T]):
         others: tuple[JoinSteps[V], JoinSteps[W]],
         function: Callable[[list[T], list[V], list[W]], Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     @overload
@@ -256,6 +295,9 @@ class WindowedStream(Generic[T]):
         others: Sequence[JoinSteps[Any]],
         function: Callable[..., Iterable[U]],
         to: type[U] | None = ...,
+        *,
+        allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
     def cogroup(
@@ -264,6 +306,9 @@ class WindowedStream(Generic[T]):
         others: JoinSteps[Any] | Sequence[JoinSteps[Any]],
         function: Callable[..., Iterable[U]],
         to: type[U] | None = None,
+        *,
+        allowed_lateness: Duration = _NONE,
+        too_late: str | None = None,
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
         """The results of all records of a key and window, from this stream and others.
@@ -293,11 +338,16 @@ class WindowedStream(Generic[T]):
             function: Takes one list of values for each stream, in this order, and returns the results. It is called if
                 at least one list is not empty. Each list is sorted by the encodings.
             to: The type of one result. By default, what the function is annotated to return a list of.
+            allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
+                For each of them, the function is called with and without it. What only the first call returns is
+                produced.
+            too_late: The stream of records for which no window is kept. By default they are dropped.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: The windows are sessions. Or another stream has no key, or is of another topology. Or nothing
-                states the type of a result.
+                states the type of a result. Or ``allowed_lateness`` is negative, or probably in another unit. Or
+                ``too_late`` is the step's own name.
         """
         result = item_result(name, function, to)
         given = others if isinstance(others, list | tuple) else [others]
@@ -305,14 +355,20 @@ class WindowedStream(Generic[T]):
         if any(one.topology is not self.input.topology for one in every):
             raise UsageError("cogroup takes streams of one topology: it reads another one's stream by external()")
         inputs = [one._replace(port=f"input-{place}") for place, one in enumerate(every)]
-        return self._group(name, inputs, function, result, options)
+        step: CoGroup[Any] = CoGroup(
+            self.windows,
+            function,
+            name,
+            _group_inputs(inputs),
+            result,
+            allowed_lateness=allowed_lateness,
+            too_late=too_late,
+        )
+        return self._grouped(step, inputs, options)
 
-    def _group(
-        self, name: str, inputs: Sequence[Input], function: Callable[..., Iterable[Any]], to: Any, options: StepOptions
-    ) -> Stream[Any]:
-        step: CoGroup[Any] = CoGroup(self.windows, function, name, _group_inputs(inputs), to)
-        declare_step(name, step, inputs, {}, options)
-        return Stream(self.input.topology, (Branch(name),), to)
+    def _grouped(self, step: CoGroup[Any], inputs: Sequence[Input], options: StepOptions) -> Stream[Any]:
+        declare_step(step.output, step, inputs, {}, options)
+        return Stream(self.input.topology, (Branch(step.output),), step.result)
 
 
 def _group_inputs(inputs: Sequence[Input]) -> list[GroupInput]:

@@ -19,7 +19,7 @@ from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["Aggregate", "output_types", "result_time"]
+__all__ = ["Aggregate", "Pane", "Panes", "output_types", "result_time"]
 
 A = TypeVar("A")
 
@@ -124,9 +124,9 @@ class Aggregate(Computation[Any, Panes[A]]):
                 self._wake_at_end(ctx, window)
                 if early is not None:
                     self._revise(ctx, window, pane)
-            elif self._is_kept(ctx, window):
+            elif self._is_kept(ctx, window, record.timestamp):
                 taken = True
-                self._open_late(ctx, record, window)
+                self._open_late(ctx, window, add(self._new(), record))
         if not taken:
             self._drop(ctx, record)
 
@@ -143,7 +143,7 @@ class Aggregate(Computation[Any, Panes[A]]):
                 self._end(ctx, window)
             else:
                 pane.early_at = 0
-                self._produce(ctx, window, pane)
+                self._produce_early(ctx, window, pane)
 
     def _given_up(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Treat the window as one whose result has been produced. A kept one has it with the next late record."""
@@ -188,7 +188,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         elif not pane.early_at or pane.early_at <= ctx.now:
             pane.early_at = pane.early_at or ctx.now + self.early.period
             at = Timestamp(pane.early_at)
-            ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=result_time(window))
+            ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=self._time_of(window))
 
     def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
         ctx.set_timer(Timestamp(window.end), window.tag)
@@ -199,13 +199,13 @@ class Aggregate(Computation[Any, Panes[A]]):
     def _purge_at(self, window: Window) -> Timestamp:
         return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
 
-    def _is_kept(self, ctx: Context[Panes[A]], window: Window) -> bool:
-        """Whether a window that has ended still accepts late records."""
+    def _is_kept(self, ctx: Context[Panes[A]], window: Window, at: Timestamp) -> bool:
+        """Whether a window that has ended still accepts a late record of timestamp ``at``."""
         return ctx.watermark < self._purge_at(window)
 
-    def _open_late(self, ctx: Context[Panes[A]], record: Record[Any], window: Window) -> None:
+    def _open_late(self, ctx: Context[Panes[A]], window: Window, accumulator: A) -> None:
         """Handle the first record of a window that has ended and is still kept."""
-        pane = ctx.state[window.bounds] = Pane(-1, self._add(self._new(), record))
+        pane = ctx.state[window.bounds] = Pane(-1, accumulator)
         self._produce(ctx, window, pane)
         ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
 
@@ -215,6 +215,9 @@ class Aggregate(Computation[Any, Panes[A]]):
             ctx.produce(self.too_late, record.value)
         elif record.late:  # otherwise it is in no window by the assigner's choice
             ctx.count_dropped()
+
+    def _produce_early(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        self._produce(ctx, window, pane)
 
     def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         pane.revision += 1

@@ -102,10 +102,13 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def process_record(self, ctx: Context[Sessions[A]], record: Record[Any]) -> None:
         """Add the record to its session. Merge the sessions that the record connects."""
-        start, end = record.timestamp, min(record.timestamp + self.gap, MAX_TIMESTAMP)
-        sessions, aggregator = ctx.state, self.aggregator
+        end = min(record.timestamp + self.gap, MAX_TIMESTAMP)
         # A record that is not late joins no session that has ended.
-        watermark = ctx.watermark if record.late else MIN_TIMESTAMP
+        self._take(ctx, record, record.timestamp, end, ctx.watermark if record.late else MIN_TIMESTAMP)
+
+    def _take(self, ctx: Context[Sessions[A]], record: Record[Any], start: int, end: int, watermark: int) -> None:
+        """Add what is from ``start`` to ``end``. ``watermark``: no session that it joins has ended before."""
+        sessions, aggregator = ctx.state, self.aggregator
         # The sessions that begin before the end, and end after the start. A tuple of a time alone comes before all
         # sessions that begin then, so no accumulators are compared.
         low = high = bisect_left(sessions, (end,))

@@ -5,25 +5,26 @@ The first phase computes partial results by shard. The second phase computes one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from millwheel.agg.aggregator import Aggregator
-from millwheel.model.time import Timestamp
-from millwheel.sdk.computation import Computation
+from millwheel.model.time import Duration, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
-from millwheel.sdk.records import Record, Timer
+from millwheel.sdk.records import Record
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.windows.assigners import Assigner, Window
-from millwheel.windows.computation import Aggregate, output_types, result_time
+from millwheel.windows.computation import Aggregate, Pane, Panes
+from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["MergePartials", "key_without_shard", "partial_aggregate", "two_phase"]
+__all__ = ["MergePartials", "PartialAggregate", "check_spread", "key_without_shard", "partial_aggregate", "two_phase"]
 
 A = TypeVar("A")
+_NONE: Final = Duration(0)
 
 
 def two_phase(
@@ -36,13 +37,15 @@ def two_phase(
     aggregator: Aggregator[Any, Any],
     output: str,
     shards: int = 16,
+    early: Early | None = None,
+    allowed_lateness: Duration = _NONE,
+    too_late: str | None = None,
 ) -> None:
     """Add a two-phase aggregation of the stream ``source`` to ``topology``: ``name-partial`` and ``name``.
 
     The first phase divides each key into several keys by a hash of the record, and aggregates there. The second phase
-    merges the partial results. Late records count as in :class:`Aggregate` without allowed lateness. The key of
-    ``source`` is a function. An injector therefore requests the keys from a worker, unless it has a ``topology=``
-    argument.
+    merges the partial results. Early results and late records are as in :class:`Aggregate`. The key of ``source`` is a
+    function. An injector therefore requests the keys from a worker, unless it has a ``topology=`` argument.
 
     Args:
         topology: The topology to extend.
@@ -52,13 +55,15 @@ def two_phase(
         windows: Assigns timestamps to windows.
         aggregator: Computes one value from the records of a window.
         output: The stream of the results: one Result for each key and window.
-        shards: The number of keys that each key is divided into. At most this many partial results are merged.
+        shards: The number of keys that each key is divided into.
+        early: When both phases produce results before a window's end: ``windows.every(mw.seconds(10))``.
+        allowed_lateness: How long a window is kept after its end, in microseconds of event time.
+        too_late: The stream of records for which no window is kept.
 
     Raises:
-        UsageError: ``shards`` is not positive, or as by :class:`Aggregate`.
+        UsageError: ``shards`` is not positive, each record would have a result, or as by :class:`Aggregate`.
     """
-    if shards < 1:
-        raise UsageError(f"shards must be positive, not {shards}")
+    check_spread(f"two_phase({name!r}, shards={shards})", shards, early)
     partial_stream = f"{name}-partials"
 
     spread = spreader(topology, source, shards)
@@ -66,34 +71,79 @@ def two_phase(
     def shard_of(value: Any) -> str:
         return f"{spread(value)}|{key_of(value)}"
 
-    topology.add(
-        partial_aggregate(windows, aggregator, partial_stream), name=f"{name}-partial", inputs={source: key(shard_of)}
+    first = partial_aggregate(
+        windows, aggregator, partial_stream, early=early, allowed_lateness=allowed_lateness, too_late=too_late
     )
-    topology.add(MergePartials(aggregator, output), name=name, inputs={partial_stream: key(key_without_shard)})
+    merge = MergePartials(windows, aggregator, output, early=early, allowed_lateness=allowed_lateness)
+    topology.add(first, name=f"{name}-partial", inputs={source: key(shard_of)})
+    topology.add(merge, name=name, inputs={partial_stream: key(key_without_shard)})
+
+
+def check_spread(step: str, shards: int, early: Early | None) -> None:
+    """Raise UsageError if a step cannot have two phases: no shard, or a result after each record."""
+    if shards < 1:
+        raise UsageError(f"{step} takes a positive number of shards")
+    if early is not None and not early.period:
+        raise UsageError(
+            f"{step} has a result after each record, so each would come to one machine after all: take "
+            "early=windows.every(mw.seconds(1)), or one phase"
+        )
 
 
 def partial_aggregate(
-    windows: Assigner, aggregator: Aggregator[Any, Any], output: str, too_late: str | None = None
+    windows: Assigner,
+    aggregator: Aggregator[Any, Any],
+    output: str,
+    *,
+    early: Early | None = None,
+    allowed_lateness: Duration = _NONE,
+    too_late: str | None = None,
 ) -> Aggregate[Any]:
     """The first phase: its results are accumulators. Its keys are ``SHARD|KEY``."""
     unfinished: Aggregator[Any, Any] = Aggregator(
         aggregator.accumulator, aggregator.new, aggregator.add, aggregator.merge, _same, aggregator.accumulator
     )
-    return _PartialAggregate(windows, unfinished, output=output, too_late=too_late)
+    return PartialAggregate(
+        windows, unfinished, output=output, early=early, allowed_lateness=allowed_lateness, too_late=too_late
+    )
 
 
-class _PartialAggregate(Aggregate[A]):
-    """The first phase.
+class PartialAggregate(Aggregate[A]):
+    """The first phase. Each of its results has only the records since the one before: they are forgotten with it.
 
-    Its results have the last timestamp within their window. So all of them have arrived at the second phase when the
-    low watermark is the window's end. With the end as timestamp, they would have arrived one microsecond later.
+    So the second phase merges each result once, whether it is early, of the window's end, or of a late record.
+
+    The results have the last timestamp within their window. So all of them have arrived at the second phase when the
+    low watermark is the window's end. With the end as timestamp, they would have arrived one microsecond later. The
+    result of a late record is late, too. Until its ACK the output watermark does not rise. So the second phase gets it
+    while it keeps the window, if it keeps it for as long.
     """
 
-    def _wake_at_end(self, ctx: Context[Any], window: Window) -> None:
+    def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
         ctx.set_timer(Timestamp(window.end), window.tag, hold=self._time_of(window))
 
     def _time_of(self, window: Window) -> Timestamp:
         return Timestamp(window.end - 1)
+
+    def _produce(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        super()._produce(ctx, window, pane)
+        self._forget(ctx, window, pane)
+
+    def _forget(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        ctx.state.pop(window, None)
+        if pane.early_at:
+            ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
+
+    def _produce_early(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
+        self._produce(ctx, window, pane)
+        ctx.cancel_timer(window.tag)
+
+    def _open_late(self, ctx: Context[Panes[A]], window: Window, accumulator: A) -> None:
+        self._produce(ctx, window, Pane(-1, accumulator))
+
+    def _end(self, ctx: Context[Panes[A]], window: Window) -> None:
+        if window in ctx.state:  # its result was given up
+            super()._end(ctx, window)
 
     def _key_in_letters(self, key: str, values: Callable[[], Sequence[Any]]) -> str:
         return key.partition("|")[2]
@@ -108,50 +158,48 @@ def key_without_shard(partial: Result[Any]) -> str:
     return partial.key.partition("|")[2]
 
 
-Merged = dict[tuple[int, int], A]
-"""By a window's start and end, in microseconds."""
-
-
-class MergePartials(Computation[Any, Merged[A]]):
+class MergePartials(Aggregate[A]):
     """The second phase: it merges the partial results of all shards. They have the last timestamp within their window.
 
+    It keeps and revises windows as :class:`Aggregate` does. Its records are parts of windows.
+
     Args:
+        windows: As for the first phase.
         aggregator: Computes the value of a window.
         output: The stream of the results.
         row: What a result is. By default a Result.
+        early: As for the first phase. A part of a result may have waited for this period in each phase.
+        allowed_lateness: As for the first phase.
     """
 
-    def __init__(self, aggregator: Aggregator[A, Any], output: str, row: Row | None = None) -> None:
-        self.aggregator = aggregator
+    def __init__(
+        self,
+        windows: Assigner,
+        aggregator: Aggregator[A, Any],
+        output: str,
+        row: Row | None = None,
+        *,
+        early: Early | None = None,
+        allowed_lateness: Duration = _NONE,
+    ) -> None:
+        super().__init__(windows, aggregator, output=output, early=early, allowed_lateness=allowed_lateness, row=row)
         self._merge = aggregator.merge
-        self.output = output
-        self.outputs = output_types(aggregator, output, None, row)
-        self._row = Result if row is None else row.make
-        # The type argument for A. It defines the type of the state.
-        self.__orig_class__ = MergePartials[aggregator.accumulator]  # type: ignore[name-defined]
 
-    def declared_outputs(self) -> Mapping[str, Any]:
-        """See Computation."""
-        return self.outputs
-
-    def process_record(self, ctx: Context[Merged[A]], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Merge a partial result into its window."""
         partial: Result[A] = record.value
-        window = Window(partial.start, partial.end)
-        merged = ctx.state
-        if window in merged:
-            merged[window] = self._merge(merged[window], partial.value)
-        else:
-            merged[window.bounds] = partial.value
-        # One microsecond after the timestamp of the partial results. At that watermark, all of them have arrived.
-        ctx.set_timer(Timestamp(record.timestamp + 1), window.tag, hold=result_time(window))
-
-    def process_timer(self, ctx: Context[Merged[A]], timer: Timer) -> None:
-        """Produce the result of a window. The partial results of all shards have arrived."""
-        window = Window.from_tag(timer.tag)
-        value = self.aggregator.result(ctx.state.pop(window))
-        result = self._row(ctx.key, Timestamp(window.start), Timestamp(window.end), value, 0)
-        ctx.produce(self.output, result, timestamp=result_time(window))
-
-    def _given_up(self, ctx: Context[Merged[A]], timer: Timer) -> None:
-        ctx.state.pop(Window.from_tag(timer.tag), None)
+        panes, window = ctx.state, Window(partial.start, partial.end)
+        pane = panes.get(window)
+        if pane is not None:
+            pane.accumulator = self._merge(pane.accumulator, partial.value)
+        elif window.end > ctx.watermark:
+            pane = panes[window.bounds] = Pane(-1, partial.value)
+            self._wake_at_end(ctx, window)
+        elif self._is_kept(ctx, window, record.timestamp):
+            self._open_late(ctx, window, partial.value)
+            return
+        else:  # an update has made allowed_lateness shorter
+            self._drop(ctx, record)
+            return
+        if self.early is not None or record.late:
+            self._revise(ctx, window, pane)

@@ -78,6 +78,8 @@ def add_library(topology: mw.Topology, node: dict[str, Any]) -> None:
             aggregator=aggregator,
             output=results,
             shards=3,
+            allowed_lateness=mw.Duration(lateness),
+            too_late=too_late,
         )
     else:
         computation: mw.Computation[Any, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millwheel.operators.cogroup import CoGroup
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.groups import Deduplicate
 from millwheel.operators.joins import IntervalJoin, TemporalJoin
@@ -17,6 +18,7 @@ __all__: list[str] = []
 _ENTRIES: Final = "tests/operators/test_entries.py::test_an_operator_is_its_naive_model"
 _JOINS: Final = "tests/operators/test_joins.py::test_an_interval_join_is_a_loop_over_all_pairs"
 _AS_OF: Final = "tests/operators/test_joins.py::test_a_join_as_of_a_time_takes_the_newest_value_up_to_it"
+_LATE: Final = "tests/operators/test_late_groups.py"
 _FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"
 _SILENCE: Final = "tests/operators/test_timeouts.py::test_a_silence_does_not_depend_on_arrival"
 _SEEDS: Final = 300
@@ -57,6 +59,54 @@ rewriting(
     seeds=0,
     test="tests/operators/test_joins.py::test_a_record_that_is_allowed_late_finds_its_partners",
     why="no simulated join allows lateness, because its late records are diverted",
+)
+
+rewriting(
+    "groups-not-kept",
+    "G14",
+    "the window of a group is kept for its late records",
+    CoGroup._purge_at,
+    "window.end + self.allowed_lateness",
+    "window.end + self.allowed_lateness // 2",
+    seeds=0,
+    test=f"{_LATE}::test_a_late_partner_releases_the_watermark",
+    why="the late records of simulated groups have no known results",
+)
+
+rewriting(
+    "groups-made-again",
+    "G1",
+    "a late record of a group produces nothing that its window has produced",
+    CoGroup._missing,
+    "before[encoded] -= 1",
+    "yield result",
+    seeds=0,
+    test=f"{_LATE}::test_a_group_produces_nothing_twice",
+    why="the late records of simulated groups have no known results",
+)
+
+rewriting(
+    "pairs-made-again",
+    "G1",
+    "a window that is kept has made its pairs, and a late record makes its own alone",
+    CoGroup.process_timer,
+    "groups.produced = True",
+    "pass",
+    seeds=0,
+    test=f"{_LATE}::test_a_late_partner_releases_the_watermark",
+    why="the late records of simulated joins have no known results",
+)
+
+rewriting(
+    "late-partners-unheld",
+    "G7",
+    "records that may find a late partner hold the watermark for their results",
+    CoGroup._keep,
+    "result_time(window) if self._has_last(groups) else None",
+    "None",
+    seeds=0,
+    test=f"{_LATE}::test_what_may_find_a_late_partner_holds_the_watermark",
+    why="seeds show it seldom",
 )
 
 _taken_out(

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from millwheel.sdk.records import Timer
 from millwheel.windows.assigners import Window, _Aligned
+from millwheel.windows.computation import Aggregate
 from millwheel.windows.sessions import SessionAggregate
+from millwheel.windows.spread_sessions import SessionParts
 from millwheel.worker.interval.commits.sealing import Sealer
 from simulation.mutations.base import mutation, replace, rewriting
 
@@ -79,6 +81,40 @@ def partials_unwaited() -> None:
     replace(_TWO_PHASE.MergePartials, "process_record", make)
 
 
+@mutation(
+    "G1",
+    "the first phase forgets what the second phase has",
+    seeds=0,
+    test="tests/windows/test_two_phase.py::test_a_part_is_merged_once",
+    why="one seed of a hundred has early results of what is spread",
+)
+def parts_kept() -> None:
+    """A part has also what earlier parts of its window had."""
+    replace(_TWO_PHASE.PartialAggregate, "_produce", lambda _: Aggregate._produce)
+
+
+rewriting(
+    "parts-of-sessions-unheld",
+    "G7",
+    "a part of a session that goes on holds the watermark at its beginning",
+    SessionParts._time_of,
+    "window.start",
+    "window.end - 1",
+    seeds=0,
+    test="tests/windows/test_spread_sessions.py::test_a_session_waits_for_a_part_that_goes_on",
+    why="one seed of a hundred has sessions that are spread",
+)
+rewriting(
+    "late-parts-kept-back",
+    "G14",
+    "a part that comes after a window's end corrects the result",
+    _TWO_PHASE.MergePartials.process_record,
+    "self.early is not None or record.late",
+    "self.early is not None",
+    seeds=0,
+    test="tests/windows/test_two_phase.py::test_a_late_part_corrects_the_result",
+    why="late records of simulated windows are diverted",
+)
 rewriting(
     "drops-uncounted",
     "G14",

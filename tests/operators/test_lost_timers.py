@@ -97,12 +97,15 @@ KEPT: dict[str, Callable[[Any, Fault], Any]] = {
     "early and kept": window(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
     "early session kept": session(early=windows.every(mw.hours(1)), allowed_lateness=mw.minutes(1)),
     "session kept": session(allowed_lateness=mw.minutes(1)),
+    "spread kept": window(spread=2, allowed_lateness=mw.minutes(1)),
+    "spread session kept": session(spread=2, allowed_lateness=mw.minutes(1)),
 }
 FORGOTTEN: dict[str, Callable[[Any, Fault], Any]] = {
     "tumbling": window(),
     "early": window(early=windows.every(mw.hours(1))),
     "spread": window(spread=2),
     "session": session(),
+    "spread session": session(spread=2),
     "early session": session(early=windows.every(mw.hours(1))),
     "complete": complete,
     "timeout": timeout,

@@ -31,6 +31,10 @@ def pair(one: Item | None, other: Item | None) -> str:
     return f"{one and one.number}:{other and other.number}"
 
 
+def sizes(left: list[Item], right: list[Item]) -> list[str]:
+    return [f"{len(left)}:{len(right)}"]
+
+
 def count(so_far: int, item: Item) -> tuple[int, list[int]]:
     return so_far + 1, [so_far + 1]
 
@@ -83,7 +87,11 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
     ),
     "join windows": (
         lambda left, right, options: left.window(windows.tumbling(HOUR)).join("out", right, pair, **options),
-        OUTER,
+        [{**outer, "allowed_lateness": late} for late in (0, HOUR, 3 * HOUR) for outer in OUTER],
+    ),
+    "cogroup": (
+        lambda left, right, options: left.window(windows.tumbling(HOUR)).cogroup("out", right, sizes, **options),
+        [{"allowed_lateness": late} for late in (0, HOUR, 3 * HOUR)],
     ),
     "latest": (lambda left, _, options: left.latest("out", **options), KEEP),
     "update": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
@@ -144,14 +145,169 @@ def test_a_step_is_spread_by_one_word(
     assert len({(one.page, one.start) for one in harness.values("rows")}) == len(harness.values("rows"))
 
 
+hits_of = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b|"]),
+        st.integers(-18, 8),
+        st.integers(0, 9),
+        st.sampled_from([0, 0, 1, 5]),
+        st.booleans(),
+    ),
+    max_size=30,
+)
+"""Each record: its page, its time after the watermark and its size; how much the watermark rises, and whether there is
+a crash."""
+
+
+def assert_released(harness: TopologyHarness, step: str, spread: int) -> None:
+    for page in ("a", "b|"):
+        assert (harness.state(step, page), harness.timers(step, page)) == (None, {})
+        shards = [f"{shard}|{page}" for shard in range(spread)]
+        assert [harness.state(f"{step}-partial", shard) for shard in shards] == [None] * spread
+        assert [harness.timers(f"{step}-partial", shard) for shard in shards] == [{}] * spread
+
+
+@pytest.mark.guarantee("G14", section="8.4")
+@given(
+    hits=hits_of,
+    shape=st.sampled_from([(10, 10), (7, 3)]),
+    spread=st.integers(2, 5),
+    kind=st.sampled_from(sorted(AGGREGATORS)),
+    lateness=st.sampled_from([0, 4, 9]),
+)
+def test_late_records_correct_what_is_spread_as_what_is_not(
+    hits: list[tuple[str, int, int, int, bool]], shape: tuple[int, int], spread: int, kind: str, lateness: int
+) -> None:
+    """Each result is the same, with its revision: a late record corrects it once."""
+    topology, late = mw.Topology("hot"), mw.Duration(lateness)
+    windowed = topology.source("hits", Hit).key_by("page").window(windows.sliding(*map(mw.Duration, shape)))
+    for name, shards in (("once", 1), ("pages", spread)):
+        windowed.aggregate(name, AGGREGATORS[kind](), allowed_lateness=late, too_late=f"{name}-lost", spread=shards)
+    harness, watermark = TopologyHarness(topology, split_at=["2"]), 0
+    harness.advance(Timestamp(0))
+    for page, shift, size, rise, crashes in hits:
+        harness.send("hits", Hit(page, size), Timestamp(watermark + shift))
+        if crashes:
+            harness.crash()
+        watermark += rise
+        harness.advance(Timestamp(watermark))
+    harness.finish()
+    found, expected = (sorted(map(repr, harness.produced(name))) for name in ("pages", "once"))
+    assert found == expected
+    assert harness.values("pages-lost") == harness.values("once-lost")
+    assert_released(harness, "pages", spread)
+
+
+PERIOD = 4
+
+
+@pytest.mark.guarantee("G7", section="8.4")
+@given(
+    hits=hits_of,
+    shape=st.sampled_from([(10, 10), (7, 3)]),
+    lateness=st.sampled_from([0, 6]),
+    clock=st.lists(st.sampled_from([0, 0, 1, 3, 2 * PERIOD]), min_size=30, max_size=30),
+)
+def test_early_results_of_what_is_spread_accumulate(
+    hits: list[tuple[str, int, int, int, bool]], shape: tuple[int, int], lateness: int, clock: list[int]
+) -> None:
+    """Each has all records of the one before, and some more. None waits for more than two periods."""
+    (size, every), topology = shape, mw.Topology("hot")
+    windowed = (
+        topology.source("hits", Hit).key_by("page").window(windows.sliding(mw.Duration(size), mw.Duration(every)))
+    )
+    early = windows.every(mw.Duration(PERIOD))
+    windowed.aggregate("pages", agg.count(), spread=3, early=early, allowed_lateness=mw.Duration(lateness))
+    harness, watermark = TopologyHarness(topology, split_at=["2"]), 0
+    harness.advance(Timestamp(0))
+    sent = dict[tuple[str, int], int]()
+    for (page, shift, number, rise, crashes), passes in zip(hits, clock, strict=False):
+        at = watermark + shift
+        for start in (one for one in range(at - size + 1, at + 1) if one % every == 0):
+            if watermark < start + size + lateness:
+                sent[page, start] = sent.get((page, start), 0) + 1
+        harness.send("hits", Hit(page, number), Timestamp(at))
+        if crashes:
+            harness.crash()
+        harness.advance_clock(mw.Duration(passes))
+        watermark += rise
+        harness.advance(Timestamp(watermark))
+        latest = {(one.key, one.start): one.value for one in harness.values("pages")}
+        ended = {place: count for place, count in sent.items() if place[1] + size <= watermark}
+        assert {place: latest.get(place) for place in ended} == ended
+        if passes == 2 * PERIOD:
+            assert latest == sent
+    harness.finish()
+    results = dict[tuple[str, int], list[windows.Result[int]]]()
+    for one in harness.values("pages"):
+        results.setdefault((one.key, one.start), []).append(one)
+    assert {place: group[-1].value for place, group in results.items()} == sent
+    for group in results.values():
+        assert [one.revision for one in group] == [*range(len(group))]
+        assert [one.value for one in group] == sorted(one.value for one in group)
+    harness.advance_clock(mw.seconds(1))
+    assert sum(map(len, results.values())) == len(harness.values("pages")), "no timer is left"
+    assert_released(harness, "pages", 3)
+
+
+@pytest.mark.guarantee("G1", section="8.4")
+def test_a_part_is_merged_once() -> None:
+    topology = mw.Topology("hits")
+    windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
+    kept: dict[str, Any] = {"early": windows.every(mw.Duration(PERIOD)), "allowed_lateness": mw.Duration(5)}
+    windowed.aggregate("counts", agg.count(), spread=2, **kept)
+    harness = TopologyHarness(topology)
+    for stamp in (1, 2):  # equal values are in one shard
+        harness.send("hits", Hit("a"), Timestamp(stamp))
+        harness.advance_clock(mw.Duration(2 * PERIOD))
+    harness.send("hits", Hit("a"), Timestamp(3))
+    harness.advance(Timestamp(10))
+    harness.send("hits", Hit("a"), Timestamp(4))
+    assert [(one.value, one.revision) for one in harness.values("counts")] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+    harness.finish()
+    assert len(harness.values("counts")) == 4
+
+
+@pytest.mark.guarantee("G14", section="8.4")
+def test_a_late_part_corrects_the_result() -> None:
+    topology, lateness = mw.Topology("hits"), mw.Duration(5)
+    windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
+    windowed.aggregate("counts", agg.count(), spread=2, allowed_lateness=lateness, too_late="lost")
+    harness = TopologyHarness(topology)
+    for watermark in (9, 14, 15):
+        harness.send("hits", Hit("a"), Timestamp(9))
+        harness.advance(Timestamp(watermark + 1))
+        assert harness.watermark("counts") == watermark + 1, "a window that is kept holds nothing"
+    assert [(one.value, one.revision) for one in harness.values("counts")] == [(1, 0), (2, 1)]
+    assert harness.values("lost") == [Hit("a")]
+
+
+def test_options_of_what_is_spread_change_by_an_update() -> None:
+    def counts(**options: Any) -> mw.Topology:
+        topology = mw.Topology("hits")
+        windowed = topology.source("hits", Hit).key_by("page").window(windows.tumbling(mw.Duration(10)))
+        windowed.aggregate("counts", agg.count(), spread=2, **options)
+        return topology
+
+    harness = TopologyHarness(counts())
+    forms: list[dict[str, Any]] = [{"early": windows.every(mw.Duration(PERIOD))}, {"allowed_lateness": 5}, {}]
+    for size, options in enumerate(forms):
+        harness.send("hits", Hit("a", size), Timestamp(1))
+        harness.update(counts(**options))
+    harness.send("hits", Hit("a", 3), Timestamp(2))
+    harness.finish()
+    assert [(one.value, one.revision) for one in harness.values("counts")] == [(4, 0)]
+    harness.advance_clock(mw.seconds(1))
+    assert len(harness.values("counts")) == 1
+    assert harness.failures == []
+
+
 def test_what_cannot_be_spread_is_refused() -> None:
     keyed = mw.Topology("hot").source("hits", Hit).key_by("page")
     ten = mw.Duration(10)
-    with pytest.raises(mw.UsageError, match="spread= takes a positive number, and tumbling or sliding windows"):
-        keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4)
-    with pytest.raises(mw.UsageError, match="without allowed_lateness"):
-        keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=4, allowed_lateness=ten)
-    with pytest.raises(mw.UsageError, match="spread= takes a positive number"):
+    with pytest.raises(mw.UsageError, match="has a result after each record, so each would come to one machine"):
+        keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4, early=windows.each_change())
+    with pytest.raises(mw.UsageError, match="spread=0\\) takes a positive number of shards"):
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)
 
 

@@ -17,6 +17,7 @@ __all__ = ["JoinAsOf", "JoinLatest"]
 
 _OUTER = ("", "left", "right", "both")
 _SPANS = (300_000, 1_000_000)
+_LATENESS = (0, 700_000)
 
 
 def _duration(microseconds: int | None) -> mw.Duration | None:
@@ -191,16 +192,16 @@ class _CoGroup(Operator):
 
     def draw(self, chance: Random) -> list[Any]:
         size = chance.choice((1_000_000, 2_500_000))
-        return [size, chance.choice((size, size // 2))]
+        return [size, chance.choice((size, size // 2)), chance.choice(_LATENESS)]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        size, every = arguments
+        size, every, lateness = map(mw.Duration, arguments)
         left, right = flow.sides()
-        windowed = left.window(windows.sliding(mw.Duration(size), mw.Duration(every)))
-        windowed.cogroup(flow.name, right, _both_sides, Item, **flow.options)
+        windowed = left.window(windows.sliding(size, every))
+        windowed.cogroup(flow.name, right, _both_sides, Item, allowed_lateness=lateness, **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        size, every = arguments
+        size, every, _ = arguments
         for end in {(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}:
             inside = sorted((row for row in rows if end - size <= row.at < end), key=lambda row: row.rank[1:])
             left, right = _sides(inside)
@@ -219,16 +220,17 @@ class _WindowJoin(Operator):
 
     def draw(self, chance: Random) -> list[Any]:
         size = chance.choice((1_000_000, 2_500_000))
-        return [size, chance.choice((size, size // 2)), chance.choice(_OUTER)]
+        return [size, chance.choice((size, size // 2)), chance.choice(_OUTER), chance.choice(_LATENESS)]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        size, every, outer = arguments
-        sliding = windows.sliding(mw.Duration(size), mw.Duration(every))
+        size, every, outer, lateness = arguments
         left, right = flow.sides()
-        left.window(sliding).join(flow.name, right, paired, outer=outer, **flow.options)
+        windowed: Any = left.window(windows.sliding(mw.Duration(size), mw.Duration(every)))
+        kept = {"outer": outer, "allowed_lateness": mw.Duration(lateness)}
+        windowed.join(flow.name, right, paired, **kept, **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        size, every, outer = arguments
+        size, every, outer, _ = arguments
         for end in sorted({(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}):
             left, right = _sides([row for row in rows if end - size <= row.at < end])
             yield from (_pair(one, other, end) for one in left for other in right)

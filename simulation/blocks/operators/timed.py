@@ -53,11 +53,15 @@ class _Sliding(Operator):
 class _Spread(_Sliding):
     """One result for each window, although the operator spreads a key's records over several keys."""
 
+    def draw(self, chance: Random) -> list[Any]:
+        return [*super().draw(chance), chance.choice((0, 700_000))]
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        self.windowed(flow, arguments).aggregate(flow.name, Item, spread=3, options=flow.options, **AGGREGATES)
+        kept: dict[str, Any] = {"spread": 3, "allowed_lateness": mw.Duration(arguments[2])}
+        self.windowed(flow, arguments).aggregate(flow.name, Item, options=flow.options, **kept, **AGGREGATES)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        return [_aggregated(group, end) for end, group in _windows(rows, *arguments).items()]
+        return [_aggregated(group, end) for end, group in _windows(rows, *arguments[:2]).items()]
 
 
 @operator("early windows")
@@ -68,15 +72,17 @@ class _EarlyWindows(_Sliding):
     by_clock = True
 
     def draw(self, chance: Random) -> list[Any]:
-        return [*super().draw(chance), chance.choice((0, 100_000, 700_000))]
+        return [*super().draw(chance), *chance.choice(((0, 1), (100_000, 1), (700_000, 1), (100_000, 3)))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         period = mw.Duration(arguments[2])
-        early = windows.every(period) if period else windows.each_change()
-        self.windowed(flow, arguments).aggregate(flow.name, Item, early=early, options=flow.options, **AGGREGATES)
+        early: dict[str, Any] = {"early": windows.every(period) if period else windows.each_change()}
+        self.windowed(flow, arguments).aggregate(
+            flow.name, Item, spread=arguments[3], options=flow.options, **early, **AGGREGATES
+        )
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        size, every, period = arguments
+        size, every, period, _ = arguments
         groups = _windows(rows, size, every)
         results: dict[int, list[Row]] = defaultdict(list)
         for one in found:
@@ -97,15 +103,16 @@ class _EarlyWindows(_Sliding):
 @operator("sessions")
 class _Sessions(Operator):
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((300_000, 1_000_000)), chance.choice((0, 700_000))]
+        return [chance.choice((300_000, 1_000_000)), *chance.choice(((0, 1), (700_000, 1), (700_000, 3)))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        gap, lateness = map(mw.Duration, arguments)
-        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
-        windowed.aggregate(flow.name, Item, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
+        gap, lateness, spread = arguments
+        windowed: Any = flow.all.key_by("a").window(windows.session(mw.Duration(gap)))
+        kept = {"allowed_lateness": mw.Duration(lateness), "spread": spread}
+        windowed.aggregate(flow.name, Item, options=flow.options, **kept, **AGGREGATES)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        gap, _ = arguments
+        gap = arguments[0]
         session: list[Row] = []
         for row in sorted(rows, key=lambda row: row.at):
             if session and row.at >= session[-1].at + gap:
@@ -124,16 +131,18 @@ class _EarlySessions(_Sessions):
     by_clock = True
 
     def draw(self, chance: Random) -> list[Any]:
-        return [*super().draw(chance), chance.choice((0, 100_000, 700_000))]
+        gap, lateness, spread = super().draw(chance)
+        return [gap, lateness, spread, chance.choice((0, 100_000, 700_000) if spread == 1 else (100_000, 700_000))]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        gap, lateness, period = map(mw.Duration, arguments)
-        early = windows.every(period) if period else windows.each_change()
-        windowed: Any = flow.all.key_by("a").window(windows.session(gap))
-        windowed.aggregate(flow.name, Item, early=early, allowed_lateness=lateness, options=flow.options, **AGGREGATES)
+        gap, lateness, spread, period = arguments
+        early = windows.every(mw.Duration(period)) if period else windows.each_change()
+        windowed: Any = flow.all.key_by("a").window(windows.session(mw.Duration(gap)))
+        kept = {"early": early, "allowed_lateness": mw.Duration(lateness), "spread": spread}
+        windowed.aggregate(flow.name, Item, options=flow.options, **kept, **AGGREGATES)
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        left = {one: session for session in self.model(rows, arguments[:2]) for one in session.ids}
+        left = {one: session for session in self.model(rows, arguments) for one in session.ids}
         for one in found:
             session = left.get(one.ids[0])
             if session is None or not {*one.ids} <= {*session.ids} or one.at > session.at:
