@@ -403,7 +403,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("embedded", embedded, 0.31),
     ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
-    ("operators", operators, 0.4),
+    ("operators", operators, 0.3),
     ("settled", _settled, 0.4),
 )
 """Name, change, and its share of all seeds."""
