@@ -146,10 +146,9 @@ rewriting(
 def fastest_sender() -> None:
     """A consumer follows its furthest group."""
 
-    def furthest(self: InputWatermark) -> bool:
-        largest = max(self._groups.values(), default=self._value)
-        raised, self._value = largest > self._value, max(largest, self._value)
-        return raised
+    def furthest(self: InputWatermark) -> None:
+        values = [value for group, value in self.latest.items() if group in self.groups]
+        self._value = max([self._value, *values])
 
     replace(InputWatermark, "_raise", lambda _: furthest)
 
@@ -163,4 +162,8 @@ def fastest_sender() -> None:
 )
 def removed_senders_stay() -> None:
     """A removed sender still holds the watermark."""
-    replace(InputWatermark, "remove", lambda _: lambda self, sender: False)
+
+    def make(follow: Any) -> Any:
+        return lambda self, groups, beside=(): follow(self, self.groups.union(groups), beside)
+
+    replace(InputWatermark, "follow", make)

@@ -20,15 +20,14 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.model.keys import ALL_KEYS
 from millwheel.model.page_keys import is_page_key, page_key
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.sdk.growing import tree
 from millwheel.testing import cluster
 from millwheel.testing.harness import TopologyHarness
-from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
+from tests.stored_rows import rows_of
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
@@ -321,7 +320,7 @@ class History:
         self.checked = len(seen)
         assert not self.open
         incarnation = self.harness._cluster.incarnations["keeper"]  # noqa: SLF001  # this test's own
-        stored = result_of(self.harness.store.scan_states(incarnation, ALL_KEYS, None, 1 << 20))
+        stored = rows_of(self.harness.store, incarnation)
         reachable: set[bytes] = set()
         for key in KEYS:
             state = self.harness.state("keeper", key)
