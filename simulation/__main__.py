@@ -21,6 +21,7 @@ def main() -> int:
     0 if all seeds held, 1 if a seed failed, 130 if the run was interrupted.
     """
     options = _options()
+    from simulation.blocks.operators import examine_all
     from simulation.clocks import find_places
     from simulation.forking import run_many  # imported after the restart with fixed hashes
 
@@ -29,6 +30,7 @@ def main() -> int:
 
         MUTATIONS[options.mutation].apply()
     find_places()
+    examine_all()
     gc.collect()
     gc.freeze()
     began, ran, failed = time.monotonic(), set[int](), list[int]()

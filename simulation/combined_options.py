@@ -1,27 +1,26 @@
 """Plan options that stress several mechanisms at once.
 
-They cover weak timers, the library's windows and operators, tight bounds, and state that is only in the store while
+They cover weak timers, the library's windows, tight bounds, and state that is only in the store while
 intervals split and merge. :mod:`simulation.plan_options` gives each option its probability. These options run after all
 others, and look at the plan as it is at that point.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from millwheel.model.time import seconds
-from simulation.blocks import LIBRARY, OPERATORS, PIPELINE, plain_node
-from simulation.blocks.operators import Operator
+from simulation.blocks import LIBRARY, plain_node
 from simulation.forms import Form
 from simulation.plan import Plan
 
 __all__ = [
     "changing_forms",
     "growing_states",
+    "known_streams",
     "library_windows",
-    "operators",
+    "small_pages",
     "spilled_and_divided",
     "spilled_timers",
     "tight_bounds",
@@ -29,8 +28,6 @@ __all__ = [
 ]
 
 _AN_HOUR: Final = 3_600_000_000
-_TICK: Final = 250_000
-"""The timestamps of some plans are multiples of it. So several records have the same one."""
 
 _FAITHFUL: Final = frozenset({"pass", "count", "keep", "slow", "flaky", "poison"})
 """Blocks that forward each record unchanged, with its timestamp and its keys."""
@@ -124,8 +121,13 @@ def growing_states(plan: Plan, chance: Random) -> None:
     nodes = [node for node in _plain(plan) if node["kind"] == "count"]
     if nodes:
         chance.choice(nodes)["kind"] = "keep"
-        _tiny_pages(plan, chance.choice((60, 120)), chance.choice((1, 3_000)))
-        plan.tuning["core"].update(checkpoint_entries=chance.choice((2, 5)))
+        small_pages(plan, chance)
+
+
+def small_pages(plan: Plan, chance: Random) -> None:
+    """Growing states have several pages, most of which are only in the store."""
+    _tiny_pages(plan, chance.choice((60, 120)), chance.choice((1, 3_000)))
+    plan.tuning["core"].update(checkpoint_entries=chance.choice((2, 5)))
 
 
 def _tiny_pages(plan: Plan, size: int, cache: int) -> None:
@@ -133,7 +135,7 @@ def _tiny_pages(plan: Plan, size: int, cache: int) -> None:
     plan.tuning["core"].update(cache_bytes=cache)
 
 
-def _known(plan: Plan) -> dict[str, set[str]]:
+def known_streams(plan: Plan) -> dict[str, set[str]]:
     """The streams with a consumer that carry injected records unchanged, and the sources of these records."""
     known = {source["name"]: {source["name"]} for source in plan.sources}
     plain = [node["name"] for node in _plain(plan) if not _joining(plan, node)]
@@ -149,7 +151,7 @@ def _known(plan: Plan) -> dict[str, set[str]]:
 
 def library_windows(plan: Plan, chance: Random) -> None:
     """The library's windows over a stream that carries injected records unchanged."""
-    known = _known(plan)
+    known = known_streams(plan)
     stream = chance.choice(sorted(known))
     size = chance.choice((1_000_000, 2_500_000, 7_000_000))
     shape = chance.choice(("tumbling", "sliding", "sliding", "session", "two_phase"))
@@ -170,53 +172,6 @@ def library_windows(plan: Plan, chance: Random) -> None:
             ],
         }
     )
-
-
-def operators(plan: Plan, chance: Random) -> None:
-    """One or two of the library's operators over streams that carry injected records unchanged.
-
-    A process that must not be ahead of the low watermark would wait for itself, where an operator holds its records.
-    """
-    skewed = {source["name"] for source in plan.sources if "skew" in source}
-    known = {stream: sources for stream, sources in _known(plan).items() if stream not in skewed}
-    if plan.returns_at or not known:
-        return
-    pairs = [[one, other] for one in sorted(known) for other in sorted(known) if not known[one] & known[other]]
-    streams = chance.choice(pairs) if pairs and chance.random() < 0.8 else [chance.choice(sorted(known))]
-    sources = set[str]().union(*(known[stream] for stream in streams))
-    readers = [reader for reader in plan.readers if reader.stream in sources]
-    if chance.random() < 0.5:
-        for reader in readers:
-            reader.inputs = [replace(one, timestamp=-(-one.timestamp // _TICK) * _TICK) for one in reader.inputs]
-    late = any(one.late for reader in readers for one in reader.inputs)
-    # Nobody reads the log of dead letters here, so it would fill up where logs have a small cap.
-    letters = "cap_bytes" in plan.tuning["log"] or any("letters" in node for node in plan.nodes)
-    names = sorted(name for name, one in OPERATORS.items() if not (one.has_letters and letters))
-    chosen = [chance.choice(names)]
-    if chance.random() < 0.4:
-        last = OPERATORS[chosen[0]]
-        chosen.insert(0, chance.choice([name for name in names if _may_precede(OPERATORS[name], last, late)]))
-    diverts = OPERATORS[chosen[0]].has_options and chance.random() < (0.85 if late else 0.3)
-    plan.nodes.append(
-        plain_node()
-        | {
-            "name": "operators",
-            "kind": PIPELINE,
-            "inputs": dict.fromkeys(streams, "a"),
-            "sources": [sorted(known[stream]) for stream in streams],
-            "outputs": ["op", "op-late"] if diverts else ["op"],
-            "arguments": [[name, chance.choice("ab"), OPERATORS[name].draw(chance)] for name in chosen],
-        }
-    )
-
-
-def _may_precede(step: Operator, last: Operator, late: bool) -> bool:
-    """Whether the results of an operator are known, also if a record may be ``late``: then it must divert it.
-
-    Where the next results depend on arrival, they are recognised by their ids.
-    """
-    known = step.certain and not step.by_clock and (step.has_options or not late)
-    return known and (last.certain or not step.repeats)
 
 
 def changing_forms(plan: Plan, chance: Random) -> None:

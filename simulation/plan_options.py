@@ -16,12 +16,12 @@ from simulation.combined_options import (
     changing_forms,
     growing_states,
     library_windows,
-    operators,
     spilled_and_divided,
     spilled_timers,
     tight_bounds,
     weak_timers,
 )
+from simulation.operator_options import operators
 from simulation.plan import Plan
 from simulation.store_options import embedded, on_cassandra, suspended
 
@@ -398,7 +398,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("embedded", embedded, 0.31),
     ("growing states", growing_states, 0.75),
     ("looked up", _looked_up, 0.3),
-    ("operators", operators, 0.25),
+    ("operators", operators, 0.3),
     ("settled", _settled, 0.4),
 )
 """Name, change, and its share of all seeds."""

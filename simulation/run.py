@@ -25,6 +25,7 @@ from simulation.ending import ender
 from simulation.evidence import Evidence
 from simulation.faults import Faults
 from simulation.files import file_reader, file_writer, files_within
+from simulation.forgotten import check_forgotten
 from simulation.guest_clients import guest, prober, retirer
 from simulation.history import EXPECTED
 from simulation.leftovers import check_leftovers
@@ -155,6 +156,7 @@ async def _life(
     check_cached_state(world)
     if not world.plan.ending:
         await check_leftovers(world, (*world.plan.sinks, *_neighbours(world)), faults.ends_at)
+        await check_forgotten(world, faults.turned)
 
 
 def _notice_joining(world: World, progress: ClientProgress) -> None:

@@ -20,6 +20,7 @@ KEPT: Final = mw.seconds(2)
 SILENCE: Final = mw.milliseconds(300)
 TOP: Final = 10
 SAMPLED: Final = 0.25
+EXPENSIVE: Final = 900_000
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -93,6 +94,23 @@ def rise(highest: int, bid: Bid) -> tuple[int, list[int]]:
     """The same as a function."""
     more = bid.price - highest
     return (bid.price, [more]) if more > 0 else (highest, [])
+
+
+class UpToExpensive(mw.Computation[Bid, int | None]):
+    """The bids of an auction up to an expensive one, and again two seconds later."""
+
+    def process_record(self, ctx: mw.Context[int | None], record: mw.Record[Bid]) -> None:
+        """Produce the record, unless the key has ended."""
+        if ctx.state is None:
+            bid = record.value
+            if bid.price > EXPENSIVE:
+                ctx.state = max(record.timestamp, ctx.watermark) + KEPT
+                ctx.set_timer(mw.Timestamp(ctx.state), hold=mw.MAX_TIMESTAMP)
+            ctx.produce("out", bid)
+
+    def process_timer(self, ctx: mw.Context[int | None], timer: mw.Timer) -> None:
+        """Begin again."""
+        del ctx.state
 
 
 class Newest(mw.Computation[Bid, tuple[int, Bid] | None]):
@@ -324,6 +342,11 @@ PAIRS: Final = (
     Pair("update", lambda bids, _: bids.key_by("auction").update("out", 0, rise), plain(Highest, int)),
     Pair("latest", lambda bids, _: bids.key_by("auction").latest("out"), plain(Newest, Bid)),
     Pair("deduplicate", lambda bids, _: bids.key_by("auction").deduplicate("out", KEPT), plain(First, Bid)),
+    Pair(
+        "until",
+        lambda bids, _: bids.key_by("auction").until("out", lambda bid: bid.price > EXPENSIVE, keep=KEPT),
+        plain(UpToExpensive, Bid),
+    ),
     Pair(
         "count_window",
         lambda bids, _: (

@@ -51,15 +51,17 @@ class Update(Computation[Any, list[S]], Generic[S]):
     def process_record(self, ctx: Context[list[S]], record: Record[Any]) -> None:
         """Update the state, and produce the results."""
         kept = ctx.state
-        state, results = self.function(kept[0] if kept else deepcopy(self.initial), record.value)
-        for result in results if results.__class__ is list else each_of(results, self.function):
-            ctx.produce(self.output, result)
+        if not kept:
+            kept.append(deepcopy(self.initial))
+        state, results = self.function(kept[0], record.value)
+        # Most records of many programs have no results. Then there is no loop.
+        if results.__class__ is not list or results:
+            for result in results if results.__class__ is list else each_of(results, self.function):
+                ctx.produce(self.output, result)
         if state is None:
             kept.clear()
-        elif kept:
-            kept[0] = state
         else:
-            kept.append(state)
+            kept[0] = state
 
 
 class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):

@@ -9,8 +9,12 @@ from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.groups import Deduplicate
 from millwheel.operators.joins import IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import Ordered
+from millwheel.operators.tables import TableJoin
+from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import Timeout
-from millwheel.operators.updating import Update
+from millwheel.operators.until import Until
+from millwheel.operators.updating import ExpiringUpdate, Update
+from millwheel.sdk.growing.expiring import ExpiringMapState
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -21,13 +25,16 @@ _AS_OF: Final = "tests/operators/test_joins.py::test_a_join_as_of_a_time_takes_t
 _LATE: Final = "tests/operators/test_late_groups.py"
 _FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"
 _SILENCE: Final = "tests/operators/test_timeouts.py::test_a_silence_does_not_depend_on_arrival"
+_AGAIN: Final = "tests/operators/test_until.py::test_records_pass_until_the_condition_and_again_later"
+_ENDS: Final = "tests/sdk/growing/test_expiring.py::test_a_map_with_ends_is_like_a_dict_with_ends"
+_REMOVED: Final = "tests/sdk/growing/test_expiring.py::test_a_removed_element_leaves_no_end"
 _SEEDS: Final = 300
 
 
 def _taken_out(name: str, mechanism: str, method: Any, old: str, new: str, entry: str, guarantee: str = "G1") -> None:
     """Register a mutation of an operator. ``entry``: the operator whose model shows it, or a test."""
     test = entry if "::" in entry else f"{_ENTRIES}[{entry}]"
-    why = "one seed of fifty has this operator"
+    why = "one seed of 30 to 100 has this operator"
     rewriting(name, guarantee, mechanism, method, old, new, seeds=_SEEDS, test=test, why=why)
 
 
@@ -162,4 +169,81 @@ _taken_out(
     "pass",
     _FULL,
     "G8",
+)
+
+_taken_out(
+    "throttles-let-one-too-many-pass",
+    "a record passes a throttle only if there is room in every time around it",
+    Throttle._has_room,
+    "range(first, last + 1)",
+    "range(first, last)",
+    "ordered throttle",
+)
+
+_taken_out(
+    "excess-lost",
+    "a record that does not pass a throttle is in the stream of the excess",
+    Throttle.process_record,
+    "if self.excess is not None:",
+    "if False:",
+    "throttle",
+)
+
+_taken_out(
+    "tables-kept-for-ever",
+    "a table lets go of a record when its time is over",
+    TableJoin.process_timer,
+    "mine.clear()",
+    "pass",
+    "join tables",
+    "G13",
+)
+
+_taken_out(
+    "ended-keys-begin-too-soon",
+    "a key that has ended begins again only when its time is over",
+    Until._end,
+    "at + self.keep",
+    "at + self.keep // 2",
+    _AGAIN,
+)
+
+_taken_out(
+    "ended-keys-never-begin",
+    "a key that has ended begins again when its time is over",
+    Until.process_timer,
+    "del ctx.state",
+    "pass",
+    "ordered until",
+    "G13",
+)
+
+_taken_out(
+    "states-outlive-their-time",
+    "a state that is kept for a time is forgotten after it",
+    ExpiringUpdate.process_timer,
+    "del ctx.state",
+    "pass",
+    "clock expiring update",
+    "G13",
+)
+
+_taken_out(
+    "replaced-ends-leak",
+    "an element of an expiring map has one end, which a later one replaces",
+    ExpiringMapState.put,
+    "self._tree.delete(_END + before + encoded)",
+    "pass",
+    _ENDS,
+    "G2",
+)
+
+_taken_out(
+    "ends-of-removed-elements-leak",
+    "an element that is removed from an expiring map leaves no end",
+    ExpiringMapState.__delitem__,
+    "self._tree.delete(_END + found[:_TIME_BYTES] + encoded)",
+    "pass",
+    _REMOVED,
+    "G2",
 )

@@ -90,6 +90,11 @@ class Run:
         results = [(one.timestamp, one.value) for one in self.harness.produced("op") if one.value.a == key]
         return [Row(at, tuple(item.ids), item.a, item.b, True) for at, item in results]
 
+    def left(self) -> list[tuple[str, str]]:
+        """The computations and keys that have a state or a timer."""
+        computations = [(name, key) for name in self.topology.plan().computations for key in KEYS]
+        return [one for one in computations if self.harness.state(*one) is not None or self.harness.timers(*one)]
+
 
 @pytest.mark.guarantee("G1")
 @pytest.mark.parametrize("name", sorted(OPERATORS))
@@ -102,6 +107,8 @@ def test_an_operator_is_its_naive_model(name: str, steps: list[Step], drawn: int
     for key in KEYS:
         mine = [row for row in run.rows if row.a == key]
         assert [*OPERATORS[name].judge(mine, run.found(key), arguments)] == []
+    if OPERATORS[name].forgets(arguments):
+        assert run.left() == []
     late = [one for item in run.harness.values("late") for one in item.ids] if run.diverts else []
     assert late == run.late
     run.harness.close()

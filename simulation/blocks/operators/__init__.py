@@ -3,9 +3,9 @@
 To add an operator, write a class with ``@operator("its name")`` in a module here. Plans then draw it.
 """
 
-from simulation.blocks.operators import broadcasting, joining, keyed, single, timed
+from simulation.blocks.operators import broadcasting, expiring, joining, keyed, limiting, single, tables, timed
 from simulation.blocks.operators.base import OPERATORS, Flow, Operator, Row
-from simulation.blocks.operators.building import PIPELINE, add_pipeline
+from simulation.blocks.operators.building import PIPELINE, add_pipeline, examine_all
 
 __all__ = [
     "OPERATORS",
@@ -15,8 +15,12 @@ __all__ = [
     "Row",
     "add_pipeline",
     "broadcasting",
+    "examine_all",
+    "expiring",
     "joining",
     "keyed",
+    "limiting",
     "single",
+    "tables",
     "timed",
 ]

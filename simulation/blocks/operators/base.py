@@ -15,7 +15,25 @@ from millwheel.streams import Stream
 from millwheel.streams.steps import Branch
 from simulation.blocks.records import Item
 
-__all__ = ["AGGREGATES", "OPERATORS", "UNREAD", "Flow", "Operator", "Row", "chunks", "made", "operator", "paired"]
+__all__ = [
+    "AGGREGATES",
+    "OPERATORS",
+    "SPANS",
+    "UNREAD",
+    "Flow",
+    "Operator",
+    "Row",
+    "chunks",
+    "duration",
+    "in_order",
+    "keyed_by_a",
+    "made",
+    "operator",
+    "paired",
+]
+
+SPANS: Final = (300_000, 1_000_000, 2_500_000)
+"""How long operators keep something, in microseconds."""
 
 
 class Row(NamedTuple):
@@ -82,16 +100,24 @@ class Operator(ABC):
     """Whether the results depend on the records alone, and not on the order in which they arrive."""
     repeats = False
     """Whether several results of a key may have the same ids."""
+    multiplies = False
+    """Whether n records of a key may have n² results. A pipeline has one such operator at most."""
     by_clock = False
     """Whether results wait for a time of the wall clock."""
     has_options = True
     """Whether the step can divert late records."""
     has_letters = False
     """Whether the step gives records up as dead letters."""
+    has_pages = False
+    """Whether the state grows."""
 
     def draw(self, chance: Random) -> list[Any]:
         """Draw the arguments."""
         return []
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        """Whether no key has a state once all input has ended, and all timers have fired."""
+        return True
 
     @abstractmethod
     def build(self, flow: Flow, arguments: list[Any]) -> None:
@@ -135,6 +161,22 @@ def made(items: Iterable[Item | None], b: str) -> Item:
 def paired(left: Item | None, right: Item | None) -> Item:
     """The result of a join."""
     return made((left, right), f"{0 if left is None else len(left.ids)}+{0 if right is None else len(right.ids)}")
+
+
+def keyed_by_a(flow: Flow, ordered: bool) -> Any:
+    """All records by their key, perhaps in the order of their timestamps; see :func:`in_order`."""
+    keyed = flow.all.key_by("a")
+    return keyed.ordered_by_time(lambda item: item.ids[0] % 3) if ordered else keyed
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    """The rows in the order of ``keyed_by_a``: ties are decided by the remainder, then by the encoding."""
+    return sorted(rows, key=lambda row: (row.at, row.ids[0] % 3, row.rank))
+
+
+def duration(microseconds: int | None) -> mw.Duration | None:
+    """The duration of an argument."""
+    return None if microseconds is None else mw.Duration(microseconds)
 
 
 def chunks(rows: list[Row], size: int) -> list[list[Row]]:

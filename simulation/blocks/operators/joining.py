@@ -10,25 +10,23 @@ from typing import Any
 
 import millwheel as mw
 from millwheel import windows
-from simulation.blocks.operators.base import Flow, Operator, Row, made, operator, paired
+from simulation.blocks.operators.base import Flow, Operator, Row, duration, made, operator, paired
 from simulation.blocks.records import Item
 
-__all__ = ["JoinAsOf", "JoinLatest"]
+__all__ = ["OUTER", "JoinAsOf", "JoinLatest", "pair_of", "sides_of"]
 
-_OUTER = ("", "left", "right", "both")
+OUTER = ("", "left", "right", "both")
 _SPANS = (300_000, 1_000_000)
 _LATENESS = (0, 700_000)
 
 
-def _duration(microseconds: int | None) -> mw.Duration | None:
-    return None if microseconds is None else mw.Duration(microseconds)
-
-
-def _sides(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def sides_of(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """The left rows and the right rows."""
     return [row for row in rows if row.left], [row for row in rows if not row.left]
 
 
-def _pair(left: Row | None, right: Row | None, at: int) -> Row:
+def pair_of(left: Row | None, right: Row | None, at: int) -> Row:
+    """The result of a pair, as :func:`paired` makes it."""
     ids = [() if one is None else one.ids for one in (left, right)]
     either = left or right
     assert either is not None
@@ -39,29 +37,32 @@ def _pair(left: Row | None, right: Row | None, at: int) -> Row:
 class _Join(Operator):
     """A time of None means for ever."""
 
-    repeats = True
+    repeats = multiplies = True
 
     def draw(self, chance: Random) -> list[Any]:
         return [chance.choice((None, *_SPANS))]
 
+    def forgets(self, arguments: list[Any]) -> bool:
+        return arguments[0] is not None
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         left, right = flow.sides()
-        left.join(flow.name, right, paired, keep=_duration(arguments[0]), **flow.options)
+        left.join(flow.name, right, paired, keep=duration(arguments[0]), **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
         (keep,) = arguments
-        left, right = _sides(rows)
+        left, right = sides_of(rows)
         pairs = [(one, other) for one in left for other in right if keep is None or abs(one.at - other.at) <= keep]
-        return [_pair(one, other, max(one.at, other.at)) for one, other in pairs]
+        return [pair_of(one, other, max(one.at, other.at)) for one, other in pairs]
 
 
 @operator("join within")
 class _JoinWithin(Operator):
-    repeats = True
+    repeats = multiplies = True
 
     def draw(self, chance: Random) -> list[Any]:
         before, after = chance.choice((0, 300_000, 1_500_000, -200_000)), chance.choice((200_000, 1_000_000))
-        return [before, after, chance.choice(_OUTER)]
+        return [before, after, chance.choice(OUTER)]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         before, after, outer = arguments
@@ -71,12 +72,12 @@ class _JoinWithin(Operator):
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
         before, after, outer = arguments
-        left, right = _sides(rows)
+        left, right = sides_of(rows)
         pairs = [(one, other) for one in left for other in right if -before <= other.at - one.at <= after]
-        yield from (_pair(one, other, max(one.at, other.at)) for one, other in pairs)
+        yield from (pair_of(one, other, max(one.at, other.at)) for one, other in pairs)
         met = {one for pair in pairs for one in pair}
-        yield from (_pair(one, None, one.at) for one in left if outer in ("left", "both") and one not in met)
-        yield from (_pair(None, one, one.at) for one in right if outer in ("right", "both") and one not in met)
+        yield from (pair_of(one, None, one.at) for one in left if outer in ("left", "both") and one not in met)
+        yield from (pair_of(None, one, one.at) for one in right if outer in ("right", "both") and one not in met)
 
 
 @operator("join as of")
@@ -86,16 +87,19 @@ class JoinAsOf(Operator):
     def draw(self, chance: Random) -> list[Any]:
         return [chance.random() < 0.5]
 
+    def forgets(self, arguments: list[Any]) -> bool:
+        return False
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         left, right = flow.sides()
         left.join_as_of(flow.name, right, paired, outer=arguments[0], **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        left, right = _sides(rows)
+        left, right = sides_of(rows)
         for one in left:
             held = max((other for other in right if other.at <= one.at), key=lambda row: row.rank, default=None)
             if held is not None or arguments[0]:
-                yield _pair(one, held, one.at)
+                yield pair_of(one, held, one.at)
 
 
 @operator("join latest")
@@ -103,19 +107,22 @@ class JoinLatest(Operator):
     """Some order of the key's records gives the results: a right record that another one has replaced is gone."""
 
     certain = False
-    forgets = False
+    keeps_briefly = False
     """Whether right records are forgotten after a time."""
 
     def draw(self, chance: Random) -> list[Any]:
         return [chance.random() < 0.5]
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return self.keeps_briefly
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         left, right = flow.sides()
         left.join_latest(flow.name, right, paired, outer=arguments[0], **flow.options)
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        left, right = _sides(rows)
-        possible = {_pair(one, other, one.at)[:4]: (one, other) for one in left for other in (None, *right)}
+        left, right = sides_of(rows)
+        possible = {pair_of(one, other, one.at)[:4]: (one, other) for one in left for other in (None, *right)}
         if unknown := [one for one in found if one[:4] not in possible]:
             yield f"pairs from nowhere: {unknown}"
             return
@@ -128,7 +135,7 @@ class JoinLatest(Operator):
         if not arguments[0] and any(other is None for _, other in pairs):
             yield f"left records came without a right one: {pairs}"
         runs = [other for other, _ in groupby(other for _, other in pairs)]
-        if self.forgets:
+        if self.keeps_briefly:
             runs = [one for one, _ in groupby(one for one in runs if one is not None)]
         if len(runs) != len(set(runs)) or None in runs[1:]:
             yield f"right records came back: {runs}"
@@ -138,7 +145,7 @@ class JoinLatest(Operator):
 class _JoinLatestForATime(JoinLatest):
     """A right record that is forgotten may leave left records alone."""
 
-    forgets = True
+    keeps_briefly = True
 
     def draw(self, chance: Random) -> list[Any]:
         return [*super().draw(chance), chance.choice(_SPANS)]
@@ -147,41 +154,6 @@ class _JoinLatestForATime(JoinLatest):
         outer, keep = arguments
         left, right = flow.sides()
         left.join_latest(flow.name, right, paired, outer=outer, keep=mw.Duration(keep), **flow.options)
-
-
-@operator("join tables")
-class _JoinTables(Operator):
-    """The joined records of each side get newer, up to the newest ones."""
-
-    certain = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice(_OUTER)]
-
-    def build(self, flow: Flow, arguments: list[Any]) -> None:
-        left, right = flow.sides()
-        left.join_tables(flow.name, right, paired, outer=arguments[0], **flow.options)
-
-    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        (outer,) = arguments
-        left, right = _sides(rows)
-        both: list[tuple[Row | None, Row | None]] = [(one, other) for one in left for other in right]
-        both += [(one, None) for one in left if outer in ("left", "both")]
-        both += [(None, one) for one in right if outer in ("right", "both")]
-        possible = {_pair(*one, max(row.at for row in one if row))[:4]: one for one in both}
-        if unknown := [one for one in found if one[:4] not in possible]:
-            yield f"pairs of tables from nowhere: {unknown}"
-            return
-        pairs = [possible[one[:4]] for one in found]
-        for side, every in enumerate((left, right)):
-            ranks = [() if one is None else one.rank for one in (pair[side] for pair in pairs)]
-            if ranks != sorted(ranks):
-                yield f"older records of side {side} came after newer ones: {found}"
-            newest = max((row.rank for row in every), default=())
-            if both and (not ranks or ranks[-1] != newest):
-                yield f"the last result of the tables has {ranks[-1:]} of side {side}, whose newest is {newest}"
-        if len(set(pairs)) != len(pairs):
-            yield f"tables have results without a change: {found}"
 
 
 @operator("cogroup")
@@ -204,7 +176,7 @@ class _CoGroup(Operator):
         size, every, _ = arguments
         for end in {(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}:
             inside = sorted((row for row in rows if end - size <= row.at < end), key=lambda row: row.rank[1:])
-            left, right = _sides(inside)
+            left, right = sides_of(inside)
             if inside:
                 ids = tuple(one for row in (*left, *right) for one in row.ids)
                 yield Row(end, ids, inside[0].a, f"{len(left)}/{len(right)}", True)
@@ -216,11 +188,11 @@ def _both_sides(left: list[Item], right: list[Item]) -> list[Item]:
 
 @operator("window join")
 class _WindowJoin(Operator):
-    repeats = True
+    repeats = multiplies = True
 
     def draw(self, chance: Random) -> list[Any]:
         size = chance.choice((1_000_000, 2_500_000))
-        return [size, chance.choice((size, size // 2)), chance.choice(_OUTER), chance.choice(_LATENESS)]
+        return [size, chance.choice((size, size // 2)), chance.choice(OUTER), chance.choice(_LATENESS)]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         size, every, outer, lateness = arguments
@@ -232,7 +204,7 @@ class _WindowJoin(Operator):
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
         size, every, outer, _ = arguments
         for end in sorted({(row.at // every + shift) * every for row in rows for shift in range(1, size // every + 1)}):
-            left, right = _sides([row for row in rows if end - size <= row.at < end])
-            yield from (_pair(one, other, end) for one in left for other in right)
-            yield from (_pair(one, None, end) for one in left if outer in ("left", "both") and not right)
-            yield from (_pair(None, one, end) for one in right if outer in ("right", "both") and not left)
+            left, right = sides_of([row for row in rows if end - size <= row.at < end])
+            yield from (pair_of(one, other, end) for one in left for other in right)
+            yield from (pair_of(one, None, end) for one in left if outer in ("left", "both") and not right)
+            yield from (pair_of(None, one, end) for one in right if outer in ("right", "both") and not left)

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import millwheel as mw
-from simulation.blocks.operators.base import AGGREGATES, Flow, Operator, Row, chunks, made, operator
+from simulation.blocks.operators.base import (
+    AGGREGATES,
+    SPANS,
+    Flow,
+    Operator,
+    Row,
+    chunks,
+    duration,
+    in_order,
+    keyed_by_a,
+    made,
+    operator,
+)
 from simulation.blocks.records import Item
 
 __all__: list[str] = []
-
-_SPANS = (300_000, 1_000_000, 2_500_000)
-
-
-def _keyed(flow: Flow, ordered: bool) -> Any:
-    keyed = flow.all.key_by("a")
-    return keyed.ordered_by_time(lambda item: item.ids[0] % 3) if ordered else keyed
-
-
-def _duration(microseconds: int | None) -> mw.Duration | None:
-    return None if microseconds is None else mw.Duration(microseconds)
-
-
-def _in_order(rows: list[Row]) -> list[Row]:
-    """The rows in the order that ``_keyed`` gives them: ties are decided by the remainder, then by the encoding."""
-    return sorted(rows, key=lambda row: (row.at, row.ids[0] % 3, row.rank))
 
 
 def _prefixes(rows: list[Row], forget: int) -> Iterator[Row]:
@@ -46,6 +41,9 @@ class _Updates(Operator):
     def draw(self, chance: Random) -> list[Any]:
         return [chance.choice((2, 4, 1_000))]
 
+    def forgets(self, arguments: list[Any]) -> bool:
+        return False
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (forget,) = arguments
 
@@ -53,7 +51,7 @@ class _Updates(Operator):
             items.append(Item(item.ids, item.a, "", item.tainted))
             return items if len(items) < forget else None, [made(items, str(len(items)))]
 
-        _keyed(flow, self.ordered).update(flow.name, [], collect, Item, state=list[Item], **flow.options)
+        keyed_by_a(flow, self.ordered).update(flow.name, [], collect, Item, state=list[Item], **flow.options)
 
 
 @operator("update")
@@ -83,10 +81,10 @@ class _Update(_Updates):
 @operator("ordered update")
 class _OrderedUpdate(_Updates):
     ordered = True
-    repeats = True
+    repeats = multiplies = True
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        return _prefixes(_in_order(rows), arguments[0])
+        return _prefixes(in_order(rows), arguments[0])
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         expected = [one[:4] for one in self.model(rows, arguments)]
@@ -94,67 +92,14 @@ class _OrderedUpdate(_Updates):
             yield f"the results are {results}, and not {expected}"
 
 
-class _Expiring(Operator):
-    """Each result has all records of the key since it was forgotten."""
-
-    ordered = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice(_SPANS)]
-
-    def build(self, flow: Flow, arguments: list[Any]) -> None:
-        def collect(items: list[Item], item: Item) -> tuple[list[Item], list[Item]]:
-            items.append(Item(item.ids, item.a, "", item.tainted))
-            return items, [made(items, str(len(items)))]
-
-        keep = mw.Duration(arguments[0])
-        _keyed(flow, self.ordered).update(flow.name, [], collect, Item, state=list[Item], keep=keep, **flow.options)
-
-
-@operator("expiring update")
-class _ExpiringUpdate(_Expiring):
-    """Some order of the key's records gives the results. None is forgotten while others of its time may come."""
-
-    certain = False
-
-    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        (keep,) = arguments
-        places = {row.ids: row for row in rows}
-        before: list[Row] = []
-        for one in found:
-            known = tuple(number for row in before for number in row.ids)
-            if one.ids[: len(known)] != known or one.ids[len(known) :] not in places:
-                if before and one.at < max(row.at for row in before) + keep:
-                    yield f"update forgot {known} at {one}"
-                known, before = (), []
-            new = places.pop(one.ids[len(known) :], None)
-            if new is None or (one.at, one.b) != (new.at, str(len(before) + 1)):
-                yield f"update has {one} after {known}"
-                return
-            before.append(new)
-        if places:
-            yield f"update lacks {sorted(places)}"
-
-
-@operator("ordered expiring update")
-class _OrderedExpiringUpdate(_Expiring):
-    ordered = True
-    repeats = True
-
-    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        kept: list[Row] = []
-        for row in _in_order(rows):
-            if kept and row.at >= kept[-1].at + arguments[0]:
-                kept = []
-            kept.append(row)
-            yield Row(row.at, tuple(one for other in kept for one in other.ids), row.a, str(len(kept)), True)
-
-
 @operator("aggregate")
 class _Running(Operator):
     """Each result has one record more than the one before."""
 
     certain = False
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return False
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         flow.all.key_by("a").aggregate(flow.name, Item, options=flow.options, **AGGREGATES)
@@ -179,11 +124,14 @@ class _Latest(Operator):
     certain = False
 
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((None, *_SPANS))]
+        return [chance.choice((None, *SPANS))]
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return arguments[0] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (keep,) = arguments
-        flow.all.key_by("a").latest(flow.name, keep=_duration(keep), **flow.options)
+        flow.all.key_by("a").latest(flow.name, keep=duration(keep), **flow.options)
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         if foreign := {one[:4] for one in found} - {row[:4] for row in rows}:
@@ -203,11 +151,14 @@ class _Deduplicate(Operator):
     certain = False
 
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((None, *_SPANS))]
+        return [chance.choice((None, *SPANS))]
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return arguments[0] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (within,) = arguments
-        flow.all.key_by("a").deduplicate(flow.name, _duration(within), **flow.options)
+        flow.all.key_by("a").deduplicate(flow.name, duration(within), **flow.options)
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         (within,) = arguments
@@ -223,114 +174,31 @@ class _Deduplicate(Operator):
 @operator("ordered deduplicate")
 class _OrderedDeduplicate(Operator):
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice(_SPANS)]
+        return [chance.choice(SPANS)]
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
-        _keyed(flow, ordered=True).deduplicate(flow.name, mw.Duration(arguments[0]), **flow.options)
+        keyed_by_a(flow, ordered=True).deduplicate(flow.name, mw.Duration(arguments[0]), **flow.options)
 
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
         forgotten = 0
-        for row in _in_order(rows):
+        for row in in_order(rows):
             if row.at >= forgotten:
                 forgotten = row.at + arguments[0]
                 yield row
-
-
-def _crowded(times: list[int], count: int, per: int) -> bool:
-    """Whether more than ``count`` records are less than ``per`` apart."""
-    ordered = sorted(times)
-    return any(later - earlier < per for earlier, later in zip(ordered, ordered[count:], strict=False))
-
-
-class _Throttles(Operator):
-    ordered = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((1, 2)), chance.choice(_SPANS)]
-
-    def build(self, flow: Flow, arguments: list[Any]) -> None:
-        count, per = arguments
-        _keyed(flow, self.ordered).throttle(flow.name, count, mw.Duration(per), **flow.options)
-
-
-@operator("throttle")
-class _Throttle(_Throttles):
-    """No more records pass than the limit allows. Those that are dropped would have exceeded it."""
-
-    certain = False
-
-    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        dropped = Counter(row[:4] for row in rows)
-        dropped.subtract(one[:4] for one in found)
-        times = [one.at for one in found]
-        if any(count < 0 for count in dropped.values()) or _crowded(times, *arguments):
-            yield f"throttle passed {found}, of {rows}"
-        if free := [row for row in dropped.elements() if not _crowded([*times, row[0]], *arguments)]:
-            yield f"throttle dropped {free}, and there was room beside {found}"
-
-
-@operator("ordered throttle")
-class _OrderedThrottle(_Throttles):
-    ordered = True
-
-    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        passed: list[Row] = []
-        for row in _in_order(rows):
-            if not _crowded([*(one.at for one in passed), row.at], *arguments):
-                passed.append(row)
-        return passed
-
-
-class _Untils(Operator):
-    """The records up to one whose first id is divisible."""
-
-    ordered = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((2, 3, 5))]
-
-    def build(self, flow: Flow, arguments: list[Any]) -> None:
-        (divisor,) = arguments
-        _keyed(flow, self.ordered).until(flow.name, lambda item: item.ids[0] % divisor == 0, **flow.options)
-
-
-@operator("until")
-class _Until(_Untils):
-    """In some order, all records come up to one that ends the key."""
-
-    certain = False
-
-    def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
-        (divisor,) = arguments
-        if foreign := Counter(one[:4] for one in found) - Counter(row[:4] for row in rows):
-            yield f"until passed {[*foreign.elements()]}, which did not come so often"
-        ends = [row for row in rows if row.ids[0] % divisor == 0]
-        if not ends and len(found) != len(rows):
-            yield f"until passed {found}, and no record of {rows} ends the key"
-        if ends and [one.ids[0] % divisor == 0 for one in found] != [*[False] * (len(found) - 1), True]:
-            yield f"until passed {found}, whose last one alone should end the key"
-
-
-@operator("ordered until")
-class _OrderedUntil(_Untils):
-    ordered = True
-
-    def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
-        for row in _in_order(rows):
-            yield row
-            if row.ids[0] % arguments[0] == 0:
-                return
 
 
 class _CountWindows(Operator):
     ordered = False
 
     def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((1, 2, 3)), chance.choice((None, *_SPANS))]
+        return [chance.choice((1, 2, 3)), chance.choice((None, *SPANS))]
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return arguments[1] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         size, within = arguments
-        counted = _keyed(flow, self.ordered).count_window(size, within=_duration(within))
+        counted = keyed_by_a(flow, self.ordered).count_window(size, within=duration(within))
         counted.aggregate(flow.name, Item, options=flow.options, **AGGREGATES)
 
 
@@ -364,7 +232,7 @@ class _OrderedCountWindow(_CountWindows):
     def model(self, rows: list[Row], arguments: list[Any]) -> Iterable[Row]:
         size, within = arguments
         window: list[Row] = []
-        for row in _in_order(rows):
+        for row in in_order(rows):
             if window and within is not None and window[0].at + within <= row.at:
                 yield _closed(window, max(window[-1].at, window[0].at + within))
                 window = []

@@ -93,6 +93,9 @@ class _DeadLetters(Operator):
     def draw(self, chance: Random) -> list[Any]:
         return [chance.choice((1, 2))]
 
+    def forgets(self, arguments: list[Any]) -> bool:
+        return False
+
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         policy = mw.dead_letter(after=arguments[0])
         first = f"{flow.name}-first"

@@ -154,3 +154,11 @@ def test_wrong_arguments_change_nothing(wrong: Callable[[Any], Any], message: st
         wrong(amounts)
     assert message in str(caught.value)
     assert (dict(amounts), amounts.next_end()) == ({b"a": b"x"}, 1)
+
+
+def test_a_removed_element_leaves_no_end() -> None:
+    amounts = Cart().amounts
+    amounts.put(b"pear", b"1", ends=mw.Timestamp(10))
+    amounts.put(b"plum", b"2", ends=mw.Timestamp(20))
+    del amounts[b"pear"]
+    assert (amounts.next_end(), len(amounts)) == (20, 1)
