@@ -106,6 +106,7 @@ class Checks(StoreWatch):
                 f"{journal}: sequencer {append.sequencer} commit {append.commit} after {sequencer}, {commit} (G3)"
             )
         self._heads[journal] = (append.sequencer, append.commit)
+        self._world.appended_by[journal] = append.sequencer
         self._check_parts(journal, append)
         self._check_truncation(journal, append.truncation_point)
         self._world.history.note(f"commit {append.commit} of {journal}, {len(append.entry)} bytes", who)

@@ -159,7 +159,7 @@ def reader(progress: ClientProgress, which: SourceReader) -> Main:
 
 async def _inject(world: World, progress: ClientProgress, which: SourceReader, injector: Injector) -> None:
     name = (which.stream, which.process)
-    pace = world.plan.span / len(which.inputs)
+    pace = max(0.3 * world.plan.span, world.plan.span - which.begins) / len(which.inputs)
     # A record's own id is forgotten when it is a slack behind the watermark. So records that may be repeated must not
     # be behind the watermark.
     slack = next(source["id_slack"] for source in world.plan.sources if source["name"] == which.stream)
@@ -176,6 +176,8 @@ async def _inject(world: World, progress: ClientProgress, which: SourceReader, i
         progress.sent[name] = max(number + 1, progress.sent.get(name, 0))
         progress.first_sent.setdefault(which.inputs[number].number, world.loop.time())
         await _send(injector, which, which.inputs[number], number)
+        if (number + 1) % which.burst:
+            continue
         if not careful:
             await injector.advance(which.promises[number])
         if world.chance.random() < 0.3:
@@ -183,7 +185,7 @@ async def _inject(world: World, progress: ClientProgress, which: SourceReader, i
             progress.read[name] = number + 1
             if careful and number + 1 == progress.sent[name]:
                 await injector.advance(which.promises[number])
-        await asyncio.sleep(pace * world.chance.uniform(0.0, 2.0))
+        await asyncio.sleep(pace * which.burst * world.chance.uniform(0.0, 2.0))
     await injector.flush()
     progress.read[name] = len(which.inputs)
 

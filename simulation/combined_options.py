@@ -113,7 +113,7 @@ def spilled_and_divided(plan: Plan, chance: Random) -> None:
     plan.merges = max(plan.merges, chance.randint(2, 4))
     nodes = _plain(plan)
     if nodes and not any(node["feedback"] for node in plan.nodes):
-        chance.choice(nodes).update(kind="window", strong=True, arguments=[chance.choice((seconds(3), seconds(20)))])
+        chance.choice(nodes).update(kind="window", strong=True, arguments=[chance.choice((seconds(1), seconds(3)))])
 
 
 def growing_states(plan: Plan, chance: Random) -> None:
@@ -150,28 +150,30 @@ def known_streams(plan: Plan) -> dict[str, set[str]]:
 
 
 def library_windows(plan: Plan, chance: Random) -> None:
-    """The library's windows over a stream that carries injected records unchanged."""
+    """One or two of the library's windows, each over a stream that carries injected records unchanged."""
     known = known_streams(plan)
-    stream = chance.choice(sorted(known))
-    size = chance.choice((1_000_000, 2_500_000, 7_000_000))
-    shape = chance.choice(("tumbling", "sliding", "sliding", "session", "two_phase"))
-    plan.nodes.append(
-        plain_node()
-        | {
-            "name": "aggregate",
-            "kind": LIBRARY,
-            "inputs": {stream: chance.choice("ab")},
-            "sources": sorted(known[stream]),
-            "outputs": ["lw", "lw-late"],
-            "arguments": [
-                shape,
-                size,
-                chance.choice((size, size // 3, 900_000)) if size > 900_000 else size,
-                chance.choice((0, 123_456)),
-                chance.choice((0, 1_000_000, _AN_HOUR)),
-            ],
-        }
-    )
+    shapes = chance.sample(("tumbling", "sliding", "session", "two_phase"), chance.choice((1, 2)))
+    for number, shape in enumerate(shapes):
+        stream = chance.choice(sorted(known))
+        size = chance.choice((1_000_000, 2_500_000, 7_000_000))
+        output = f"lw{number}"
+        plan.nodes.append(
+            plain_node()
+            | {
+                "name": f"aggregate{number}",
+                "kind": LIBRARY,
+                "inputs": {stream: chance.choice("ab")},
+                "sources": sorted(known[stream]),
+                "outputs": [output, f"{output}-late"],
+                "arguments": [
+                    shape,
+                    size,
+                    chance.choice((size // 3, size * 2 // 5, min(size // 2, 900_000))),
+                    chance.choice((0, 123_456)),
+                    chance.choice((0, 1_000_000, _AN_HOUR)),
+                ],
+            }
+        )
 
 
 def changing_forms(plan: Plan, chance: Random) -> None:

@@ -7,7 +7,8 @@ or a line differently in another incarnation; one that takes half a line for a l
 the ACKs.
 
 The files are real. The simulation performs at once what the product does with them in threads, with a pause before and
-after. The process may be killed in such a pause, or when records are handed over.
+after. The process may be killed in such a pause, or when records are handed over. It is often killed right after a
+checkpoint, while records are not ACKed. Then the checkpoint decides whether they arrive.
 """
 
 from __future__ import annotations
@@ -73,15 +74,26 @@ async def _step(world: World) -> None:
     if which is None:
         return
     chance = world.file_chance
-    if which.kills > 0 and chance.random() < 0.08:
-        which.kills -= 1
-        world.history.note("is killed at a step of its own")
-        # The kill is scheduled and not called here, so that this is the process's last step.
-        world.later(0.0, world.kill, process.name)
-        world.later(chance.uniform(0.1, 2.0), _restart, world, process.name)
+    likely = 0.1 if process in world.sending else 0.01  # a kill before the first record shows little
+    if chance.random() < likely and _dies(world, which, "is killed at a step of its own"):
         await asyncio.sleep(1e9)
     pace = world.plan.span / len(which.inputs) / 2 if world.loop.time() < world.plan.span else 0.001
     await asyncio.sleep(chance.uniform(0.0, pace))
+
+
+def _dies(world: World, which: SourceReader, how: str) -> bool:
+    """Kill the process and start it again later, if the plan has another kill for it. Returns whether it does so.
+
+    The kill is scheduled. So the current step is the process's last one.
+    """
+    name = f"{which.stream}-{which.process}"
+    if which.kills <= 0:
+        return False
+    which.kills -= 1
+    world.history.note(how)
+    world.later(0.0, world.kill, name)
+    world.later(world.file_chance.uniform(0.1, 2.0), _restart, world, name)
+    return True
 
 
 def _restart(world: World, name: str) -> None:
@@ -125,13 +137,34 @@ class _NotedInjector(Injector):
 
     world: World
     progress: ClientProgress
+    life: Process
+    limit: asyncio.Timeout | None = None
+    """The time limit of a tail, which begins with its first record."""
 
     async def send_many(self, values: Any, timestamps: Any, **more: Any) -> None:
         """See :class:`Injector`."""
         for value in values:
             self.progress.first_sent.setdefault(value["ids"][0], self.world.loop.time())
         await super().send_many(values, timestamps, **more)
-        await _step(self.world)
+        self.world.sending.add(self.life)
+        if self.limit is not None:
+            self.limit.reschedule(self.world.loop.time() + self.world.file_chance.uniform(0.1, self.world.plan.span))
+            self.limit = None
+        if self.world.file_chance.random() < 0.5:  # otherwise a checkpoint may follow before the ACKs
+            await _step(self.world)
+
+
+class _KilledFileInjector(FileInjector):
+    """May be killed when it has written a checkpoint, and records that it has sent are not ACKed."""
+
+    world: World
+    which: SourceReader
+
+    def _save_checkpoint(self, *, at_once: bool = False) -> None:
+        before = self._saved
+        super()._save_checkpoint(at_once=at_once)
+        if self._saved != before and self._injector.unacked and self.world.file_chance.random() < 0.7:
+            _dies(self.world, self.which, "is killed after its checkpoint, with records un-ACKed")
 
 
 def file_reader(progress: ClientProgress, which: SourceReader) -> Main:
@@ -143,7 +176,7 @@ def file_reader(progress: ClientProgress, which: SourceReader) -> Main:
         while name not in progress.finished and progress.over is None:
             last = progress.runs[name] >= which.runs and name in progress.written
             try:
-                await _run(world, progress, which, last=last)
+                await _run(world, process, progress, which, last=last)
                 progress.runs[name] += 1
                 if last:
                     _done(progress, which)
@@ -166,7 +199,7 @@ def _done(progress: ClientProgress, which: SourceReader) -> None:
     progress.read[name] = len(which.inputs)
 
 
-async def _run(world: World, progress: ClientProgress, which: SourceReader, *, last: bool) -> None:
+async def _run(world: World, process: Process, progress: ClientProgress, which: SourceReader, *, last: bool) -> None:
     directory = _directory(world, which)
     tail = which.grows and not last
     settings = FileSettings(
@@ -181,12 +214,13 @@ async def _run(world: World, progress: ClientProgress, which: SourceReader, *, l
     injector = _NotedInjector(
         which.stream, address=ADDRESS, process=which.process, settings=InjectorSettings(check_at_worker=True)
     )
-    injector.world, injector.progress = world, progress
+    injector.world, injector.progress, injector.life = world, progress, process
     async with injector:
-        files = FileInjector(injector, settings)
+        files = _KilledFileInjector(injector, settings)
+        files.world, files.which = world, which
         if tail:
             try:
-                async with asyncio.timeout(world.file_chance.uniform(0.5, world.plan.span)):
+                async with asyncio.timeout(world.plan.span) as injector.limit:
                     await files.run()
             except TimeoutError:
                 world.history.note("the tail is ended")

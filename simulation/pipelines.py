@@ -1,8 +1,11 @@
 """The expected results of operators, computed step by step from the injected records alone (G1).
 
-Where the first step diverts late records, the others are exactly those that it processed. So its results are known, or
-what must hold of them in every order of arrival. Where late records may have been processed or not, each result has
-records of its key.
+Where a step diverts late records, the others are exactly those that it processed. So its results are known, or what
+must hold of them in every order of arrival. Where late records may have been processed or not, each result has records
+of its key.
+
+A record that is late at its stream may be on time for a new owner of the first step (G14). It may be late at the second
+step nevertheless, which may drop it.
 """
 
 from __future__ import annotations
@@ -44,12 +47,13 @@ def _differences(plan: Plan, node: dict[str, Any], sunk: Sunk) -> Iterator[str]:
     for _, (at, item) in sorted(sunk.get(output, {}).items()):
         found[item.a].append(Row(at, tuple(item.ids), item.a, item.b, True))
     known = not plan.ending and (bool(aside) or not late or not OPERATORS[node["arguments"][0][0]].has_options)
-    # A late record may be in time at a step whose owner is new and does not know the watermark yet, and late at the
-    # next one.
-    known = known and (not before or late <= diverted.keys())
     for key in sorted({*groups, *found}):
         if known:
-            wrongs: Iterable[str] = OPERATORS[name].judge(groups.get(key, []), found[key], arguments)
+            due = groups.get(key, [])
+            wrongs: Iterable[str] = list(OPERATORS[name].judge(due, found[key], arguments))
+            dropped = (late - _ids(found[key]) if before else set()) & _ids(due)
+            if wrongs and dropped:
+                wrongs = OPERATORS[name].judge([row for row in due if row.ids[0] not in dropped], found[key], arguments)
             yield from (f"key {key}: {wrong}" for wrong in wrongs)
         elif not before and (foreign := _ids(found[key]) - _ids(groups.get(key, []))):
             yield f"key {key}: it has records of other keys, or from nowhere: {foreign}"

@@ -52,6 +52,10 @@ class SourceReader:
     inputs: list[PlannedRecord]
     promises: list[int]
     by_position: bool
+    begins: float = 0.0
+    """The virtual time in seconds at which it begins."""
+    burst: int = 1
+    """How many records it sends without a pause. It advances its watermark after them. Not for batches and files."""
     batched: bool = False
     """Whether it sends batches of a query under the records' numbers. Such a process does not send by position."""
     spark: bool = False

@@ -216,6 +216,24 @@ def _idle(plan: Plan, chance: Random) -> None:
         reader.inputs[at:] = [replace(one, late=True) for one in reader.inputs[at:]]
 
 
+def _tardy(plan: Plan, chance: Random) -> None:
+    """The second process of a stream begins late. The low watermark waits for it from the beginning."""
+    later = [reader for reader in plan.readers if reader.process != "r0"]
+    if later:
+        chance.choice(later).begins = chance.uniform(0.2, 0.6) * plan.span
+
+
+def _bursts(plan: Plan, chance: Random) -> None:
+    """Injectors send several records without a pause, so queues and outboxes fill up, and watermarks jump.
+
+    A process that must not be far ahead of the low watermark would wait for its own promise.
+    """
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    for reader in plan.readers:
+        if reader.stream not in skewed:
+            reader.burst = chance.choice((4, 10, 30))
+
+
 def _files(plan: Plan, chance: Random) -> None:
     """An injector reads files, is killed meanwhile, and reads them again.
 
@@ -225,9 +243,9 @@ def _files(plan: Plan, chance: Random) -> None:
     readers = [one for one in plan.readers if not one.batched and one.idle_at < 0 and one.stream not in skewed]
     if readers:
         reader = chance.choice(readers)
-        reader.files, reader.runs = chance.choice((1, 2)), chance.choice((0, 0, 1, 2))
-        reader.grows, reader.checkpoint = chance.random() < 0.4, chance.random() < 0.5
-        reader.kills = chance.randint(0, 3)
+        reader.files, reader.runs = chance.choice((1, 2)), chance.choice((0, 1, 1, 2))
+        reader.grows, reader.checkpoint = chance.random() < 0.4, chance.random() < 0.7
+        reader.kills = chance.randint(int(reader.checkpoint), 4)
         reader.inputs = [replace(one, late=True) for one in reader.inputs]
 
 
@@ -241,7 +259,7 @@ def _spark(plan: Plan, chance: Random) -> None:
     readers = [one for one in readers if one.stream not in skewed]
     if readers:
         reader = chance.choice(readers)
-        reader.spark, reader.kills = True, chance.randint(0, 3)
+        reader.spark, reader.kills = True, chance.randint(2, 4)
 
 
 def _late(plan: Plan, chance: Random) -> None:
@@ -388,10 +406,12 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("tight bounds", tight_bounds, 0.15),
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
-    ("library windows", library_windows, 0.2),
-    ("files", _files, 0.2),
+    ("library windows", library_windows, 0.4),
+    ("tardy", _tardy, 0.5),
+    ("bursts", _bursts, 0.35),
+    ("files", _files, 0.35),
     ("spark", _spark, 0.3),
-    ("returning", _returning, 0.55),
+    ("returning", _returning, 0.75),
     ("changing forms", changing_forms, 0.2),
     ("cassandra", on_cassandra, 0.23),
     ("suspended", suspended, 0.22),

@@ -34,6 +34,7 @@ from simulation.loop import SimulatedLoop, StuckError
 from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS
+from simulation.process import Process
 from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
 from simulation.returning import returner
 from simulation.seed_plan import plan_for
@@ -134,7 +135,7 @@ async def _life(
         if one.files:
             world.start(f"writer-{one.stream}-{one.process}", file_writer(progress, one))
         inject = file_reader if one.files else spark_driver if one.spark else reader
-        world.start(f"{one.stream}-{one.process}", inject(progress, one))
+        world.start(f"{one.stream}-{one.process}", _begins(one.begins, inject(progress, one)))
     for name in EXECUTORS if any(one.spark for one in world.plan.readers) else ():
         world.start(name, executor(progress))
     for sink in world.plan.sinks:
@@ -157,6 +158,16 @@ async def _life(
     if not world.plan.ending:
         await check_leftovers(world, (*world.plan.sinks, *_neighbours(world)), faults.ends_at)
         await check_forgotten(world, faults.turned)
+
+
+def _begins(at: float, main: Main) -> Main:
+    """A process that does nothing before a virtual time."""
+
+    async def later(world: World, process: Process) -> None:
+        await asyncio.sleep(max(0.0, at - world.loop.time()))
+        await main(world, process)
+
+    return later
 
 
 def _notice_joining(world: World, progress: ClientProgress) -> None:

@@ -123,10 +123,10 @@ class _Driver:
             self._sink = replace(self._sink, stream=await full_stream_name(self._sink))
             sequencer = await draw_sequencer(self._sink)
             newest = await self._run_tasks(rows, BatchOf(self._query, batch), sequencer)
-            await self._step("publish")
+            await self._step("publish", 0.5)  # then another driver sends rows that are ACKed
             await commit_batch(self._sink, BatchOf(self._query, batch), None if newest is None else newest - _DELAY)
             self._progress.read[name] = min(len(inputs), (batch + 1) * _ROWS)
-            await self._step("write the commit")
+            await self._step("write the commit", 0.4)
             self._progress.committed_batches[name] = batch
             await asyncio.sleep(self._chance.uniform(0.0, 2.0 * pace))
         await self._step("finish")
@@ -134,9 +134,9 @@ class _Driver:
             await injector.finish()
         self._progress.finished.add(name)
 
-    async def _step(self, what: str) -> None:
+    async def _step(self, what: str, likely: float = 0.1) -> None:
         """A moment in which the driver may be killed, as often as the plan says."""
-        if self._which.kills > 0 and self._chance.random() < 0.3:
+        if self._which.kills > 0 and self._chance.random() < likely:
             self._which.kills -= 1
             self._world.history.note(f"the driver is killed before it can {what}")
             self._world.later(0.0, self._world.kill, self._process.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from simulation.blocks import LIBRARY, Item, spans_of
@@ -107,11 +108,18 @@ class _Judge:
     def _sessions(self, inputs: list[PlannedRecord], last: Mapping[Span, Counter[int]]) -> Iterator[str]:
         """Without late records the sessions are known exactly.
 
-        With late records, no record may be duplicated or missing.
+        With late records, no record may be duplicated or missing. Records in time that are closer than the gap are in
+        one session, because neither may come after the end of the other's session.
         """
         sure, late = {one.number for one in inputs if not one.late}, {one.number for one in inputs if one.late}
         if late:
             yield from self._compare("all sessions", sure, late, sum(last.values(), Counter()))
+            spans = {number: span for span, ids in last.items() for number in ids}
+            in_time = sorted((one for one in inputs if not one.late), key=lambda one: one.timestamp)
+            for one, other in pairwise(in_time) if self._whole else ():
+                near = other.timestamp - one.timestamp < self._size
+                if near and spans.get(one.number) != spans.get(other.number):
+                    yield f"records {one.number} and {other.number} are in two sessions, though they are near"
             return
         sessions: dict[Span, set[int]] = {}
         ordered = sorted(inputs, key=lambda one: one.timestamp)

@@ -67,6 +67,10 @@ class World:
         """Which form of the changing part a package contains, by the package's digest."""
         self.workers: dict[str, Worker] = {}
         """The worker object of each worker process's current incarnation."""
+        self.sending: set[Process] = set()
+        """The incarnations of file injectors that have sent records."""
+        self.appended_by: dict[str, int] = {}
+        """The sequencer of each journal's last append."""
         self.stops: dict[str, asyncio.Event] = {}
         """The event that stops each daemon, as SIGTERM does."""
         self._mains: dict[str, Main] = {}

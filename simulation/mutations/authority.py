@@ -107,12 +107,7 @@ def furthest_interval() -> None:
     replace(KeyedGroup, "smallest", lambda _: smallest)
 
 
-@mutation(
-    "G7",
-    "a stream's watermark waits for every process that is expected",
-    test="tests/authority/test_injectors.py::test_a_missing_expected_process_holds_the_value_and_is_named",
-    why="simulated processes of a stream begin nearly together: few runs have records of one that is late",
-)
+@mutation("G7", "a stream's watermark waits for every process that is expected")
 def unexpected_injectors() -> None:
     """The minimum does not wait for processes that have not registered."""
 
