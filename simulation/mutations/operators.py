@@ -62,7 +62,7 @@ rewriting(
 _taken_out(
     "values-dropped-for-waiting-records",
     "a join as of a time keeps the values that hold for records that wait",
-    TemporalJoin._prune,
+    TemporalJoin,
     "min([ctx.watermark, *(time for time, _ in versions.left[:1])])",
     "ctx.watermark",
     _AS_OF,
@@ -80,7 +80,7 @@ _taken_out(
 _taken_out(
     "ties-by-arrival",
     "ordered records of one timestamp come in an order that does not depend on arrival",
-    Ordered._keep,
+    Ordered,
     "low = bisect_right(waiting, self._rank(new), low, high, key=self._rank)",
     "low = high",
     "ordered update",

@@ -55,7 +55,7 @@ rewriting(
     "answers_before_the_sync",
     "G1",
     "the embedded store confirms what a sync has covered",
-    StoreThread._commit,
+    StoreThread,
     "any(call.sync for call in group)",
     "False",
     seeds=300,

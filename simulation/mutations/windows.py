@@ -6,10 +6,11 @@ from importlib import import_module
 from typing import Any, Final
 
 from millwheel.sdk.records import Timer
-from millwheel.windows.assigners import Window, _Aligned
+from millwheel.windows import assigners
+from millwheel.windows.assigners import Window
 from millwheel.windows.sessions import SessionAggregate
 from millwheel.worker.interval.commits.sealing import Sealer
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -20,7 +21,7 @@ _TWO_PHASE: Final[Any] = import_module("millwheel.windows.two_phase")
 @mutation("G1", "every window that a timestamp is in gets its record")
 def windows_missed() -> None:
     """A record is put only into the last of its sliding windows."""
-    replace(_Aligned, "windows_of", lambda windows_of: lambda self, timestamp: windows_of(self, timestamp)[-1:])
+    rewrite(assigners, "range(first, last + 1, self.every)", "(last,)")
 
 
 @mutation("G1", "sessions that a record joins become one")
@@ -43,7 +44,7 @@ rewriting(
     "session-revision",
     "G14",
     "the result of joined sessions has a larger revision than theirs",
-    SessionAggregate._merged,
+    SessionAggregate,
     "max([one[3] for one in joined])",
     "min([one[3] for one in joined])",
     seeds=0,
@@ -54,7 +55,7 @@ rewriting(
     "session-purged",
     "G14",
     "a session that goes on is not deleted by the timer of its former end",
-    SessionAggregate._forget_timers,
+    SessionAggregate,
     "ctx.cancel_timer(_PURGE + str(begin))",
     "pass",
     seeds=0,
