@@ -40,10 +40,10 @@ __all__ = ["SimulatedCassandra"]
 
 _TUNED: Final = {
     "chunk": "parts.CHUNK_BYTES",
-    "rows": "states._BATCH_ROWS",
-    "writers": "states._MAX_CONCURRENT_WRITES",
-    "entries": "journals._MAX_CONCURRENT_READS",
-    "heads": "journals._MAX_KEPT_HEADS",
+    "rows": "states.BATCH_ROWS",
+    "writers": "states.MAX_CONCURRENT_WRITES",
+    "entries": "journals.MAX_CONCURRENT_READS",
+    "heads": "journals.MAX_KEPT_HEADS",
 }
 """The store's bounds that have no setting, and the constants that hold them."""
 

@@ -119,7 +119,7 @@ def growing_states(plan: Plan, chance: Random) -> None:
     if nodes:
         chance.choice(nodes)["kind"] = "keep"
         size = chance.choice((60, 120))
-        plan.tuning["pages"] = {"PAGE_BYTES": size, "_ROOT_BYTES": 40, "_BLOB_BYTES": 50, "_SMALL_BYTES": size // 4}
+        plan.tuning["pages"] = {"PAGE_BYTES": size, "ROOT_BYTES": 40, "BLOB_BYTES": 50, "SMALL_BYTES": size // 4}
         plan.tuning["core"].update(cache_bytes=chance.choice((1, 3_000)), checkpoint_entries=chance.choice((2, 5)))
 
 

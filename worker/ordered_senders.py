@@ -12,7 +12,7 @@ from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["OrderedSender", "OrderedSenders", "out_of_order"]
 
-_MAX_SENDERS: Final = 10_000
+MAX_SENDERS: Final = 10_000
 """Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
 
 
@@ -75,7 +75,7 @@ class OrderedSenders:
 
     def _make_room(self) -> None:
         """Forget the sender that was silent for the longest time, if there are too many."""
-        if len(self._senders) >= _MAX_SENDERS:
+        if len(self._senders) >= MAX_SENDERS:
             oldest = next((origin for origin, one in self._senders.items() if not one.waiting), None)
             if oldest is not None:
                 del self._senders[oldest]

@@ -180,7 +180,7 @@ rewriting(
     "G8",
     "room that is kept for senders which do not come lapses although the one that comes is not remembered",
     WaitingBytes,
-    "self._refusals - last <= _MAX_REFUSED_SENDERS",
+    "self._refusals - last <= MAX_REFUSED_SENDERS",
     "True",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_forgotten_senders_that_ended_keep_no_room",

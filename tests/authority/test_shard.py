@@ -334,7 +334,7 @@ async def test_a_slow_listener_gets_only_the_newest_value() -> None:
 async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.authority.broadcasts._MAX_WAITING_SEQUENCERS", 3)
+    monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
     open_shard = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     updates = open_shard.broadcasts.watch([GROUP])
     await anext(updates)

@@ -139,7 +139,7 @@ def test_a_firing_joins_a_part_of_what_waits(events: list[Event], steps: int, cr
     payments.join_broadcast("checked", rules, check, Checked, as_of=True, removes=removes, copies=1)
     expected = [(check(event, table_as_of(events, time)), time) for time, event in events if isinstance(event, Payment)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcast, "_STEPS", steps)
+        patch.setattr(broadcast, "MAX_STEPS", steps)
         harness = run(topology, events, crash_at, None)
         harness.advance(at(1_000))
     assert checked(harness) == sorted(expected)

@@ -133,7 +133,7 @@ async def test_persistent_refusals_are_reported_once_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full. Regression: the reason was not reported."""
-    monkeypatch.setattr("millwheel.worker.process.refused_batches._BACKOFF", Backoff(0.02, 0.04))
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.BACKOFF", Backoff(0.02, 0.04))
     core, channel, _ = sender()
     for round_number in range(6):
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")

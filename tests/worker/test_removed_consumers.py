@@ -49,7 +49,7 @@ async def test_a_topology_that_cannot_be_read_may_have_the_consumer() -> None:
 
 @pytest.mark.guarantee("G13")
 async def test_a_bounded_number_of_removed_consumers_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removed_consumers, "_MAX_GONE", 3)
+    monkeypatch.setattr(removed_consumers, "MAX_GONE", 3)
     coordinator = MemoryCoordinator()
     edges = RemovedConsumers(coordinator, Catalog())
     for number in range(10):

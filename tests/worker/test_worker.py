@@ -232,7 +232,7 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a sender that was retired while an interval opened stayed in its memory and base for ever."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = ScriptedCore()
@@ -249,7 +249,7 @@ async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, mon
 
 @pytest.mark.guarantee("G13", section="7.1")
 async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
@@ -273,7 +273,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the check ran once. A record of a failing hook then kept all ids of its sender for ever."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     knows(core, groups=("u.1",))
@@ -292,7 +292,7 @@ async def test_an_interval_that_opens_for_long_is_looked_at_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the check came while the interval was opening, and found no sender. Later the interval learned it."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     core.phase = OwnerPhase.OPENING
@@ -307,7 +307,7 @@ async def test_an_interval_that_opens_for_long_is_looked_at_later(
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an injected feedback stream, and of a stream that an update took from the inputs, never came."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     of = one.hosts.hosted["c.1.j1"]

@@ -52,7 +52,7 @@ log = logging.getLogger("millwheel.worker")
 _TURN_SECONDS: Final = 0.005
 """How long the run queue runs before sockets and timers get their turn."""
 
-_MAX_SLEEP_SECONDS: Final = 30.0
+MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
 forward. And the event loop's timers do not count the time during which the machine was suspended."""
 
@@ -229,7 +229,7 @@ class EventHost(ABC):
         self._alarm_at = at
         if at is not None and not self.closed:
             delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, MAX_SLEEP_SECONDS), self._ring)
 
     def _ring(self) -> None:
         at, self._alarm, self._alarm_at = self._alarm_at, None, None

@@ -18,7 +18,7 @@ from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.pages import ReadPages
 from millwheel.sdk.schema import state_schema
 
-TINY = {"PAGE_BYTES": 120, "_ROOT_BYTES": 40, "_BLOB_BYTES": 70, "_SMALL_BYTES": 30}
+TINY = {"PAGE_BYTES": 120, "ROOT_BYTES": 40, "BLOB_BYTES": 70, "SMALL_BYTES": 30}
 KEYS = [b"", b"\x00", b"\x01", b"\xff", b"\xff" * 9, *(b"%d" % number for number in range(20))]
 TIMES = [mw.MIN_TIMESTAMP, *map(mw.Timestamp, range(-1, 3)), mw.MAX_TIMESTAMP]
 

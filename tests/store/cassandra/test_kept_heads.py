@@ -14,7 +14,7 @@ from millwheel.store.contract import JournalHead
 @pytest.mark.guarantee("G13")
 def test_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the heads of all journals that were ever owned here stayed, with their part lists."""
-    monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
+    monkeypatch.setattr(journals, "MAX_KEPT_HEADS", 3)
     kept = Journals(cast("Any", None), {})
     for number in range(10):
         kept._keep("c.1.j1", JournalHead(1, number, 0, ()))  # noqa: SLF001  # what is kept is bounded

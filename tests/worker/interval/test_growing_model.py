@@ -250,9 +250,9 @@ def tiny_pages(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pages of some elements, and collections that are deleted page by page."""
     with patch.context() as patched:
         patched.setattr(cluster, "CoreDriver", SlowStore)
-        for name, size in {"PAGE_BYTES": 120, "_ROOT_BYTES": 40, "_BLOB_BYTES": 70, "_SMALL_BYTES": 30}.items():
+        for name, size in {"PAGE_BYTES": 120, "ROOT_BYTES": 40, "BLOB_BYTES": 70, "SMALL_BYTES": 30}.items():
             patched.setattr(tree, name, size)
-        patched.setattr(interval_pages, "_COLLECTED", 3)
+        patched.setattr(interval_pages, "MAX_COLLECTED_PAGES", 3)
         yield
 
 
