@@ -138,7 +138,7 @@ rewriting(
     "newer-format-served",
     "G1",
     "a process serves only in a cluster of a format that it knows",
-    cluster_settings._check_format,  # mutations take hold of what they change
+    cluster_settings,
     "if stored > NEWEST_FORMAT:",
     "if stored > NEWEST_FORMAT + 1:",
     seeds=0,

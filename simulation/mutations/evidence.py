@@ -31,8 +31,8 @@ def marks_read_high() -> None:
 @mutation("G4", "a shard of the authority knows after a restart what was removed")
 def removals_forgotten() -> None:
     """A shard that restarts treats removed computations as unknown ones."""
-    loaded = "    for group in self._registry:"
-    clear = "    self._registry.removed.clear()\n    self._registry.ended.clear()\n"
+    loaded = "    for group in self.registry:"
+    clear = "    self.registry.removed.clear()\n    self.registry.ended.clear()\n"
     rewrite(AuthorityCore.restore, loaded, clear + loaded)
 
 

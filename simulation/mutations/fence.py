@@ -63,12 +63,12 @@ def any_fence() -> None:
 )
 def zombie_floor() -> None:
     """A refused append still moves the truncation point and the base parts."""
-    put = "    self._put(journal, rules.appended(journal, self._head(journal), append))"
+    put = "    self._put(journal, rules.appended(journal, self.head(journal), append))"
     moving = (
-        "    head = self._head(journal)\n"
+        "    head = self.head(journal)\n"
         "    if (head is not None and head.sequencer != append.sequencer"
         " and head.truncation_point < append.truncation_point <= head.commit):\n"
-        "        self._journals[journal].head = JournalHead("
+        "        self.journals[journal].head = JournalHead("
         "head.sequencer, head.commit, append.truncation_point, append.parts)\n"
     )
     rewrite(MemoryStore.append, put, moving + put)

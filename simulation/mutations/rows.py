@@ -53,9 +53,9 @@ def last_row_wins() -> None:
         "    if head is None or head.sequencer != sequencer or not rows:\n"
         "        return\n"
         "    rules.check_rows(journal, head, rows)\n"
-        "    states = self._states.setdefault(incarnation, {})\n"
+        "    states = self.states.setdefault(incarnation, {})\n"
     )
-    blindly = "    self._states.setdefault(incarnation, {}).update({row.key: row for row in rows})\n    return\n"
+    blindly = "    self.states.setdefault(incarnation, {}).update({row.key: row for row in rows})\n    return\n"
     rewrite(MemoryStore.write_states, checks, blindly)
 
 

@@ -76,7 +76,7 @@ class StoredValues(Surface):
         batch.put(key, value, *([rocks.state_family] if kind == "state" else []))
         rocks.write(batch)
         if kind in ("head", "part list"):
-            self._database.store._heads.load()  # noqa: SLF001  # heads are read once, when a database is opened
+            self._database.store.heads.load()  # heads are read once, when a database is opened
 
     def _get(self, kind: str, key: bytes) -> bytes | None:
         return self._database.rocks.get([key], state=kind == "state")[0]

@@ -188,7 +188,7 @@ def test_keys_that_come_and_go_leave_no_rows_and_no_cells() -> None:
     harness.advance_clock(mw.minutes(5))
     (core,) = harness._cluster.cores_of("windows")  # noqa: SLF001  # the harness shows states, not cores
     assert len(core.state.cells) == 0
-    states = harness.store._states[core.state.config.incarnation]  # noqa: SLF001  # scans show no empty rows
+    states = harness.store.states[core.state.config.incarnation]  # scans show no empty rows
     assert len(states) == 2_000
     assert not [row for row in states.values() if row.blob]
     harness.crash()
