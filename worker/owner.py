@@ -32,9 +32,10 @@ EffectT = TypeVar("EffectT")
 class OwnerCore(OwnerStages[EffectT], Generic[EventT, EffectT]):
     """One owner of a journal: a worker under one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
 
-    Invariant: no effect of a commit leaves the core before the preceding commit is in the journal. An older owner that
-    wakes up after a pause could break it. The fence refuses its appends, and the authority refuses its reports. At the
-    first refusal the owner is lost: it ACKs, sends and reports nothing more.
+    Invariant: no ACK, strong production or report of a commit leaves the core before that commit is in the journal.
+    Weak productions leave earlier (section 5.2): their ids follow from their cause, so a repetition is a duplicate.
+    An older owner that wakes up after a pause could break it. The fence refuses its appends, and the authority
+    refuses its reports. At the first refusal the owner is lost: it ACKs, sends and reports nothing more.
     """
 
     def __init__(

@@ -68,7 +68,11 @@ class Context(TimersAndHold, Generic[State]):
 
     @property
     def now(self) -> Timestamp:
-        """The wall time of this commit, equal for all its hooks. Hooks should use no other clock."""
+        """The wall-clock time of the owner. Hooks should use no other clock.
+
+        It does not go back from one hook of a key to the next, also on another owner, unless a clock was wrong by more
+        than ten seconds.
+        """
         return Timestamp(self._scope.now)
 
     @property

@@ -161,9 +161,9 @@ class OpaqueSource:
             runs.append(_IdRun(collect, list(ids)))
 
     def forget(self) -> None:
-        """Forget the ids below the horizon, which the sender can no longer send.
+        """Forget the ids below the horizon. The sender sends no record with such an id again.
 
-        A stray copy with such an id is refused from now on, by its sequencer or its watermark.
+        A copy that it sent earlier may still arrive. It is refused by its sequencer or its watermark.
         """
         horizon, kept = self.horizon, []
         for run in self.runs:

@@ -41,8 +41,7 @@ class IntervalClocks:
         self.now = 0
         """The wall clock."""
         self.highest_stated: int = MIN_TIMESTAMP
-        """The highest watermark stated by any delivery. A sender whose records cause this interval's may have reached
-        it."""
+        """The highest watermark stated by any delivery. Some computation before this one may have reached it."""
         self.key_bounds = KeyWatermarkBounds(())
         """The bounds from before a merge that the watermark has not passed."""
         self.bounded = False

@@ -253,7 +253,7 @@ class IntervalReceiver:
         return intake.records < settings.queue_records and intake.bytes < settings.queue_bytes
 
     def bound(self, delivery: Delivery) -> tuple[int, str] | None:
-        """The bound is the input watermark. Records on a feedback stream need no turn."""
+        """The bound is the minimum of the groups' broadcast watermarks. Records on a feedback stream need no turn."""
         order, feedback = delivery.order, self._setup.config.feedback
         if delivery.stream in feedback or (order is not None and not feedback.isdisjoint(order.streams)):
             return None

@@ -99,7 +99,7 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
         return out
 
     def _rests(self) -> bool:
-        """Whether an event can skip the passes that only raises the watermark or makes room in the outbox.
+        """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
 
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
 

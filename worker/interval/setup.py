@@ -38,14 +38,17 @@ class IntervalSettings:
     """Limit of productions without an ACK. Beyond it, only records and timers that hold the watermark are run (G13)."""
     cache_bytes: int = 256 << 20
     flush_interval: int = 1_000_000
-    """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write."""
+    """Maximum delay of state rows behind the journal while nothing waits for them. Many commits share one row write.
+    A cluster sets it to a minute (``millwheel/server/worker.py``)."""
     flush_rows: int = 10_000
-    """Number of rows behind the journal from which they are written sooner: half a second of work for Cassandra."""
+    """Number of rows behind the journal from which ``flush_apart`` counts, if it is shorter than ``flush_interval``.
+    So many are half a second of work for Cassandra."""
     flush_apart: int = 5_000_000
-    """Minimum time between two such earlier writes."""
+    """Maximum delay of so many rows."""
     checkpoint_entries: int = 5_000
     checkpoint_bytes: int = 32 << 20
-    """Journal above the truncation point after which a new base is written: the maximum that a takeover replays."""
+    """Journal above the truncation point from which on a new base is written. A takeover replays about so much: what is
+    appended while the base is written comes on top."""
     timer_part: int = 20_000
     """Maximum timers in one base part."""
     timers_kept: int = 100_000

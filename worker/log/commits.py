@@ -82,7 +82,7 @@ class LogCommits:
     def _is_full(self, cursors: Mapping[str, int]) -> bool:
         """Whether the log is at its cap, and would drop all its records if the open segment ended now.
 
-        A log at its cap may refuse every record (``LogIntake.bound``). So no record would ever end the segment (G8).
+        A log at its cap may refuse every record (``LogReceiver.bound``). So no record would ever end the segment (G8).
         """
         state = self.state
         return state.records.kept >= state.settings.cap_bytes and self._retainer.drops_all(cursors)

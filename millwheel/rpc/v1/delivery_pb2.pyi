@@ -35,7 +35,9 @@ class _DeliveryOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Deliv
     map again.
     """
     DELIVERY_OUTCOME_REFUSED_FULL: _DeliveryOutcome.ValueType  # 3
-    """The interval's queue is full. The sender sends the refused records again later."""
+    """The receiver does not take the records now: its queue is full, it is being opened, it processes a copy of them, or
+    its catalog is older than the sender's. `message` says which. The sender sends the refused records again later.
+    """
     DELIVERY_OUTCOME_REFUSED_SEQUENCER: _DeliveryOutcome.ValueType  # 4
     """The sender's sequencer is older than a known one, or its sequence is retired. The sender stops sending."""
     DELIVERY_OUTCOME_INVALID: _DeliveryOutcome.ValueType  # 5
@@ -55,7 +57,9 @@ DELIVERY_OUTCOME_NOT_OWNER: DeliveryOutcome.ValueType  # 2
 map again.
 """
 DELIVERY_OUTCOME_REFUSED_FULL: DeliveryOutcome.ValueType  # 3
-"""The interval's queue is full. The sender sends the refused records again later."""
+"""The receiver does not take the records now: its queue is full, it is being opened, it processes a copy of them, or
+its catalog is older than the sender's. `message` says which. The sender sends the refused records again later.
+"""
 DELIVERY_OUTCOME_REFUSED_SEQUENCER: DeliveryOutcome.ValueType  # 4
 """The sender's sequencer is older than a known one, or its sequence is retired. The sender stops sending."""
 DELIVERY_OUTCOME_INVALID: DeliveryOutcome.ValueType  # 5

@@ -115,7 +115,7 @@ def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
     driver.run()
     driver.deliver([b"ahead"], [driver.now + 1])
     assert driver.answers[-1].outcome == FULL
-    assert "lower the stream's retention" in driver.answers[-1].message
+    assert "its retention keeps them" in driver.answers[-1].message
 
 
 @pytest.mark.guarantee("G8")

@@ -1,4 +1,4 @@
-"""The failure policy for a record or timer whose hook keeps failing. No policy loses data."""
+"""The failure policy for a record or timer whose hook keeps failing (docs/computations.md says what each keeps)."""
 
 from __future__ import annotations
 
