@@ -228,7 +228,7 @@ rewriting(
     "G13",
     "of too many senders the one that was silent for the longest time is forgotten",
     ArrivalOrder.arrived,
-    "self._senders.move_to_end(origin)",
+    "self.senders.move_to_end(origin)",
     "pass",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_the_sender_that_was_silent_longest_is_forgotten",

@@ -266,7 +266,7 @@ class ArrivalModel(RuleBasedStateMachine):
         self.receiver = Receiver(5 * SIZE)
         self.sent = {"a": (1, 0, 0), "b": (1, 0, 0)}
         """By origin: the sequencer, the last number sent, and the number that the next delivery follows."""
-        self.senders = self.receiver.order._senders  # noqa: SLF001  # the model is compared with all that is kept
+        self.senders = self.receiver.order.senders
 
     plans = st.lists(st.sampled_from([*Admission, Admission.WAITS]), max_size=6)
 

@@ -294,8 +294,7 @@ async def test_earlier_owners_leftovers_are_deleted_at_a_takeover() -> None:
     await rig.store.fence(JOURNAL, 2)
     rig.peers.accepts = [77]
     await rig.perform(AcceptSequencer(INCARNATION, rig.core.keys, 2))
-    await until(lambda: not rig.host._tasks)  # noqa: SLF001  # nothing is kept of what has ended
-    assert await rig.store.list_parts(JOURNAL) == [named, mine, successors]
+    await until(lambda: list(rig.store.journals[JOURNAL].parts) == [named, mine, successors])
     assert not rig.peers.lost_hosts
 
 

@@ -139,7 +139,7 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
     @property
     def outbox_full(self) -> bool:
         """Whether the outbox is full. Then no hook that produces runs, except those that hold the watermark."""
-        return self.core._scheduler.outbox_full  # noqa: SLF001  # a step that waits for its time otherwise
+        return self.state.outbox.unacked.records >= self.state.config.settings.outbox_records
 
     def sent(self) -> list[tuple[str, int]]:
         """The (value, timestamp) pairs that were sent since the last call."""
