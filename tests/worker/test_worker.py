@@ -43,6 +43,7 @@ from millwheel.worker.process.building import Built
 from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted
+from millwheel.worker.process.registration import Registration
 from millwheel.worker.process.watermarks import OnRefused
 from millwheel.worker.process.worker import Worker, WorkerSettings
 from millwheel.worker.stages import OwnerPhase
@@ -215,8 +216,8 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
 
 async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: after ten successive errors, only the worker's log showed them. The cluster was healthy."""
+    monkeypatch.setattr(Registration, "renew_from_scratch", lambda self: None)
     one = worker(tmp_path)
-    monkeypatch.setattr(one.ownership, "_renew", lambda: None)
     for sequencer in range(11):
         hosted(one, "c.1.j1", sequencer)
         host = one.hosts.hosted["c.1.j1"].host
@@ -397,11 +398,15 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     """
 
     class Ended(Quiet):
+        ended = True
+
         async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
-            yield GroupWatermarks({"injector/s": MAX_TIMESTAMP})
+            if self.ended:
+                yield GroupWatermarks({"injector/s": MAX_TIMESTAMP})
             await asyncio.Event().wait()
 
-    one = worker(tmp_path, Ended())
+    authority = Ended()
+    one = worker(tmp_path, authority)
     lives = {"injector/s": (("t", 5),)}
     monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(lives))
     monkeypatch.setattr(one.catalog, "injector_lives", lambda: dict(lives))
@@ -413,7 +418,7 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     await until(lambda: late.of(GroupWatermarks))
     assert late.events[-1].values == {"injector/s": MAX_TIMESTAMP}
     lives["injector/s"] = (("t", 9),)
-    monkeypatch.setattr(one.notices.watch, "_watch", Quiet().watch)
+    authority.ended = False
     new = hosted(one, "c.2.j1", 6)
     one.notices.notify()
     await until(lambda: new.of(GroupWatermarks))

@@ -29,6 +29,7 @@ from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
+from tests.testing.inside import cluster_of
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
@@ -269,7 +270,7 @@ class History:
             on_failure=mw.dead_letter(after=99, initial=Duration(3), maximum=Duration(9)), strong=not self.weak,
         )  # fmt: skip
         self.harness = TopologyHarness(made, split_at=["k"], now=Timestamp(1_000), settings=SMALL, any_timestamp=True)
-        driver = self.harness._cluster.driver  # noqa: SLF001  # this test's own
+        driver = cluster_of(self.harness).driver
         assert isinstance(driver, SlowStore)
         self.driver = driver
         self.expected = Expected()
@@ -320,7 +321,7 @@ class History:
             assert what == self.expected.take(self.open.pop(number))
         self.checked = len(seen)
         assert not self.open
-        incarnation = self.harness._cluster.incarnations["keeper"]  # noqa: SLF001  # this test's own
+        incarnation = cluster_of(self.harness).incarnations["keeper"]
         stored = result_of(self.harness.store.scan_states(incarnation, ALL_KEYS, None, 1 << 20))
         reachable: set[bytes] = set()
         for key in KEYS:
