@@ -176,13 +176,14 @@ class EventHost(ABC):
     def _step(self, event: ServedEvent) -> None:
         """Perform a step. A core with an internal error must stop: its successor starts from the journal."""
         try:
-            self._perform(self.core.step(event, self._now()))
+            self.perform(self.core.step(event, self._now()))
         except Exception as error:
             self._failed(error)
 
     # Effects.
 
-    def _perform(self, effects: Sequence[ServedEffect]) -> None:
+    def perform(self, effects: Sequence[ServedEffect]) -> None:
+        """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:
                 case Acknowledge():
