@@ -30,8 +30,7 @@ def _counter(server: DevServer) -> IntervalCore:
 
 
 async def _rows(server: DevServer, core: IntervalCore) -> list[bytes]:
-    store = server.worker.hosts._store  # noqa: SLF001  # a server shows no rows
-    rows = await store.scan_states(core.state.config.incarnation, ALL_KEYS, None, 1_000)
+    rows = await server.worker.hosts.store.scan_states(core.state.config.incarnation, ALL_KEYS, None, 1_000)
     return [row.key for row in rows]
 
 

@@ -122,7 +122,7 @@ class Journals:
         head = await self._session.settle(lambda _: self.head(journal))
         if head.sequencer != sequencer:
             raise SequencerRefusedError(journal, head.sequencer, head.commit)
-        self._keep(journal, head)
+        self.keep(journal, head)
         return head
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
@@ -179,7 +179,7 @@ class Journals:
             # The append may have changed the head, so the remembered part list may differ from the stored one.
             self._own.pop(journal, None)
             raise
-        self._keep(journal, JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts))
+        self.keep(journal, JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
@@ -208,7 +208,7 @@ class Journals:
         await self._session.repeat(self._statements["delete"], (journal, TERMINAL_SEQUENCER))
         self._own.pop(journal, None)
 
-    def _keep(self, journal: str, head: JournalHead) -> None:
+    def keep(self, journal: str, head: JournalHead) -> None:
         """Remember a head that was just written. A head that this drops from memory is read again when needed."""
         self._own.pop(journal, None)
         self._own[journal] = head

@@ -29,6 +29,7 @@ from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
+from tests.sdk.growing.pages import pages_of, tree_of
 from tests.testing.inside import cluster_of
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
@@ -327,16 +328,16 @@ class History:
         for key in KEYS:
             state = self.harness.state("keeper", key)
             assert content(state or Model()) == content(self.expected.models[key])
-            reachable |= set() if state is None else pages_of(key, state)
+            reachable |= set() if state is None else rows_of(key, state)
         pages = {row.key for row in stored if is_page_key(row.key)}
         assert pages == reachable, (pages - reachable, reachable - pages)
         self.reached["deep"] += len(reachable) > 12
 
 
-def pages_of(key: str, state: Kept) -> set[bytes]:
+def rows_of(key: str, state: Kept) -> set[bytes]:
     """The rows of all pages of a state."""
-    assert state._pages.garbage == [], "at rest, all discarded pages are deleted"  # noqa: SLF001
-    source, found = state._pages.source, set()  # noqa: SLF001
+    assert pages_of(state).garbage == [], "at rest, all discarded pages are deleted"
+    source, found = pages_of(state).source, set()
     read = source.node
 
     def node(number: int) -> Any:
@@ -345,7 +346,7 @@ def pages_of(key: str, state: Kept) -> set[bytes]:
 
     setattr(source, "node", node)  # noqa: B010
     content(state)
-    list(state.ending._tree.items())  # noqa: SLF001  # also the ends
+    list(tree_of(state.ending).items())  # also the ends
     return found
 
 
