@@ -23,6 +23,8 @@ _MOMENT: Final = 5.0
 
 It allows some attempts to connect.
 """
+_OPENINGS: Final = 3
+"""How many owners in succession one interval may have while its run ends: operators may still pause and resume it."""
 _SLACK: Final = 60
 """The allowance in entries beyond two bases' worth. An append names a base, and there may be no further append."""
 _BURST: Final = 150
@@ -36,11 +38,9 @@ async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -
     whose subscribers have read them to the end. ``sound_at``: the virtual time at which the faults end. Some processes
     may still wait for a notification when all results have arrived.
     """
-    before, ended = _on_their_way(world), _of_ended(world)
-    if ended and world.plan.settled:
-        await asyncio.sleep(2 * world.plan.settled + _MOMENT)
-        for journal, incarnation in sorted(ended & _of_ended(world)):
-            world.violated(f"{journal} keeps what it has of {incarnation}, which was removed (G13)")
+    before = _on_their_way(world)
+    if world.plan.settled:
+        await _check_ended(world)
     if before:  # a new owner of an interval sends again what its receivers already have
         for sink in sinks:
             world.start(f"last-{sink}", _last_subscriber(sink))
@@ -51,13 +51,26 @@ async def check_leftovers(world: World, sinks: Sequence[str], sound_at: float) -
     _check_journals(world)
 
 
-def _of_ended(world: World) -> set[tuple[str, str]]:
-    """By journal: the removed computations of which its owner keeps ids or sequencers."""
-    found = set[tuple[str, str]]()
+async def _check_ended(world: World) -> None:
+    """Report each owner that keeps what it has of a removed computation. An owner that opens meanwhile has its time."""
+    ended = _of_ended(world)
+    for _ in range(_OPENINGS):
+        if not ended:
+            break
+        await asyncio.sleep(2 * world.plan.settled + _MOMENT)
+        still = _of_ended(world)
+        for journal, _, incarnation in sorted(ended & still):
+            world.violated(f"{journal} keeps what it has of {incarnation}, which was removed (G13)")
+        ended = still - ended
+
+
+def _of_ended(world: World) -> set[tuple[str, int, str]]:
+    """By journal and sequencer: the removed computations of which the owner keeps ids or sequencers."""
+    found = set[tuple[str, int, str]]()
     for name, core in serving(world):
         if world.processes[name].alive:
             ended = set(core.state.dedup.computations()) - world.workers[name].catalog.tables.keys()
-            found.update((core.state.config.journal, one) for one in ended)
+            found.update((core.state.config.journal, core.state.config.sequencer, one) for one in ended)
     return found
 
 
