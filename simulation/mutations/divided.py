@@ -20,7 +20,7 @@ __all__: list[str] = []
 def appended_before_its_parts() -> None:
     """The append is sent together with the parts, and may arrive before them."""
     write = "self._divided.write(sealed.commit, blob)"
-    rewrite(CommitPipeline, f"[{write}]", f"[{write}, *self.parts_written(sealed.commit)]")
+    rewrite(CommitPipeline, f"[{write}]", f"[write := {write}, *self.parts_written(write.number)]")
 
 
 @mutation("G12", "the head names the parts of all divided entries above the truncation point")

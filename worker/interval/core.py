@@ -90,7 +90,7 @@ class IntervalCore(ServingInterval):
             RuntimeError: A hold was lost, or ended too early.
         """
         self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
-        if self.phase is OwnerPhase.SERVING and self._rests():
+        if self.phase is OwnerPhase.SERVING and self.rests():
             self._invariants.check_rest(self._scheduler.runner, self._work, self.next_deadline)
 
     @property

@@ -78,14 +78,14 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
         out = self._commits.acknowledged(event)
         if self.phase is OwnerPhase.SERVING:
             # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
-            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self._rests()
+            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self.rests()
         return out
 
     def _on_watermarks(self, event: GroupWatermarks) -> None:
         super()._on_watermarks(event)
         if self.phase is OwnerPhase.SERVING:
             self.state.clocks.advance(self.state.intake.pending.min())
-            self._skips_work = self._rests()
+            self._skips_work = self.rests()
 
     # The pump: run, fire, commit and report as far as possible.
 
@@ -98,7 +98,7 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
         out.extend(self._report())
         return out
 
-    def _rests(self) -> bool:
+    def rests(self) -> bool:
         """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
 
         Invariant (G8): after the pump of an event, all work that is left waits for one of two things.
