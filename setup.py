@@ -36,7 +36,7 @@ _MODULES: Final = [
     "millwheel/worker/interval/hooks/scheduler.py",
     "millwheel/worker/interval/commits/sealing.py",
     "millwheel/worker/interval/commits/timer_changes.py",
-    "millwheel/worker/interval/serving.py",
+    "millwheel/worker/interval/pump.py",
     "millwheel/worker/interval/setup.py",
     "millwheel/worker/interval/state.py",
     "millwheel/worker/interval/timers.py",
@@ -44,9 +44,8 @@ _MODULES: Final = [
     "millwheel/worker/journal.py",
     "millwheel/worker/journal_base.py",
     "millwheel/worker/log/core.py",
-    "millwheel/worker/log/serving.py",
+    "millwheel/worker/log/pump.py",
     "millwheel/worker/owner.py",
-    "millwheel/worker/stages.py",
 ]
 
 # The links to the role folders, where mypyc finds the modules above. A source distribution has no links.

@@ -20,7 +20,6 @@ import uvloop
 
 from deploy.local.cassandra import CassandraCluster
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import Append, PartId, StateRow
 
@@ -86,13 +85,6 @@ async def _rows(store: CassandraStore) -> None:
     keys = [b"key-%08d" % number for number in range(_ROWS)]
     await _timed("read_states of 10,000 keys", _ROWS, "rows", lambda: store.read_states(incarnation, keys))
     await _timed("read_states of 1 key", 1, "rows", lambda: store.read_states(incarnation, keys[:1]))
-    await _timed(
-        "scan of 10,000 rows",
-        _ROWS,
-        "rows",
-        lambda: store.scan_states(incarnation, ALL_KEYS, None, 20_000),
-    )
-    await _timed("scan of 100 rows", 100, "rows", lambda: store.scan_states(incarnation, ALL_KEYS, None, 100))
 
 
 async def _takeover(store: CassandraStore) -> None:

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -150,13 +150,12 @@ def check_files(settings: FileSettings) -> None:
 class FileInjector:
     """Reads files into an open :class:`Injector`. Nothing else may use that injector."""
 
-    def __init__(self, injector: Injector, settings: FileSettings, wall: Callable[[], int] = wall_now) -> None:
+    def __init__(self, injector: Injector, settings: FileSettings) -> None:
         """Create a file injector.
 
         Args:
             injector: The injector, which must be open.
             settings: What to read, and how.
-            wall: Returns the time, in microseconds.
 
         Raises:
             SourceError: The checkpoint cannot be read, or the skipped lines cannot be written.
@@ -174,7 +173,6 @@ class FileInjector:
         """Lines that were not records."""
         self._injector = injector
         self._settings = settings
-        self._wall = wall
         self._progress = ReadingProgress(settings.disorder, settings.quiet if settings.tail else 0)
         self._sources: dict[str, _SourceFile] = {}
         self._starts = load_checkpoint(settings.checkpoint)
@@ -184,11 +182,6 @@ class FileInjector:
         """By file: the offset of the line with an open quote that is not closed yet."""
         self._idle = False
         self._saved = 0.0
-
-    @property
-    def partitions(self) -> dict[str, str]:
-        """By file, named relative to the root: the partition of its records' positions."""
-        return {name: source.partition for name, source in self._sources.items()}
 
     async def run(self) -> None:
         """Read all files, or follow them until cancelled.
@@ -281,7 +274,7 @@ class FileInjector:
                 )
             elif file.at_end and size > file.offset and (await self._lines(file.name, file.offset))[0]:
                 await asyncio.to_thread(_check_head, self._sources[file.name], file.name)
-                self._progress.grew(file.name, self._wall())
+                self._progress.grew(file.name, wall_now())
 
     async def _open(self, name: str) -> None:
         """Start with a file once its first line is complete. A CSV file that may grow also needs its first row."""
@@ -318,7 +311,7 @@ class FileInjector:
         self._sources[name] = _SourceFile(path, partition, head, header, parser, content)
         lines, _ = await self._lines(name, begin.offset)
         first = self._first_time(name, lines)
-        self._progress.found(name, begin.offset, first, self._wall(), at_end=not lines)
+        self._progress.found(name, begin.offset, first, wall_now(), at_end=not lines)
 
     def _first_time(self, name: str, lines: list[tuple[int, bytes]]) -> int | None:
         """The timestamp of the first of ``lines`` that is a record with a plausible time. None if there is none."""
@@ -361,14 +354,14 @@ class FileInjector:
         bad = refused or bad
         newest = max((row.timestamp for row in sent), default=None)
         last = sent[-1].offset if sent else None
-        self._progress.read(file.name, end if bad is None else bad.offset, newest, last, self._wall())
+        self._progress.read(file.name, end if bad is None else bad.offset, newest, last, wall_now())
         if bad is not None:
             raise await self._error(file.name, bad)
 
     def _parse(self, name: str, line: bytes) -> tuple[Any, int, str | None]:
         """A line's value, timestamp and id. LineError if it is not a record, or its time is implausible."""
         value, timestamp = self._sources[name].parser.parse(line)
-        now = self._wall()
+        now = wall_now()
         if not self._settings.any_timestamp and not is_likely(timestamp, now):
             time_field = self._settings.timestamp
             if time_field is None:
@@ -445,7 +438,7 @@ class FileInjector:
 
     async def _publish(self) -> None:
         """Publish the bound of the oldest unfinished file (figure 10). A tail without such a file becomes idle (G8)."""
-        now = self._wall()
+        now = wall_now()
         watermark = self._progress.watermark(now)
         if watermark is not None:
             self._idle = False

@@ -115,9 +115,9 @@ class MasterCore:
     It has many attributes: the operation in progress, what waits for its end, and the times of periodic work.
     """
 
-    def __init__(self, leadership: Compare, settings: MasterSettings | None = None, authority_shards: int = 1) -> None:
+    def __init__(self, leadership: Compare, settings: MasterSettings | None = None) -> None:
         """``leadership`` holds while this master leads. Every transaction compares it."""
-        self.catalog = Catalog(authority_shards)
+        self.catalog = Catalog()
         self.deposed = False
         self._leadership = leadership
         self._settings = settings or MasterSettings()

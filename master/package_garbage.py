@@ -31,15 +31,13 @@ def named_packages(known: Catalog) -> frozenset[str]:
     )
 
 
-async def collect_packages(
-    term: Term, packages: Packages, every: float = _COLLECT_EVERY_SECONDS, idle: float = _KEEP_IDLE_SECONDS
-) -> None:
-    """Drop unnamed packages until cancelled. ``every`` and ``idle`` are in seconds."""
+async def collect_packages(term: Term, packages: Packages) -> None:
+    """Drop unnamed packages until cancelled."""
     await term.ready()
     while True:
-        await asyncio.sleep(every)
+        await asyncio.sleep(_COLLECT_EVERY_SECONDS)
         try:
-            for digest in await packages.collect(named_packages(term.catalog), idle):
+            for digest in await packages.collect(named_packages(term.catalog), _KEEP_IDLE_SECONDS):
                 _log.info("code package %s is dropped: no topology names it", digest)
         except (DamagedValueError, StoreError, RequestError) as error:
             _log.warning("code packages could not be checked, trying again later: %s", error)

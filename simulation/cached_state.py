@@ -18,8 +18,8 @@ from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.log import LogCore
 from millwheel.worker.log.state import LogState
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.worker import Worker
-from millwheel.worker.stages import OwnerPhase
 from simulation.cached_ids import id_differences, sequencer_differences
 from simulation.cached_logs import log_differences, log_rests
 from simulation.store import finished

@@ -94,7 +94,6 @@ class CellTables:
         schema = schemas()[statement.table]
         conditions = {one.column: one for one in statement.where if one.column in schema.partition}
         where = [one for one in statement.where if one.column not in schema.partition]
-        limit = None if statement.limit is None else statement.limit.of(values)
         found: list[Row] = []
         for key in _keys([conditions[column] for column in schema.partition], values):
             place = statement.table, key
@@ -103,8 +102,7 @@ class CellTables:
                 rows = self._rows(place, where, values)
                 if statement.grouped:
                     rows = iter({row[: len(statement.columns)]: row for row in rows}.values())
-                some = [_read(statement.columns, place, row, self.partitions[place]) for row in rows]
-                found += some if limit is None else some[:limit]
+                found += [_read(statement.columns, place, row, self.partitions[place]) for row in rows]
         return found
 
     def _rows(self, place: Place, where: list[Condition], values: Sequence[Any]) -> Iterator[Row]:

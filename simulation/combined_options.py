@@ -23,6 +23,7 @@ __all__ = [
     "library_windows",
     "operators",
     "spilled_and_divided",
+    "spilled_timers",
     "tight_bounds",
     "weak_timers",
 ]
@@ -100,11 +101,16 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
         nodes.pop().update(kind="slow", strong=True, arguments=[chance.choice((100, 300))])
 
 
+def spilled_timers(plan: Plan, chance: Random) -> None:
+    """All timers except a few are only in the store."""
+    few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
+    plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
+
+
 def spilled_and_divided(plan: Plan, chance: Random) -> None:
     """Timers and ids are only in the store, while the intervals that have them split and merge often."""
     plan.tuning["ids"] = {"segment": chance.choice((1, 3)), "run": chance.choice((1, 4)), "cached": 1}
-    few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
-    plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
+    spilled_timers(plan, chance)
     plan.intervals = max(plan.intervals, 2)
     plan.splits = chance.randint(2, 4)
     plan.merges = max(plan.merges, chance.randint(2, 4))

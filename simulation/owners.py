@@ -8,7 +8,7 @@ from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import Delivery, SendDelivery
-from millwheel.worker.stages import OwnerPhase
+from millwheel.worker.owner import OwnerPhase
 from simulation.world import World
 
 __all__ = ["OwnerChecks", "serving"]

@@ -18,6 +18,7 @@ from simulation.combined_options import (
     library_windows,
     operators,
     spilled_and_divided,
+    spilled_timers,
     tight_bounds,
     weak_timers,
 )
@@ -51,12 +52,6 @@ def _compact(plan: Plan, chance: Random) -> None:
 def _segments(plan: Plan, chance: Random) -> None:
     """The ids of consumed records go to the store in small groups, with their filters."""
     plan.tuning["ids"] = {"segment": chance.choice((1, 3, 10)), "run": chance.choice((1, 4)), "cached": 1}
-
-
-def _far(plan: Plan, chance: Random) -> None:
-    """All timers except a few are only in the store."""
-    few = {"timers_kept": 1, "timer_part": chance.choice((1, 2)), "checkpoint_entries": chance.choice((2, 4))}
-    plan.tuning["core"].update(few, timer_lead=chance.choice((0, 1_000_000)), flush_interval=10_000)
 
 
 def _divided(plan: Plan, chance: Random) -> None:
@@ -371,7 +366,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("added", _added, 0.5),
     ("segments", _segments, 0.3),
     ("clocks", _clocks, 0.3),
-    ("far", _far, 0.2),
+    ("far", spilled_timers, 0.2),
     ("bases", _bases, 0.4),
     ("versions", _versions, 0.2),
     ("merges", _merges, 0.35),

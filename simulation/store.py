@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import (
     Append,
     JournalHead,
@@ -167,12 +166,6 @@ class SimulatedStore:
 
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(incarnation, keys))
-        return found
-
-    async def scan_states(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        found: list[StateRow] = await self._ask(lambda: self._server.scan_states(incarnation, interval, after, limit))
         return found
 
     async def drop_journal(self, journal: str) -> None:

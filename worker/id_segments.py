@@ -8,6 +8,7 @@ from typing import Final
 
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.model.watermarks import InputWatermark
 from millwheel.store.contract import PartId
 from millwheel.worker.dedup import Dedup, DeliveryVerdict, PositionIds, SegmentSealed, Sender
 from millwheel.worker.journal import OwnedJournal
@@ -33,15 +34,16 @@ class AdmissionState:
         self,
         keys: KeyInterval,
         journal: OwnedJournal,
+        inputs: InputWatermark,
         slack: Mapping[str, int],
         exactly_once: bool = True,
     ) -> None:
+        """``inputs`` has the broadcast watermarks of the senders. Opaque ids are forgotten by them."""
+        self._inputs = inputs
         self.journal = journal
         self.dedup = Dedup(keys, journal.name)
         self.slack = slack
         """How far behind an injector's watermark the ids of its late records are kept, in microseconds (6.1.1)."""
-        self.watermarks: dict[str, int] = {}
-        """The last broadcast value of each group that is followed, in microseconds. Opaque ids are forgotten by it."""
         self.exactly_once = exactly_once
         """Whether duplicates are found (6.1.3)."""
         self.duplicates = 0
@@ -70,14 +72,9 @@ class AdmissionState:
     def _begin_opaque(self, group: str) -> None:
         """The first opaque ids of ``group`` arrive: what was broadcast before applies to them.
 
-        Groups without opaque ids have nothing to forget, so their broadcasts are not recorded.
+        Groups without opaque ids have nothing to forget, so broadcasts do not reach ``Dedup`` before that.
         """
-        self.advance(group, self.watermarks.get(group, MIN_TIMESTAMP))
-
-    def received(self, values: Mapping[str, int]) -> None:
-        """These watermarks were broadcast. Values never go back."""
-        known = self.watermarks
-        known.update({group: value for group, value in values.items() if value >= known.get(group, value)})
+        self.advance(group, self._inputs.latest.get(group, MIN_TIMESTAMP))
 
     def advance(self, group: str, watermark: int) -> None:
         """Forget opaque ids that the senders of ``group`` cannot send again, according to its broadcast watermark."""

@@ -1,35 +1,84 @@
-"""What every owner of a journal does with events: of a key interval, or of a stream's log (sections 4.5, 6.2).
+"""What every owner of a journal does: of a key interval, or of a stream's log (sections 4.5, 6.2, 7.1).
 
-Its stages are in ``stages.py``.
+1. It fences the journal and reads it (G3). Then it replays the journal.
+2. It has the authority accept its sequencer (G4).
+3. It serves.
+4. It is lost: at the first refusal by the store, the authority or a receiver.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
-from millwheel.model.watermarks import InputWatermark
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.worker.admission import DeliveryAdmission
-from millwheel.worker.id_segments import AdmissionState
-from millwheel.worker.lives import SenderLives
+from millwheel.worker.followed_senders import FollowedSenders
+from millwheel.worker.lookups import DeliveryLookups
 from millwheel.worker.messages import (
+    Accepted,
+    AcceptSequencer,
     CatalogChanged,
+    Delivery,
+    Deposed,
+    FenceJournal,
     GroupWatermarks,
-    Report,
+    Opened,
+    OpenFailed,
+    OwnerEffect,
+    Parent,
     SequenceChecked,
+    Started,
 )
-from millwheel.worker.stages import OwnerConfig, OwnerPhase, OwnerStages
 
-__all__ = ["OwnerCore"]
+__all__ = ["Handler", "OwnerConfig", "OwnerCore", "OwnerPhase", "OwnerPump"]
 
 EventT = TypeVar("EventT")
 EffectT = TypeVar("EffectT")
 
+Handler = Callable[[Any], Sequence[Any] | None]
+"""Processes an event of one type. None: there is no effect."""
 
-class OwnerCore(OwnerStages[EffectT], Generic[EventT, EffectT]):
+
+class OwnerPhase(Enum):
+    """The stage that an owner has reached."""
+
+    OPENING = "taking the journal"
+    ACCEPTING = "waiting for the authority"
+    SERVING = "serving"
+    LOST = "not the owner any more"
+
+
+class OwnerConfig(Protocol):
+    """The identity of an owner: its journal and its sequencer. One worker with two sequencers is two owners."""
+
+    @property
+    def incarnation(self) -> IncarnationId: ...
+    @property
+    def journal(self) -> str: ...
+    @property
+    def keys(self) -> KeyInterval: ...
+    @property
+    def sequencer(self) -> int: ...
+    @property
+    def parents(self) -> tuple[Parent, ...]: ...
+
+
+class OwnerPump(ABC, Generic[EventT, EffectT]):
+    """What an owner does after each event while it serves. It is a part of the owner's core."""
+
+    @abstractmethod
+    def run(self, event: EventT) -> Sequence[EffectT]:
+        """Do every step that is possible after ``event``."""
+
+    @abstractmethod
+    def next_deadline(self) -> int | None:
+        """When a Tick is due if no event comes before. None: never."""
+
+
+class OwnerCore(ABC, Generic[EventT, EffectT]):
     """One owner of a journal: a worker under one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
 
     Invariant: no ACK, strong production or report of a commit leaves the core before that commit is in the journal.
@@ -41,99 +90,95 @@ class OwnerCore(OwnerStages[EffectT], Generic[EventT, EffectT]):
     def __init__(
         self,
         config: OwnerConfig,
-        inputs: InputWatermark,
-        ids: AdmissionState,
-        admission: DeliveryAdmission,
-        look: Callable[[int], None],
+        senders: FollowedSenders,
+        lookups: DeliveryLookups,
+        set_now: Callable[[int], None],
+        pump: OwnerPump[EventT, EffectT],
     ) -> None:
         """
         Args:
             config: Its identity.
-            inputs: The broadcast watermarks of its groups.
-            ids: The ids that it knows.
-            admission: Admits its deliveries.
-            look: Sets its clock.
+            senders: Its senders.
+            lookups: The look-ups of its duplicate check.
+            set_now: Sets its clock.
+            pump: Runs after each event.
         """
-        super().__init__(config)
-        self._inputs = inputs
-        self._ids = ids
-        self._admission = admission
-        self._look = look
-        self._sender_lives = lives = SenderLives(inputs, ids, admission)
-        self._early: dict[str, dict[KeyInterval | str, int]] = {}
-        """The sequencers of groups that were broadcast before the committed ids were known."""
-        self._handlers |= {
-            GroupWatermarks: self._on_watermarks,
-            CatalogChanged: lives.catalog_changed,
-            SequenceChecked: admission.lookups.sequence_checked,
+        self.phase = OwnerPhase.OPENING
+        self._config = config
+        self._senders = senders
+        self._set_now = set_now
+        self._pump = pump
+        self._handlers: dict[type, Handler] = {
+            Started: self._on_started,
+            Delivery: self._deliveries(serving=False),
+            Opened: self._on_opened,
+            Accepted: self._on_accepted,
+            OpenFailed: self._on_lost,
+            Deposed: self._on_lost,
+            GroupWatermarks: senders.broadcast,
+            CatalogChanged: senders.catalog_changed,
+            SequenceChecked: lookups.sequence_checked,
         }
+
+    @property
+    def keys(self) -> KeyInterval:
+        """The keys that it owns."""
+        return self._config.keys
 
     def step(self, event: EventT, now: int) -> Sequence[EffectT]:
         """Process ``event`` at ``now``, in microseconds of its clock."""
         if self.phase is OwnerPhase.LOST:
             return self._answer_lost(event)
-        self._look(now)
+        self._set_now(now)
         out: list[EffectT] = list(self._handlers[type(event)](event) or ())
         if self.phase is OwnerPhase.SERVING:
-            out.extend(self._pump())
+            out.extend(self._pump.run(event))
         return out
+
+    def next_deadline(self) -> int | None:
+        """The time at which a Tick is due if no other event comes before, on its clock. None: no Tick is needed."""
+        return self._pump.next_deadline() if self.phase is OwnerPhase.SERVING else None
 
     # What an interval and a log do differently.
 
     @abstractmethod
-    def _pump(self) -> Sequence[EffectT]:
-        """After each event: do every step that is possible now."""
+    def _recover(self, opened: Opened) -> None:
+        """Rebuild the cached state from the journal."""
+
+    @abstractmethod
+    def _serve(self, watermark: int) -> Sequence[EffectT]:
+        """The owner begins to serve. ``watermark`` is the last broadcast value for its keys."""
+
+    @abstractmethod
+    def _deliveries(self, serving: bool) -> Handler:
+        """Processes deliveries, while the owner serves and before."""
+
+    def _end(self) -> Sequence[EffectT]:
+        """The owner is lost."""
+        return ()
 
     def _answer_lost(self, event: EventT) -> Sequence[EffectT]:
         """An event after the loss."""
         return ()
 
-    # Groups.
+    # Stages.
 
-    def _opened(self) -> None:
-        self._sender_lives.opened()
-        self._forget_ids(self._ids.watermarks, {group: known.items() for group, known in self._early.items()})
-        self._early.clear()
-        self._admission.forget_ended()
+    def _on_started(self, event: Started) -> Sequence[OwnerEffect]:
+        config = self._config
+        return [FenceJournal(config.journal, config.sequencer, config.parents)]
 
-    def _on_watermarks(self, event: GroupWatermarks) -> None:
-        self._inputs.update(event.values)
-        self._ids.received(event.values)
-        if self.phase is not OwnerPhase.OPENING:
-            self._forget_ids(event.values, event.sequencers)
-            return
-        for group, sequencers in event.sequencers.items():
-            known = self._early.setdefault(group, {})
-            for member, sequencer in sequencers:
-                known[member] = max(sequencer, known.get(member, sequencer))
+    def _on_opened(self, event: Opened) -> Sequence[OwnerEffect]:
+        self._recover(event)
+        self._senders.opened()
+        self.phase = OwnerPhase.ACCEPTING
+        config = self._config
+        return [AcceptSequencer(config.incarnation, config.keys, config.sequencer)]
 
-    def _forget_ids(
-        self, values: Mapping[str, int], sequencers: Mapping[str, Iterable[tuple[KeyInterval | str, int]]]
-    ) -> None:
-        """Drop ids that no sender can send again, according to broadcast watermarks and the sequencers behind them."""
-        ids = self._ids
-        if not ids.exactly_once:
-            return
-        for group, members in sequencers.items():
-            ids.dedup.learn(group, members)
-        for group, watermark in values.items():
-            if group in ids.dedup.opaque_groups:
-                ids.advance(group, watermark)
+    def _on_accepted(self, event: Accepted) -> Sequence[EffectT]:
+        self.phase = OwnerPhase.SERVING
+        self._handlers[Delivery] = self._deliveries(serving=True)
+        return self._serve(event.watermark)
 
-    # Reports.
-
-    def _report_of(self, output: int, watermark: int, hold: HoldKind.ValueType) -> Report:
-        """A report to the authority: the output and the input watermark, and what holds the output watermark."""
-        config, subject = self._config, self._subject(hold, output)
-        return Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)
-
-    def _subject(self, hold: HoldKind.ValueType, value: int) -> str:
-        """What holds the output watermark at ``value``, for people: the slowest groups, or something of the owner."""
-        return (
-            ", ".join(self._inputs.holding()[:3])
-            if hold == HoldKind.HOLD_KIND_INPUT
-            else self._own_subject(hold, value)
-        )
-
-    def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
-        return ""
+    def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[EffectT]:
+        self.phase = OwnerPhase.LOST
+        return self._end()

@@ -45,11 +45,6 @@ class Leadership:
         """The lease of the leadership. Keys that must end with the term are bound to it too."""
         return self._lease
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the term is known to have ended."""
-        return self._lost.is_set()
-
     async def lost(self) -> None:
         """Return when the term has ended: resigned, its lease ended, or another process changed its key."""
         await self._lost.wait()

@@ -85,12 +85,11 @@ class Catalog:
     It has many methods: each is a question that a role asks the coordinator's contents.
     """
 
-    def __init__(self, authority_shards: int = 1) -> None:
+    def __init__(self) -> None:
         self.revision = 0
         # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
         self._listed = 0
         self.shape_version = 0
-        self._shards_at_first = authority_shards
         self.tables: dict[IncarnationId, IntervalTable] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
@@ -101,8 +100,8 @@ class Catalog:
         self._clear()
 
     def _clear(self) -> None:
-        self.authority_shards = self._shards_at_first
-        """The number that the cluster was created with. Before the coordinator gives it: the constructor's argument."""
+        self.authority_shards = 1
+        """The number that the cluster was created with. It is 1 before the coordinator gives it."""
         self.damaged = {}
         self._unknown: dict[str, str] = {}
         """The damaged keys, except leased ones, for which this catalog never had a readable value."""

@@ -16,6 +16,8 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["InputWatermark", "MinTracker"]
 
+_MAX_NAMED = 3
+"""How many of the groups that hold an input watermark are named."""
 _SMALL_HEAP = 64
 """Heaps up to this size are not compacted, because the gain would be too small."""
 
@@ -30,13 +32,11 @@ class MinTracker:
 
     __slots__ = ("_counts", "_gone", "_heap", "_size")
 
-    def __init__(self, timestamps: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._heap: list[int] = []
         self._gone = 0
         self._size = 0
-        for timestamp in timestamps:
-            self.add(timestamp)
 
     def __len__(self) -> int:
         """The number of timestamps. A repeated timestamp counts as often as it was added."""
@@ -101,17 +101,16 @@ class InputWatermark:
     """The minimum over the broadcast watermarks of a set of named groups.
 
     Invariant: the value never decreases (G7). A group without a broadcast value counts as MIN_TIMESTAMP. A new group
-    counts from the moment that it is added, and does not lower the value. Its records behind the value are late.
+    counts from the moment that it is followed, and does not lower the value. Its records behind the value are late.
     Without any group the value does not change.
     """
 
-    __slots__ = ("_groups", "_value")
+    __slots__ = ("_groups", "_latest", "_value")
 
-    def __init__(self, groups: Iterable[str] = (), start: int = MIN_TIMESTAMP) -> None:
-        """``start``: the value that an earlier owner has acted on. Starting from it, no timer fires twice."""
-        self._groups = dict.fromkeys(groups, int(MIN_TIMESTAMP))
-        self._value: int = start
-        self._raise()
+    def __init__(self, groups: Iterable[str] = ()) -> None:
+        self._groups = frozenset(groups)
+        self._latest: dict[str, int] = {}
+        self._value: int = MIN_TIMESTAMP
 
     @property
     def value(self) -> int:
@@ -119,51 +118,46 @@ class InputWatermark:
         return self._value
 
     @property
-    def groups(self) -> Mapping[str, int]:
-        """The last known value of each group."""
-        return dict(self._groups)
+    def groups(self) -> frozenset[str]:
+        """The groups that make up the minimum."""
+        return self._groups
 
-    def add(self, group: str, watermark: int = MIN_TIMESTAMP) -> bool:
-        """Add ``group`` to the minimum. If it is present already, its value can only grow.
+    @property
+    def latest(self) -> Mapping[str, int]:
+        """The last broadcast value of each group that has one, also of groups that hold nothing back."""
+        return self._latest
 
-        Returns:
-            Whether the input watermark rose.
+    def follow(self, groups: Iterable[str], beside: Iterable[str] = ()) -> None:
+        """From now on, ``groups`` make up the minimum.
+
+        Args:
+            groups: The groups of the minimum.
+            beside: Groups whose last values are kept as well, though they hold nothing back.
         """
-        self._groups[group] = max(watermark, self._groups.get(group, MIN_TIMESTAMP))
-        return self._raise()
-
-    def remove(self, group: str) -> bool:
-        """Remove ``group`` from the minimum; no effect if it is absent. Returns whether the value rose."""
-        if self._groups.pop(group, None) is None:
-            return False
-        return self._raise()
+        self._groups = frozenset(groups)
+        for group in self._latest.keys() - self._groups.union(beside):
+            del self._latest[group]
+        self._raise()
 
     def restart(self, group: str) -> None:
         """The group begins another life: its value is not known, and the input watermark stays."""
-        if group in self._groups:
-            self._groups[group] = MIN_TIMESTAMP
+        self._latest.pop(group, None)
 
-    def update(self, watermarks: Mapping[str, int]) -> bool:
-        """Apply broadcast values. Values of unrelated computations, and older values, have no effect.
-
-        Returns:
-            Whether the input watermark rose.
-        """
-        groups = self._groups
+    def update(self, watermarks: Mapping[str, int]) -> None:
+        """Apply broadcast values. Older values have no effect."""
+        latest = self._latest
         for group, watermark in watermarks.items():
-            known = groups.get(group)
-            if known is not None and watermark > known:
-                groups[group] = watermark
-        return self._raise()
+            if watermark > latest.get(group, MIN_TIMESTAMP):
+                latest[group] = watermark
+        self._raise()
 
     def holding(self) -> list[str]:
-        """The groups with the smallest value, sorted. The input watermark waits for them (G8)."""
-        smallest = min(self._groups.values(), default=MAX_TIMESTAMP)
-        return sorted(group for group, watermark in self._groups.items() if watermark == smallest)
+        """A few of the groups with the smallest value, sorted. The input watermark waits for them (G8)."""
+        values = {group: self._latest.get(group, MIN_TIMESTAMP) for group in self._groups}
+        smallest = min(values.values(), default=MAX_TIMESTAMP)
+        return sorted(group for group, watermark in values.items() if watermark == smallest)[:_MAX_NAMED]
 
-    def _raise(self) -> bool:
-        smallest = min(self._groups.values(), default=MIN_TIMESTAMP)
-        if smallest <= self._value:
-            return False
-        self._value = smallest
-        return True
+    def _raise(self) -> None:
+        latest = self._latest
+        smallest = min([latest.get(group, MIN_TIMESTAMP) for group in self._groups], default=MIN_TIMESTAMP)
+        self._value = max(self._value, smallest)

@@ -21,9 +21,8 @@ from typing import Final
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.errors import PackageError
 from millwheel.sdk.loading import MAX_PACKAGE_BYTES, load_topology
-from millwheel.sdk.topology import TopologyGraph
 
-__all__ = ["MAX_PACKAGE_BYTES", "CodePackage", "build_package", "load_topology", "package_of"]
+__all__ = ["MAX_PACKAGE_BYTES", "CodePackage", "build_package", "load_topology"]
 
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _SKIPPED: Final = re.compile(r"\..*|__pycache__|.*\.py[co]|.*\.egg-info")
@@ -65,28 +64,6 @@ def build_package(target: str, *, include: Iterable[str] = ()) -> CodePackage:
         raise PackageError(f"module {module!r} cannot be found: there is no {path}.py in {root.parent}")
     data = _zip(files)
     return CodePackage(data, hashlib.sha256(data).hexdigest(), f"{module}:{attribute}")
-
-
-def package_of(topology: TopologyGraph, *, include: Iterable[str] = ()) -> CodePackage:
-    """Package the code of a topology of this process. It must be a module's attribute.
-
-    The running script counts as a module too. It is found by its file, and a worker imports it under the file's name.
-
-    Args:
-        topology: The topology.
-        include: Further top-level modules or packages, by name or path.
-
-    Raises:
-        PackageError: As by :func:`build_package`, or if no module has the topology as an attribute.
-    """
-    modules = sorted(sys.modules.items(), key=lambda item: item[0] != topology._made_in)
-    for module_name, module in modules:
-        for attribute, value in list(getattr(module, "__dict__", {}).items()):
-            if value is topology:
-                file = getattr(module, "__file__", None)
-                place = file if module_name == "__main__" and file else module_name
-                return build_package(f"{place}:{attribute}", include=include)
-    raise PackageError(f"{topology!r} is no module's attribute: assign it to a name at the top level of its module")
 
 
 # Finding code.

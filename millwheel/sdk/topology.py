@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,10 +38,6 @@ class TopologyGraph:
     def __init__(self, name: str) -> None:
         """Begin an empty topology."""
         self.name = name
-        # The module that creates the topology most likely also contains it. Packaging its code looks there first.
-        frame = inspect.currentframe()
-        caller = frame.f_back if frame is not None else None
-        self._made_in: str = caller.f_globals.get("__name__", "") if caller is not None else ""
         self._declarations: list[StreamDeclaration] = []
         self._added: list[ComputationDeclaration] = []
         self._derived: list[DerivedStream] = []

@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 from millwheel.errors import CorruptValueError, StoreError
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 
 __all__ = [
     "TERMINAL_SEQUENCER",
@@ -215,11 +214,6 @@ class StateStore(Protocol):
 
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """Return the rows of ``keys``, in the same order; None for a key that has no row or an empty one."""
-
-    async def scan_states(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        """Return ``limit`` rows of ``interval`` with keys above ``after``, in key order. Fewer only at the end."""
 
     async def drop_journal(self, journal: str) -> None:
         """Delete the journal with all its entries and parts. Does nothing if the journal does not exist."""

@@ -31,6 +31,7 @@ _MARKER: Final = "MILLWHEEL.json"
 _MARKER_DRAFT: Final = "MILLWHEEL.json.draft"
 _LOCK: Final = "MILLWHEEL.lock"
 _DATA: Final = "data"
+_PROBE_BYTES: Final = 1 << 16
 
 
 class DatabaseDirectory:
@@ -59,12 +60,12 @@ class DatabaseDirectory:
             self._write_marker("ready")
             self.is_new = False
 
-    def check_space(self, size: int = 1 << 16) -> None:
-        """Raise OSError unless ``size`` bytes can be written and synced here."""
+    def check_space(self) -> None:
+        """Raise OSError unless some bytes can be written and synced here."""
         probe = self.path / "probe"
         try:
             with probe.open("wb") as file:
-                file.write(bytes(size))
+                file.write(bytes(_PROBE_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
         finally:

@@ -14,7 +14,6 @@ from typing import Final, TypeVar
 
 from millwheel.model.envelope import unwrap, wrap
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store import layout
 from millwheel.store.contract import Append, JournalHead, PartId, StateRow, StoreUnavailableError
 from millwheel.store.heads import JournalHeads
@@ -130,28 +129,6 @@ class EmbeddedStore:
         def read() -> list[StateRow | None]:
             values = self._rocks.get([prefix + key for key in keys], state=True)
             return [_row(incarnation, key, value) for key, value in zip(keys, values, strict=True)]
-
-        return await self._read(read)
-
-    async def scan_states(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        """See :meth:`StateStore.scan_states`."""
-        skip = len(layout.state_prefix(incarnation))
-        start, end = layout.state_range(incarnation, interval, after)
-
-        def read() -> list[StateRow]:
-            found: list[StateRow] = []
-            position = start
-            while len(found) < limit:
-                wanted = min(limit - len(found), _READ_CHUNK_ENTRIES)
-                pairs = self._rocks.scan(position, end, wanted, state=True)
-                rows = (layout.decode_row(incarnation, key[skip:], value) for key, value in pairs)
-                found.extend(row for row in rows if row.blob)
-                if len(pairs) < wanted:
-                    break
-                position = pairs[-1][0] + b"\0"
-            return found
 
         return await self._read(read)
 

@@ -26,7 +26,6 @@ import msgspec
 
 from millwheel.model.envelope import unwrap, wrap
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "parts_key",
     "past",
     "state_prefix",
-    "state_range",
 ]
 
 HEAD: Final = b"h"
@@ -170,13 +168,6 @@ def state_prefix(incarnation: IncarnationId) -> bytes:
     if not incarnation or "\0" in incarnation:
         raise ValueError(f"an incarnation id is not empty and holds no NUL: {incarnation!r}")
     return incarnation.encode() + b"\0"
-
-
-def state_range(incarnation: IncarnationId, interval: KeyInterval, after: bytes | None) -> tuple[bytes, bytes]:
-    """Return the half-open key range of the rows of ``interval`` with keys above ``after``."""
-    prefix = state_prefix(incarnation)
-    start = interval.start if after is None else max(interval.start, after + b"\0")
-    return prefix + start, past(prefix) if interval.end is None else prefix + interval.end
 
 
 def decode_row(incarnation: IncarnationId, key: bytes, value: bytes) -> StateRow:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
 from millwheel.store.contract import (
     Append,
@@ -130,15 +129,6 @@ class MemoryStore:
         states = self.states.get(incarnation, {})
         rows = (states.get(key) for key in keys)
         return [row if row is not None and row.blob else None for row in rows]
-
-    async def scan_states(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        """See :meth:`StateStore.scan_states`."""
-        self._check_open()
-        states = self.states.get(incarnation, {})
-        keys = sorted(key for key, row in states.items() if key in interval and row.blob)
-        return [states[key] for key in keys if after is None or key > after][:limit]
 
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""

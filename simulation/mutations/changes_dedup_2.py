@@ -89,7 +89,7 @@ rewriting(
     "G1",
     "what was broadcast before the first opaque ids of a group applies to them",
     AdmissionState,
-    "self.advance(group, self.watermarks.get(group, MIN_TIMESTAMP))",
+    "self.advance(group, self._inputs.latest.get(group, MIN_TIMESTAMP))",
     "self.advance(group, MIN_TIMESTAMP)",
     seeds=0,
     test="tests/worker/interval/test_ids.py::test_earlier_broadcasts_apply_to_the_first_opaque_ids",

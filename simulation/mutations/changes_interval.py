@@ -18,6 +18,7 @@ from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
 from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.timers import IntervalTimers
 from simulation.mutations.base import rewriting
 
@@ -75,7 +76,7 @@ rewriting(
     "watermarks-skip-set-back-timers",
     "G6",
     "a timer without a deadline runs the passes, though the clock was set back",
-    IntervalCore,
+    IntervalPump,
     " or processing != self._ring",
     "",
     seeds=0,
@@ -316,7 +317,7 @@ rewriting(
     "watermarks-skip-blocked-keys",
     "G8",
     "a watermark runs all passes while a key is blocked, because its retry may be due",
-    IntervalCore,
+    IntervalPump,
     "state.blocked.keys or ",
     "",
     seeds=0,
@@ -328,7 +329,7 @@ rewriting(
     "watermarks-skip-due-timers",
     "G8",
     "a watermark that has reached a timer runs all passes",
-    IntervalCore,
+    IntervalPump,
     "event <= clocks.watermark",
     "event < clocks.watermark - 1_000",
     seeds=100,
@@ -340,7 +341,7 @@ rewriting(
     "acks-of-stragglers-wait",
     "G8",
     "an ACK of a stored weak production is journaled at once if no append is in flight",
-    IntervalCore,
+    IntervalPump,
     "not self._commits.acks and ",
     "",
     seeds=100,
@@ -352,7 +353,7 @@ rewriting(
     "over-without-the-watermark",
     "G8",
     "the input watermark goes on when a weak commit is over that keeps nothing",
-    IntervalCore,
+    IntervalPump,
     "if settled or (",
     "if (",
     seeds=0,

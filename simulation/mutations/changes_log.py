@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.log.commits import LogCommits
-from millwheel.worker.log.core import LogCore
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogReceiver
+from millwheel.worker.log.pump import LogPump
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.sessions import Sessions
 from millwheel.worker.log.subscribers import Subscribers
@@ -19,7 +19,7 @@ rewriting(
     "log-pending-holds-nothing",
     "G7",
     "records that a log has not committed hold its watermark",
-    LogCore,
+    LogPump,
     "min(state.inputs.value, state.intake.pending.min())",
     "state.inputs.value",
     seeds=0,

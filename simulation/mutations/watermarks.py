@@ -123,11 +123,7 @@ rewriting(
 @mutation("G7", "the input watermark is the minimum over all groups")
 def fastest_sender() -> None:
     """A consumer follows its furthest group."""
-    rewrite(
-        InputWatermark,
-        "min(self._groups.values(), default=MIN_TIMESTAMP)",
-        "max(self._groups.values(), default=MIN_TIMESTAMP)",
-    )
+    rewrite(InputWatermark, "smallest = min([", "smallest = max([")
 
 
 @mutation(
@@ -139,4 +135,8 @@ def fastest_sender() -> None:
 )
 def removed_senders_stay() -> None:
     """A removed sender still holds the watermark."""
-    replace(InputWatermark, "remove", lambda _: lambda self, sender: False)
+
+    def make(follow: Any) -> Any:
+        return lambda self, groups, beside=(): follow(self, self.groups.union(groups), beside)
+
+    replace(InputWatermark, "follow", make)

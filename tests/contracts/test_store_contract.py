@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.contract import (
     TERMINAL_SEQUENCER,
     Append,
@@ -460,53 +459,14 @@ async def test_an_emptied_row_reads_as_absent_and_stays_so(
     await store.write_states(incarnation, journal, 5, [StateRow(b"k", 10, b"again")])
     assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 10, b"again")]
     await store.append(journal, entry(5, 11, truncation_point=10))
-    assert await store.scan_states(incarnation, ALL_KEYS, None, 9) == [StateRow(b"k", 10, b"again")]
-
-
-async def test_a_scan_goes_through_an_interval_in_key_order(
-    store: StateStore, journal: str, incarnation: IncarnationId
-) -> None:
-    await owned(store, journal, 5, commits=1)
-    keys = [b"", b"a", b"a\0", b"aa", b"b", b"b\xff", b"c", b"\xff\xff"]
-    rows = [StateRow(key, 1, b"of " + key) for key in keys]
-    await store.write_states(incarnation, journal, 5, rows[::-1])
-    await store.write_states(
-        IncarnationId(incarnation + "x"), journal, 5, [StateRow(b"b", 1, b"of another incarnation")]
-    )
-
-    async def scan(interval: KeyInterval, after: bytes | None, limit: int) -> list[bytes]:
-        return [row.key for row in await store.scan_states(incarnation, interval, after, limit)]
-
-    assert await store.scan_states(incarnation, ALL_KEYS, None, 100) == rows
-    assert await scan(ALL_KEYS, None, 3) == keys[:3]
-    assert await scan(ALL_KEYS, b"a\0", 2) == [b"aa", b"b"]
-    assert await scan(KeyInterval(b"a", b"b"), None, 100) == [b"a", b"a\0", b"aa"]
-    assert await scan(KeyInterval(b"a", b"b"), b"", 100) == [b"a", b"a\0", b"aa"]
-    assert await scan(KeyInterval(b"a", b"b"), b"aa", 100) == []
-    assert await scan(KeyInterval(b"a", b"b"), b"zz", 100) == []
-    assert await scan(KeyInterval(b"b"), None, 100) == keys[4:]
-
-
-async def test_a_scan_skips_emptied_rows_and_still_fills_its_page(
-    store: StateStore, journal: str, incarnation: IncarnationId
-) -> None:
-    await owned(store, journal, 5, commits=1)
-    rows = [StateRow(b"%03d" % number, 1, b"x" if number % 10 == 0 else b"") for number in range(100)]
-    await store.write_states(incarnation, journal, 5, rows)
-    assert [row.key for row in await store.scan_states(incarnation, ALL_KEYS, None, 4)] == [
-        b"000",
-        b"010",
-        b"020",
-        b"030",
-    ]
-    assert len(await store.scan_states(incarnation, ALL_KEYS, b"030", 100)) == 6
+    assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 10, b"again")]
 
 
 async def test_many_rows_are_written_at_once(store: StateStore, journal: str, incarnation: IncarnationId) -> None:
     await owned(store, journal, 5, commits=1)
     rows = [StateRow(b"%06d" % number, 1, b"value %d" % number) for number in range(3000)]
     await store.write_states(incarnation, journal, 5, rows)
-    assert await store.scan_states(incarnation, ALL_KEYS, None, 5000) == rows
+    assert await store.read_states(incarnation, [row.key for row in rows]) == rows
 
 
 async def test_a_dropped_computation_leaves_its_neighbours_alone(

@@ -165,12 +165,14 @@ async def test_a_leader_is_followed_though_an_etcd_member_is_down(members: EtcdC
     async with opened(members, "election") as one, opened(members, "election") as two:
         first = await asyncio.wait_for(Election(one, "leader", "first", ttl=2.0).campaign(), SOON)
         standby = asyncio.ensure_future(Election(two, "leader", "second", ttl=2.0).campaign())
+        lost = asyncio.create_task(first.lost())
         members.kill(2)
         await asyncio.sleep(4.0)
-        assert not first.is_lost
+        assert not lost.done()
         assert (await one.transact([first.compare], [Put("x", b"")])).committed
         assert not standby.done()
         await first.resign()
+        await lost
         second = await asyncio.wait_for(standby, SOON)
         assert second.term > first.term
         await second.resign()

@@ -64,13 +64,15 @@ async def test_a_step_longer_than_the_lease_ends_no_lease(
     await registration.start()
     leadership = await Election(coordinator, "leadership", "here:1", ttl).attempt()
     assert leadership is not None
+    lost = asyncio.create_task(leadership.lost())
     for _ in range(3):
         steady.now += 100 * ttl
         await coordinator.transact([Compare("none", 0)], [Put(f"at {steady.now}", b"")])
         await asyncio.sleep(ttl / 2)
         await coordinator.expire_leases()
     assert not lapses
-    assert not leadership.is_lost
+    assert not lost.done()
     await leadership.resign()
+    await lost
     await registration.close()
     await coordinator.close()

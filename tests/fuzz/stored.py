@@ -20,7 +20,6 @@ from millwheel.embedded.coordinator import EmbeddedCoordinator
 from millwheel.embedded.database import EmbeddedDatabase
 from millwheel.model.envelope import unwrap
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
 from millwheel.store import layout
 from millwheel.store.contract import CorruptValueError, PartId
 from millwheel.store.rocks import RowBatch
@@ -129,8 +128,7 @@ async def _state(database: EmbeddedDatabase, key: bytes) -> None:
     incarnation, _, name = key.partition(b"\0")
     shown = f"{name.decode('utf-8', 'backslashreplace')!r} of incarnation {incarnation.decode()}"
     owner = IncarnationId(incarnation.decode())
-    scan = partial(database.store.scan_states, owner, ALL_KEYS, None, 1 << 20)
-    await _named(shown, partial(database.store.read_states, owner, [name]), scan)
+    await _named(shown, partial(database.store.read_states, owner, [name]))
 
 
 async def _coordinator(database: EmbeddedDatabase, key: bytes) -> None:

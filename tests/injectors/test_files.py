@@ -18,6 +18,7 @@ from millwheel.client.injector import Injector, InjectorSettings, InjectorSupers
 from millwheel.client.subscription import From, Subscription
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings
+from millwheel.injectors.identity import partition_name
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.model.time import Duration
 from millwheel.sdk.errors import UsageError
@@ -36,6 +37,11 @@ def line(number: int, time: int = -1) -> str:
 def write(path: Path, start: int, end: int, mode: str = "w") -> None:
     with path.open(mode) as file:
         file.writelines(line(number) for number in range(start, end))
+
+
+def partition_of(path: Path) -> str:
+    """The partition of the positions in a file of lines."""
+    return partition_name(str(path.resolve()), path.read_bytes().splitlines()[:1])
 
 
 async def grow(path: Path, number: int) -> None:
@@ -88,8 +94,8 @@ async def test_a_restarted_reader_injects_nothing_twice(
     await first.open()
     reading = FileInjector(first, settings)
     reader = asyncio.create_task(reading.run())
-    await until(lambda: (first.acknowledged(reading.partitions.get("a.jsonl", "")) or 0) >= 1_000)
-    partition = reading.partitions["a.jsonl"]
+    partition = partition_of(logs / "a.jsonl")
+    await until(lambda: (first.acknowledged(partition) or 0) >= 1_000)
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
     await first.close()
@@ -173,7 +179,8 @@ async def test_csv_and_files_that_cannot_be_read(server: DevServer, submit: Subm
         write(logs / "x.log", 5, 9)
         follower = FileInjector(injector, tail)
         reading = asyncio.create_task(follower.run())
-        await until(lambda: injector.acknowledged(follower.partitions.get("x.log", "")) is not None)
+        partition = partition_of(logs / "x.log")
+        await until(lambda: injector.acknowledged(partition) is not None)
         (logs / "x.log").write_text(line(77))
         with pytest.raises(SourceError, match="must not be truncated"):
             await asyncio.wait_for(reading, patience(5))

@@ -9,12 +9,13 @@ import pytest
 
 from millwheel.master.packages import CHUNK_BYTES, Packages
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.failures import RequestError
 from millwheel.store.contract import StateRow, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
+from tests.stored_rows import rows_of
 
 OLD, NEW = b"old" * CHUNK_BYTES, b"new"
+PACKAGES = IncarnationId("packages")
 
 
 def digest_of(content: bytes) -> str:
@@ -45,9 +46,7 @@ async def test_what_no_topology_names_goes_and_may_be_uploaded_again() -> None:
         assert await packages.put(digest_of(content), content)
     assert await packages.collect({digest_of(OLD)}, idle=60) == [], "it was asked for a moment ago"
     assert await packages.collect({digest_of(NEW)}, idle=0) == [digest_of(OLD)]
-    assert {
-        row.key[:64].decode() for row in await store.scan_states(IncarnationId("packages"), ALL_KEYS, None, 99)
-    } == {digest_of(NEW)}
+    assert {row.key[:64].decode() for row in rows_of(store, PACKAGES)} == {digest_of(NEW)}
     assert not await packages.has(digest_of(OLD))
     with pytest.raises(RequestError, match="there is no code package"):
         await read(packages, OLD)
@@ -71,9 +70,8 @@ async def test_a_successor_ends_a_deposed_masters_unfinished_upload(writes: int)
     else:
         assert await deposed.collect(set(), idle=0)
     store.writes = 1 << 30
-    late = [
-        StateRow(row.key, 3, b"") for row in await store.scan_states(IncarnationId("packages"), ALL_KEYS, None, 99)
-    ] or [StateRow(digest_of(OLD).encode(), 3, b"")]
+    late = [StateRow(row.key, 3, b"") for row in rows_of(store, PACKAGES)]
+    late = late or [StateRow(digest_of(OLD).encode(), 3, b"")]
     successor = Packages(store, 6)
     assert not await successor.has(digest_of(OLD)), "whether it is here is not said before it is certain"
     assert await successor.put(digest_of(OLD), OLD)

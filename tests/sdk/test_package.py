@@ -15,10 +15,8 @@ import pytest
 import millwheel as mw
 from millwheel.sdk import loading, package
 from millwheel.sdk.loading import load_topology
-from millwheel.sdk.package import CodePackage, build_package, package_of
+from millwheel.sdk.package import CodePackage, build_package
 from millwheel.sdk.topology import TopologyGraph
-
-HERE = mw.Topology("here")
 
 TOPOLOGY = """\
 import millwheel as mw
@@ -35,7 +33,8 @@ it.add(Echo, inputs={{"words": mw.key(str)}})
 
 def module_of(topology: TopologyGraph) -> ModuleType:
     """The module that made a topology. The package gives it another name."""
-    return sys.modules[topology._made_in]  # noqa: SLF001  # what loading keeps by package
+    (echo,) = topology.plan().computations.values()
+    return sys.modules[echo.computation.__module__]
 
 
 @pytest.fixture(autouse=True)
@@ -346,26 +345,3 @@ def test_linked_directories_are_packaged_and_loops_refused(tmp_path: Path) -> No
     (file.parent / "loop").symlink_to(file.parent)
     with pytest.raises(mw.PackageError, match="is a link to a directory above it"):
         build_package(f"{file}:it")
-
-
-def test_a_topology_of_this_process_is_packaged_by_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    importer = type(sys)("mw_importer")
-    importer.__dict__["HERE"] = HERE
-    monkeypatch.setattr(sys, "modules", {"mw_importer": importer, **sys.modules})
-    built = package_of(HERE)
-    assert built.entry_point == f"{__name__}:HERE"
-    assert "tests/sdk/test_package.py" in names(built)
-
-
-def test_a_topology_without_a_name_cannot_be_packaged() -> None:
-    with pytest.raises(mw.PackageError, match=r"Topology\('adrift'\) is no module's attribute"):
-        package_of(mw.Topology("adrift"))
-
-
-def test_the_running_script_is_packaged_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write_package(tmp_path)
-    main = type(sys)("__main__")
-    main.__file__ = str(file)
-    exec(compile(TOPOLOGY.format(name="script"), str(file), "exec"), main.__dict__)
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    assert package_of(main.it).entry_point == "mw_shop.flow:it"

@@ -13,7 +13,6 @@ import millwheel as mw
 from millwheel.cli.loading import load
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.model.keys import ALL_KEYS
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from millwheel.worker.interval import IntervalCore, IntervalSettings
 from tests.documents.blocks import blocks_of
@@ -29,9 +28,9 @@ def _counter(server: DevServer) -> IntervalCore:
     return core
 
 
-async def _rows(server: DevServer, core: IntervalCore) -> list[bytes]:
-    rows = await server.worker.hosts.store.scan_states(core.state.config.incarnation, ALL_KEYS, None, 1_000)
-    return [row.key for row in rows]
+async def _rows(server: DevServer, core: IntervalCore, keys: list[bytes]) -> list[bytes]:
+    rows = await server.worker.hosts.store.read_states(core.state.config.incarnation, keys)
+    return [row.key for row in rows if row is not None]
 
 
 async def _cells(core: IntervalCore) -> list[bytes]:
@@ -64,9 +63,11 @@ async def test_the_windows_of_the_readme_leave_no_row_and_no_cell(
                 await injector.send(query(f"query {number}"), timestamp=START)
             await injector.flush()
             core = _counter(server)
-            await _until(lambda: _rows(server, core), QUERIES)
+            await _until(lambda: _cells(core), QUERIES)
+            keys = await _cells(core)
+            await _until(lambda: _rows(server, core, keys), QUERIES)
             await injector.advance(mw.Timestamp(START + mw.seconds(2)))
-            await _until(lambda: _rows(server, core), 0)
+            await _until(lambda: _rows(server, core, keys), 0)
             await _until(lambda: _cells(core), 0)
         assert core.state.counts.records == QUERIES
         assert core.state.timers.count == 0

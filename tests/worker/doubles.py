@@ -11,8 +11,8 @@ from millwheel.model.keys import ALL_KEYS
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import Dedup, PositionIds, Sender
 from millwheel.worker.messages import AcceptSequencer, Delivery, Report, SendDelivery, Started
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.host import CoreHost
-from millwheel.worker.stages import OwnerPhase
 
 Step = TypeVar("Step")
 Answer = tuple[int, DeliveryOutcome.ValueType, list[int], str]

@@ -38,6 +38,7 @@ from millwheel.worker.messages import (
     SequenceChecked,
     Tick,
 )
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process import notices
 from millwheel.worker.process.building import Built
 from millwheel.worker.process.destinations import LocalChannel
@@ -46,7 +47,6 @@ from millwheel.worker.process.hosts import Hosted
 from millwheel.worker.process.registration import Registration
 from millwheel.worker.process.watermarks import OnRefused
 from millwheel.worker.process.worker import Worker, WorkerSettings
-from millwheel.worker.stages import OwnerPhase
 from tests.coordination.memory import MemoryCoordinator
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until

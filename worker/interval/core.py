@@ -1,7 +1,7 @@
 """The core of one owned key interval: a pure state machine (sections 4, 5.1, 6.1, 6.2).
 
 The core takes an event and the wall-clock time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the
-stages of every owner (:mod:`millwheel.worker.stages`). While it serves, a record passes these steps: delivery →
+stages of every owner (:mod:`millwheel.worker.owner`). While it serves, a record passes these steps: delivery →
 duplicate check → hooks on cached state → one conditional append → ACK to the sender → productions sent until their
 consumers ACK them.
 
@@ -16,14 +16,18 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
+from millwheel.worker.followed_senders import FollowedSenders
+from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.parents import Needs
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_times import AwaitedHook, HookMeter
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
+from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.recovery import recover
-from millwheel.worker.interval.serving import ServingInterval
-from millwheel.worker.interval.state import IntervalConfig
+from millwheel.worker.interval.state import IntervalConfig, IntervalState
 from millwheel.worker.interval.store_answers import StoreAnswers
 from millwheel.worker.interval.subjects import hold_subject, waits_for_input
 from millwheel.worker.messages import (
@@ -33,6 +37,7 @@ from millwheel.worker.messages import (
     Halted,
     HookFinished,
     IntervalEffect,
+    IntervalEvent,
     Opened,
     PartsMissing,
     PartsRead,
@@ -44,12 +49,12 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.stages import Handler, OwnerPhase
+from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
 
 __all__ = ["IntervalCore"]
 
 
-class IntervalCore(ServingInterval):
+class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     """One interval, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
 
     def __init__(
@@ -59,16 +64,36 @@ class IntervalCore(ServingInterval):
         outputs: dict[str, OutputBinding],
         locate: Callable[[IncarnationId, bytes], str],
         meter: HookMeter | None = None,
+        pump: type[IntervalPump] = IntervalPump,
     ) -> None:
-        """``meter`` measures the run times of hooks. None: they are not measured."""
+        """
+        Args:
+            config: Its identity and limits.
+            program: The user's code.
+            outputs: Where its productions go.
+            locate: Returns the journal that takes a consumer's records with a key.
+            meter: Measures the run times of hooks. None: they are not measured.
+            pump: Runs after each event.
+        """
+        self.state = state = IntervalState(config, program, outputs, locate, meter)
         self._early_deliveries = EarlyDeliveries(config.settings.queue_bytes)
-        super().__init__(config, program, outputs, locate, meter)
-        self._invariants = IntervalInvariants(self.state)
-        admission, commits = self._receiver.admission, self._commits
-        answers = StoreAnswers(self.state, self._scheduler, commits, admission)
+        self._receiver = IntervalReceiver(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
+        self._admission = admission = self._receiver.admission
+        self._scheduler = scheduler = KeyScheduler(state)
+        self._blocked_keys = blocked_keys = scheduler.blocked_keys
+        self._commits = commits = CommitPipeline(
+            state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
+        )
+        self._checkpoints = commits.checkpoints
+        passes = pump(state, scheduler, commits)
+        senders = FollowedSenders(state.inputs, state.ids, admission)
+        super().__init__(config, senders, admission.lookups, state.clocks.set_now, passes)
+        self._held = passes.held
+        self._invariants = IntervalInvariants(state, scheduler, commits, passes)
+        answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
             Appended: commits.appended,
-            Acknowledged: self._on_acknowledged,
+            Acknowledged: commits.acknowledged,
             Tick: commits.idle,
             Refused: self._on_refused,
             Halted: self._on_halted,
@@ -89,9 +114,7 @@ class IntervalCore(ServingInterval):
             InvariantError: Something that must not fall has fallen, a count is not balanced, or a pass was skipped.
             RuntimeError: A hold was lost, or ended too early.
         """
-        self._invariants.check([*self._scheduler.holds(), *self._commits.holds()])
-        if self.phase is OwnerPhase.SERVING and self.rests():
-            self._invariants.check_rest(self._scheduler.runner, self._work, self.next_deadline)
+        self._invariants.check(serving=self.phase is OwnerPhase.SERVING)
 
     @property
     def independent(self) -> bool:
@@ -163,18 +186,14 @@ class IntervalCore(ServingInterval):
     # What holds the output watermark.
 
     def explain_hold(self) -> tuple[HoldKind.ValueType, str]:
-        """What holds the output watermark now: the kind, and the record, timer, production or key."""
+        """What holds the output watermark now: the kind, and the sender, record, timer, production or key."""
         held, hold = self._held()
-        value = max(held, self.state.output.value)
         if hold == HoldKind.HOLD_KIND_INPUT:
-            return hold, self._subject(hold, value)
-        return hold, hold_subject(self.state, hold, value, asked=True)
+            return hold, ", ".join(self.state.inputs.holding())
+        return hold, hold_subject(self.state, hold, max(held, self.state.output.value), asked=True)
 
     def awaited_groups(self) -> list[str]:
         """The groups that hold the input watermark, if a timer that holds the output watermark waits for it."""
         held, hold = self._held()
         waits = waits_for_input(self.state, hold, max(held, self.state.output.value))
-        return self._inputs.holding()[:3] if waits else []
-
-    def _own_subject(self, hold: HoldKind.ValueType, value: int) -> str:
-        return hold_subject(self.state, hold, value)
+        return self.state.inputs.holding() if waits else []

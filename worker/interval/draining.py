@@ -22,9 +22,10 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.records import Record
 from millwheel.worker.interval.core import IntervalCore
+from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.state import IntervalConfig
 from millwheel.worker.messages import Acknowledge, Delivery, IntervalEffect
-from millwheel.worker.stages import Handler, OwnerPhase
+from millwheel.worker.owner import Handler
 
 __all__ = ["DrainingCore"]
 
@@ -65,6 +66,29 @@ def _program(name: str, options: ComputationOptions) -> CompiledComputation:
     )
 
 
+class DrainingPump(IntervalPump):
+    """Delivers what is committed, and runs nothing."""
+
+    def _run(self) -> None:
+        """Run nothing."""
+
+    def next_deadline(self) -> int | None:
+        """The next alarm of the commits. Timers are void and need none."""
+        delay = self._commits.next_alarm()
+        return None if delay is None else self._state.clocks.wall_at(delay)
+
+    def held(self) -> tuple[int, HoldKind.ValueType]:
+        """Output watermark = the oldest pending production. Plus infinity after the last one."""
+        pending = self._state.outbox.unacked.held.min()
+        if pending < MAX_TIMESTAMP:
+            return pending, HoldKind.HOLD_KIND_PRODUCTION
+        return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
+
+    def _reported_input(self, output: int) -> int:
+        """It reads no input any more: its input watermark is its output watermark."""
+        return output
+
+
 class DrainingCore(IntervalCore):
     """The core of a draining interval, whose computation was removed."""
 
@@ -76,8 +100,7 @@ class DrainingCore(IntervalCore):
         locate: Callable[[IncarnationId, bytes], str],
     ) -> None:
         """``options`` are those of the last version, because existing productions keep their kind of ids."""
-        super().__init__(config, _program(name, options), {}, locate)
-        self._reported_hold: tuple[int, HoldKind.ValueType] | None = None
+        super().__init__(config, _program(name, options), {}, locate, pump=DrainingPump)
 
     def _deliveries(self, serving: bool) -> Handler:
         return self._refuse
@@ -86,28 +109,3 @@ class DrainingCore(IntervalCore):
         """Refuse the delivery. A sender that knows of the removal discards it. Others look up the topology again."""
         message = f"computation {self.state.program.name!r} was removed"
         return [Acknowledge(delivery, _NOT_OWNER, (), message)]
-
-    def _run(self) -> None:
-        """Run nothing."""
-
-    def next_deadline(self) -> int | None:
-        """The next alarm of the commits. Timers are void and need none."""
-        delay = self._commits.next_alarm() if self.phase is OwnerPhase.SERVING else None
-        return None if delay is None else self.state.clocks.wall_at(delay)
-
-    def _held(self) -> tuple[int, HoldKind.ValueType]:
-        """Output watermark = the oldest pending production. Plus infinity after the last one."""
-        pending = self.state.outbox.unacked.held.min()
-        if pending < MAX_TIMESTAMP:
-            return pending, HoldKind.HOLD_KIND_PRODUCTION
-        return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
-
-    def _report(self) -> Sequence[IntervalEffect]:
-        """Report the output watermark if its value or its hold kind has changed."""
-        state = self.state
-        output, hold = self._held()
-        output = state.output.rise(output)
-        if (output, hold) == self._reported_hold:
-            return ()
-        self._reported_hold = output, hold
-        return [self._report_of(output, output, hold)]

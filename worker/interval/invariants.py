@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from millwheel.model.core_protocol import RisingValues, require
+from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.holds import Hold, Holds
-from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 from millwheel.worker.messages import IntervalEffect
@@ -17,20 +19,30 @@ __all__ = ["IntervalInvariants", "check_holds"]
 class IntervalInvariants:
     """The invariants of one owner of an interval. The object remembers the values that must not fall."""
 
-    def __init__(self, state: IntervalState) -> None:
+    def __init__(
+        self, state: IntervalState, scheduler: KeyScheduler, commits: CommitPipeline, pump: IntervalPump
+    ) -> None:
         self._state = state
+        self._scheduler = scheduler
+        self._commits = commits
+        self._pump = pump
         self._rising = RisingValues()
 
-    def check(self, passing: Iterable[Hold]) -> None:
+    def check(self, serving: bool) -> None:
         """Check them all. It visits all timers and holds.
 
         Args:
-            passing: The passing holds of the hooks and commits under way.
+            serving: Whether the owner serves. Then its pump may skip passes.
 
         Raises:
-            InvariantError: Something that must not fall has fallen, or a count is not balanced.
+            InvariantError: Something that must not fall has fallen, a count is not balanced, or a pass was skipped.
             RuntimeError: A hold was lost, or ended too early.
         """
+        self._check_data()
+        if serving and self._pump.rests():
+            self._check_rest()
+
+    def _check_data(self) -> None:
         state, journal = self._state, self._state.journal
         point = journal.truncation_point
         self._rising.check(
@@ -52,28 +64,19 @@ class IntervalInvariants:
             if len(table):
                 stated += [effective_hold(one, domain) for _, _, one in table.items()]
         stated += [part.hold for part in state.timers.spilled.parts.values()]
+        passing = [*self._scheduler.holds(), *self._commits.holds()]
         check_holds(state.holds, (at for at in stated if at is not None), passing)
 
-    def check_rest(
-        self, runner: Runner, work: Callable[[list[IntervalEffect]], None], next_deadline: Callable[[], int | None]
-    ) -> None:
-        """Check that the passes of the pump have nothing to do when an event skips them, and the deadline is known.
-
-        Args:
-            runner: Has the batch.
-            work: Runs the passes.
-            next_deadline: Returns the deadline that the last passes found.
-
-        Raises:
-            InvariantError: A pass had work, or the deadline was another one.
-        """
-        deadline, ran, effects = next_deadline(), runner.work_in_batch(), list[IntervalEffect]()
-        work(effects)
+    def _check_rest(self) -> None:
+        """Check that the passes of the pump have nothing to do when an event skips them, and the deadline is known."""
+        pump, runner, effects = self._pump, self._scheduler.runner, list[IntervalEffect]()
+        deadline, ran = pump.next_deadline(), runner.work_in_batch()
+        pump.work(effects)
         idle = not effects and ran == runner.work_in_batch()
         require(idle, "passes that an event skips have nothing to do (G8)")
         now = self._state.clocks.wall_at(self._state.clocks.elapsed)
         # All deadlines that have passed ask for a Tick now.
-        same = {None if at is None else max(at, now) for at in (deadline, next_deadline())}
+        same = {None if at is None else max(at, now) for at in (deadline, pump.next_deadline())}
         require(len(same) == 1, "the deadline is known (G8)")
 
 

@@ -47,7 +47,7 @@ class IntervalState(IntervalSetup):
         inputs = InputWatermark(config.groups)
         self.clocks = IntervalClocks(self.scope, inputs)
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack, program.options.exactly_once)
+        self.ids = AdmissionState(config.keys, self.journal, inputs, config.slack, program.options.exactly_once)
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)

@@ -1,7 +1,7 @@
 """The core of one stream's log: a pure state machine (section 4.3).
 
 It takes an event and the time, and returns effects (:mod:`millwheel.model.core_protocol`). It has the stages of every
-owner (:mod:`millwheel.worker.stages`). A record goes delivery → duplicate check → one conditional append → ACK to the
+owner (:mod:`millwheel.worker.owner`). A record goes delivery → duplicate check → one conditional append → ACK to the
 sender → subscribers. One commit is in flight at a time. Records that arrive meanwhile form the next commit. So a commit
 is one delivery under light load, and grows under heavy load.
 
@@ -16,6 +16,10 @@ from typing import Final
 
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.worker.followed_senders import FollowedSenders
+from millwheel.worker.log.checkpoint import LogCheckpointer
+from millwheel.worker.log.commits import LogCommits
+from millwheel.worker.log.intake import LogReceiver
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
@@ -28,9 +32,12 @@ from millwheel.worker.log.messages import (
     Subscribe,
     Unsubscribe,
 )
+from millwheel.worker.log.pump import LogPump
 from millwheel.worker.log.recovery import recover
-from millwheel.worker.log.serving import ServingLog
+from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
+from millwheel.worker.log.state import LogState
+from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
@@ -45,7 +52,7 @@ from millwheel.worker.messages import (
     StatesRead,
     Tick,
 )
-from millwheel.worker.stages import Handler, OwnerPhase
+from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
 
 __all__ = ["LogCore"]
 
@@ -53,20 +60,32 @@ _ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor})
 """Events that a lost log also answers: it reports that it is not served here."""
 
 
-class LogCore(ServingLog):
-    """One stream's log, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says."""
+class LogCore(OwnerCore[LogEvent, LogEffect]):
+    """One stream's log, for one sequencer. Driven as :class:`millwheel.model.core_protocol.Core` says.
+
+    Its clock is the owner's steady clock. No wall clock is used.
+    """
 
     def __init__(self, config: LogConfig) -> None:
-        super().__init__(config)
+        self.state = state = LogState(config)
+        self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
+        self._admission = admission = self._receiver.admission
+        self._checkpoints = checkpoints = LogCheckpointer(state)
+        self._sessions = sessions = Sessions(state)
+        self._reader = SegmentReader(state, sessions)
+        self._subscribers = subscribers = Subscribers(state, sessions, self._reader)
+        self._commits = commits = LogCommits(state, admission.segments, checkpoints, sessions.by_subscriber)
+        senders, lookups = FollowedSenders(state.inputs, state.ids, admission), admission.lookups
+        pump = LogPump(state, commits, subscribers, checkpoints)
+        super().__init__(config, senders, lookups, pump.set_now, pump)
         self._rising = RisingValues()
-        lookups, sessions = self._admission.lookups, self._sessions
         self._handlers |= {
-            Appended: self._commits.appended,
-            Fetch: self._subscribers.fetch,
-            AckOffset: self._subscribers.ack,
+            Appended: commits.appended,
+            Fetch: subscribers.fetch,
+            AckOffset: subscribers.ack,
             Tick: lambda event: None,
             StatesRead: self._reader.rows_read,
-            StatesFlushed: self._checkpoints.flushed,
+            StatesFlushed: checkpoints.flushed,
             PartsWritten: self._on_parts_written,
             PartsRead: lookups.segments_read,
             PartsMissing: lookups.segments_missing,

@@ -48,7 +48,7 @@ class LogState:
         self.cursors = Cursors()
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
-        self.ids = AdmissionState(config.keys, self.journal, config.slack)
+        self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
         self.assured: int = MIN_TIMESTAMP

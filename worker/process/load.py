@@ -16,9 +16,9 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.tallies import HookPlace
-from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 

@@ -15,12 +15,12 @@ from millwheel.model.catalog_keys import SEQUENCER, injector_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted, Hosts
 from millwheel.worker.process.lineage import dead_computations, dead_journals
 from millwheel.worker.process.tasks import BackgroundTasks
 from millwheel.worker.process.watermarks import Authority, GroupWatch
-from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["HostNotices"]
 

@@ -12,8 +12,8 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.rows import read_rows
-from millwheel.worker.stages import OwnerPhase
 
 __all__ = ["OwnedStates", "not_owned"]
 

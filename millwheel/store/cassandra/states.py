@@ -1,7 +1,5 @@
 """State rows in Cassandra: a hash of the key selects the bucket, and the commit number is the write time.
 
-Within a bucket the rows are in key order.
-
 Invariant (G3): of two writes of a row, the one with the larger commit number stays, in any order, from any senders.
 Cassandra guarantees this: it keeps the cell with the larger write time.
 """
@@ -19,7 +17,6 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from millwheel.model.envelope import wrap
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store.cassandra.journals import FOR_EVER, MAX_VALUE_BYTES
 from millwheel.store.cassandra.session import CassandraSession, Row
 from millwheel.store.contract import StateRow, StoreError
@@ -36,17 +33,11 @@ _BATCH_BYTES: Final = 128 << 10
 _READ_KEYS: Final = 100
 MAX_CONCURRENT_WRITES: Final = 8
 """Batches of one call that are sent or wait at the gate. The limit leaves room for other callers' reads."""
-_SCAN_BUCKETS: Final = 16
-"""Buckets of one scan query. Fewer queries are faster, but a single one would make one node collect all the rows."""
-
 _INSERT: Final = "INSERT INTO {k}.states (incarnation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
-_RANGE: Final = "SELECT bucket, key, value FROM {k}.states WHERE incarnation = ? AND bucket IN ? AND key >= ?"
 STATEMENTS: Final = {
     "write": _INSERT,
     "empty": f"{_INSERT} AND TTL {EMPTY_SECONDS}",
     "read": "SELECT key, value FROM {k}.states WHERE incarnation = ? AND bucket = ? AND key IN ?",
-    "scan": _RANGE + " PER PARTITION LIMIT ?",
-    "scan_below": _RANGE + " AND key < ? PER PARTITION LIMIT ?",
     "drop": f"DELETE FROM {{k}}.states USING TIMESTAMP {FOR_EVER} WHERE incarnation = ? AND bucket = ?",
 }
 
@@ -110,48 +101,9 @@ class States:
         found = {key: decode_row(incarnation, key, value) for rows in answers for key, value in rows}
         return [row if row is not None and row.blob else None for row in (found.get(key) for key in keys)]
 
-    async def scan(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        """See :meth:`StateStore.scan_states`.
-
-        Each round reads the next few rows of every bucket. A bucket that returned as many rows as requested may have
-        more. The rows up to the smallest last key of such buckets are complete and are merged. The next round starts
-        behind them.
-        """
-        found: list[StateRow] = []
-        start: bytes | None = interval.start if after is None else max(interval.start, after + b"\0")
-        while start is not None and len(found) < limit and (interval.end is None or start < interval.end):
-            each = (limit - len(found)) * 5 // (4 * self._buckets) + 8
-            rows, start = await self._next_rows(incarnation, start, interval.end, each)
-            found.extend(row for row in (decode_row(incarnation, key, value) for key, value in rows) if row.blob)
-        return found[:limit]
-
     async def drop(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`. Writes one partition tombstone for each bucket."""
         await asyncio.gather(*(self._execute("drop", (incarnation, bucket)) for bucket in range(self._buckets)))
-
-    async def _next_rows(
-        self, incarnation: IncarnationId, start: bytes, end: bytes | None, each: int
-    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Return the next rows in key order, and the key to continue from (None: there are no more rows)."""
-        name, last = ("scan", ()) if end is None else ("scan_below", (end,))
-        groups = [list(range(self._buckets))[at : at + _SCAN_BUCKETS] for at in range(0, self._buckets, _SCAN_BUCKETS)]
-        answers = await asyncio.gather(
-            *(self._execute(name, (incarnation, group, start, *last, each)) for group in groups)
-        )
-        counts: dict[int, int] = {}
-        last_keys: dict[int, bytes] = {}
-        rows: list[tuple[bytes, bytes]] = []
-        for bucket, key, value in (row for answer in answers for row in answer):
-            counts[bucket] = counts.get(bucket, 0) + 1
-            last_keys[bucket] = max(key, last_keys.get(bucket, key))
-            rows.append((key, value))
-        rows.sort()
-        horizon = min((last_keys[bucket] for bucket, count in counts.items() if count >= each), default=None)
-        if horizon is None:
-            return rows, None
-        return [row for row in rows if row[0] <= horizon], horizon + b"\0"
 
     def _batches(self, rows: Sequence[StateRow]) -> Iterator[tuple[int, list[StateRow]]]:
         waiting: dict[int, list[StateRow]] = {}

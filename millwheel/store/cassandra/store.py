@@ -10,7 +10,6 @@ from typing import Self
 from cassandra.connection import Connection
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import KeyInterval
 from millwheel.store import journal_rules as rules
 from millwheel.store.cassandra.connection import LoopThread, close_connection, connection_class
 from millwheel.store.cassandra.failures import failure_of
@@ -146,12 +145,6 @@ class CassandraStore:
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         return await self._states.read(incarnation, keys)
-
-    async def scan_states(
-        self, incarnation: IncarnationId, interval: KeyInterval, after: bytes | None, limit: int
-    ) -> list[StateRow]:
-        """See :meth:`StateStore.scan_states`."""
-        return await self._states.scan(incarnation, interval, after, limit)
 
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""

@@ -11,11 +11,9 @@ import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 from cassandra.connection import Connection, ConnectionShutdown, DefaultEndPoint
 
-from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS
 from millwheel.store.cassandra import CassandraSettings
 from millwheel.store.cassandra.connection import LoopThread, connection_class
-from millwheel.store.contract import Append, StateRow, StoreUnavailableError
+from millwheel.store.contract import Append, PartId, StoreUnavailableError
 from tests.patience import patience
 from tests.store.cassandra.conftest import OpenStore
 
@@ -61,13 +59,13 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     """The driver itself applies the deadline to the first page alone."""
     store = await open_store(replace(settings, timeout_seconds=0.5))
     try:
-        rows = [StateRow(b"%05d" % number, 1, b"state") for number in range(2_000)]
-        await store.write_states(IncarnationId("many-pages"), "j", 1, rows)
-        assert len(await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)) == 2_000
+        parts = [PartId(f"timers/{number:03}", 1, 0) for number in range(600)]
+        await asyncio.gather(*(store.write_part("many-pages", part, b"part") for part in parts))
+        assert await store.list_parts("many-pages") == parts
         monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
         async with asyncio.timeout(patience(10.0)):
             with pytest.raises(StoreUnavailableError, match="did not answer in time"):
-                await store.scan_states(IncarnationId("many-pages"), ALL_KEYS, None, 2_000)
+                await store.list_parts("many-pages")
     finally:
         await store.close()
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.cassandra.journals import MAX_VALUE_BYTES
 from millwheel.store.cassandra.parts import CHUNK_BYTES
@@ -49,8 +48,6 @@ async def test_damaged_values_are_named_never_served(
         await store.read_parts(name, [part])
     with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
         await store.read_states(IncarnationId(name), [b"k"])
-    with pytest.raises(CorruptValueError, match=f"'k' of incarnation {name}"):
-        await store.scan_states(IncarnationId(name), ALL_KEYS, None, 10)
     driver.execute(f"UPDATE {keyspace}.journals SET parts = 0x00 WHERE journal = %s", (name,))
     with pytest.raises(CorruptValueError, match=f"part list of journal {name}"):
         await store.fence(name, 2)
@@ -107,29 +104,6 @@ async def test_nothing_is_read_through_the_entries_that_were_deleted(
     assert counts, events
     assert max(live for live, _ in counts) <= 2
     assert max(tombstones for _, tombstones in counts) <= 2
-
-
-async def test_a_scan_merges_all_buckets_of_any_sizes(store: CassandraStore, name: str) -> None:
-    buckets = 4
-    # Most keys in one bucket, few in another, none in the others.
-    by_bucket: dict[int, list[bytes]] = {}
-    for number in range(2_000):
-        key = b"%05d" % (number * 7919 % 2_000)
-        by_bucket.setdefault(bucket_of(key, buckets), []).append(key)
-    keys = sorted(by_bucket[0] + by_bucket[1][::50])
-    await store.write_states(IncarnationId(name), name, 1, [StateRow(key, 1, b"v" + key) for key in keys])
-    for limit in (1, 7, 100, 10_000):
-        after: bytes | None = None
-        found: list[bytes] = []
-        while page := await store.scan_states(IncarnationId(name), KeyInterval(keys[3], keys[-3]), after, limit):
-            found += [row.key for row in page]
-            after = found[-1]
-            if len(page) < limit:
-                break
-            if limit < 100 and len(found) > 60:
-                break
-        assert found == keys[3:-3][: len(found)]
-        assert limit < 100 or len(found) == len(keys) - 6
 
 
 async def test_an_emptied_row_stands_for_days_and_then_goes(

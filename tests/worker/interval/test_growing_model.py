@@ -20,16 +20,15 @@ import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.model.keys import ALL_KEYS
 from millwheel.model.page_keys import is_page_key, page_key
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.sdk.growing import tree
 from millwheel.testing import cluster
 from millwheel.testing.harness import TopologyHarness
-from millwheel.testing.store_effects import result_of
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
 from tests.sdk.growing.pages import pages_of, tree_of
+from tests.stored_rows import rows_of
 from tests.testing.inside import cluster_of
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
@@ -323,18 +322,18 @@ class History:
         self.checked = len(seen)
         assert not self.open
         incarnation = cluster_of(self.harness).incarnations["keeper"]
-        stored = result_of(self.harness.store.scan_states(incarnation, ALL_KEYS, None, 1 << 20))
+        stored = rows_of(self.harness.store, incarnation)
         reachable: set[bytes] = set()
         for key in KEYS:
             state = self.harness.state("keeper", key)
             assert content(state or Model()) == content(self.expected.models[key])
-            reachable |= set() if state is None else rows_of(key, state)
+            reachable |= set() if state is None else page_rows_of(key, state)
         pages = {row.key for row in stored if is_page_key(row.key)}
         assert pages == reachable, (pages - reachable, reachable - pages)
         self.reached["deep"] += len(reachable) > 12
 
 
-def rows_of(key: str, state: Kept) -> set[bytes]:
+def page_rows_of(key: str, state: Kept) -> set[bytes]:
     """The rows of all pages of a state."""
     assert pages_of(state).garbage == [], "at rest, all discarded pages are deleted"
     source, found = pages_of(state).source, set()

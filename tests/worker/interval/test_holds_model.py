@@ -164,8 +164,11 @@ TestHolds.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 def test_the_output_watermark_is_at_the_oldest_unfinished_work(
     watermark: int, records: list[int], productions: list[int], held: list[int], times: list[int | None]
 ) -> None:
-    holds = Holds()
-    output_watermark = OutputWatermark(MinTracker(records), MinTracker(productions), holds)
+    holds, pending, unacked = Holds(), MinTracker(), MinTracker()
+    for tracker, timestamps in ((pending, records), (unacked, productions)):
+        for timestamp in timestamps:
+            tracker.add(timestamp)
+    output_watermark = OutputWatermark(pending, unacked, holds)
     hold = holds.open()
     for at in held:
         hold.cover(at)

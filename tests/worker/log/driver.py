@@ -14,8 +14,9 @@ from millwheel.worker import log
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import DeliveryIds, PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogEffect, LogEvent, LogRetention, LogSettings, Start
-from millwheel.worker.stages import OwnerPhase
+from millwheel.worker.owner import OwnerPhase
 from tests.driving import SingleCoreDriver
+from tests.stored_rows import rows_of
 
 STREAM = "windows"
 LOG = IncarnationId("log.windows.1")
@@ -157,8 +158,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
 
     def rows(self) -> set[int]:
         """First offsets of the segment rows in the store."""
-        rows = result_of(self.store.scan_states(LOG, self.core.keys, None, 1_000_000))
-        return {int.from_bytes(row.key, "big") for row in rows}
+        return {int.from_bytes(row.key, "big") for row in rows_of(self.store, LOG)}
 
     def begin(self, effect: LogEffect) -> LogEvent | None:
         match effect:

@@ -37,7 +37,7 @@ from millwheel.worker.messages import (
     Opened,
     Started,
 )
-from millwheel.worker.stages import OwnerPhase
+from millwheel.worker.owner import OwnerPhase
 from tests.worker.log.driver import ACKED, FULL, JOURNAL, LOG, SMALL, STREAM, LogDriver, fill, numbered
 
 # Delivery.

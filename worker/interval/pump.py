@@ -1,102 +1,79 @@
-"""What an interval does with each event while it serves: it runs hooks, commits and reports (sections 4.5, 5.1, 6.1).
-
-``core.py`` has the rest of the core: its stages, the events that are rare, and what inspections ask.
-"""
+"""What an interval does after each event while it serves: it runs hooks, commits and reports (4.5, 5.1, 6.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.sdk.compiled import CompiledComputation
-from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval.cache.eviction import evict_cells
 from millwheel.worker.interval.commits.commits import CommitPipeline
-from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
-from millwheel.worker.interval.intake import IntervalReceiver
-from millwheel.worker.interval.state import IntervalConfig, IntervalState
-from millwheel.worker.interval.subjects import BLOCKED, hold_detail
-from millwheel.worker.messages import Acknowledged, GroupWatermarks, HooksSlow, IntervalEffect, IntervalEvent
-from millwheel.worker.owner import OwnerCore
-from millwheel.worker.stages import OwnerPhase
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.subjects import BLOCKED, hold_detail, hold_subject
+from millwheel.worker.messages import (
+    Acknowledged,
+    GroupWatermarks,
+    HooksSlow,
+    IntervalEffect,
+    IntervalEvent,
+    Report,
+)
+from millwheel.worker.owner import OwnerPump
 
-__all__ = ["ServingInterval"]
+__all__ = ["IntervalPump"]
 
 _REPEAT_REPORT_US: Final = 5_000_000
 """Minimum time in microseconds before an unchanged watermark is reported again because its key has failed again."""
 
 
-class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
-    """The part of an interval's core that each event runs through. :class:`IntervalCore` adds the rest."""
+class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
+    """Runs, fires, commits and reports as far as possible."""
 
-    def __init__(
-        self,
-        config: IntervalConfig,
-        program: CompiledComputation,
-        outputs: dict[str, OutputBinding],
-        locate: Callable[[IncarnationId, bytes], str],
-        meter: HookMeter | None = None,
-    ) -> None:
-        """``meter`` measures the run times of hooks. None: they are not measured."""
-        self.state = state = IntervalState(config, program, outputs, locate, meter)
-        self._receiver = IntervalReceiver(state, state.clocks, state.intake, state.ids, state.blocked.is_done)
-        admission = self._receiver.admission
-        super().__init__(config, state.inputs, state.ids, admission, state.clocks.set_now)
-        self._scheduler = scheduler = KeyScheduler(state)
-        self._blocked_keys = blocked_keys = scheduler.blocked_keys
-        self._commits = commits = CommitPipeline(
-            state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
-        )
+    def __init__(self, state: IntervalState, scheduler: KeyScheduler, commits: CommitPipeline) -> None:
+        self._state = state
+        self._scheduler = scheduler
+        self._blocked_keys = scheduler.blocked_keys
+        self._commits = commits
         self._checkpoints = commits.checkpoints
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
-        self._skips_work = False
-        """Whether the event under way, a broadcast watermark or an ACK, sets nothing going."""
         self._ring: int | None = None
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
 
+    def run(self, event: IntervalEvent) -> list[IntervalEffect]:
+        """Do everything that is possible after ``event``, and report the output watermark."""
+        out: list[IntervalEffect] = []
+        if not self._skips_work(event):
+            self.work(out)
+        out.extend(self._report())
+        return out
+
     def next_deadline(self) -> int | None:
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
-        if self.phase is not OwnerPhase.SERVING:
-            return None
         ring, alarm = self._ring, self._alarm
         if alarm is None:
             return ring
-        at = self.state.clocks.wall_at(alarm)
+        at = self._state.clocks.wall_at(alarm)
         return at if ring is None or at < ring else ring
 
-    # Events that may set nothing going.
+    def _skips_work(self, event: IntervalEvent) -> bool:
+        """Whether ``event`` is a broadcast watermark or an ACK, and leaves the passes nothing to do.
 
-    def _on_acknowledged(self, event: Acknowledged) -> Sequence[IntervalEffect]:
-        out = self._commits.acknowledged(event)
-        if self.phase is OwnerPhase.SERVING:
+        A broadcast watermark advances the input watermark before it is decided.
+        """
+        kind = type(event)
+        if kind is GroupWatermarks:
+            self._state.clocks.advance(self._state.intake.pending.min())
+            return self.rests()
+        if kind is Acknowledged:
             # The next commit journals ACKs of weak productions. A base may wait for ACKs of parents' productions.
-            self._skips_work = not self._commits.acks and not self._checkpoints.pressing and self.rests()
-        return out
-
-    def _on_watermarks(self, event: GroupWatermarks) -> None:
-        super()._on_watermarks(event)
-        if self.phase is OwnerPhase.SERVING:
-            self.state.clocks.advance(self.state.intake.pending.min())
-            self._skips_work = self.rests()
-
-    # The pump: run, fire, commit and report as far as possible.
-
-    def _pump(self) -> list[IntervalEffect]:
-        """Do everything that is possible after an event, and report the output watermark."""
-        out: list[IntervalEffect] = []
-        if not self._skips_work:
-            self._work(out)
-        self._skips_work = False
-        out.extend(self._report())
-        return out
+            return not self._commits.acks and not self._checkpoints.pressing and self.rests()
+        return False
 
     def rests(self) -> bool:
         """Whether an event that only raises the watermark, or makes room in the outbox, can skip the passes.
@@ -109,7 +86,7 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
         So a watermark or an ACK may skip the passes if there is nothing of the second kind.
         ``check_invariants`` runs them in that state, and they must do nothing.
         """
-        state, clocks, timers = self.state, self.state.clocks, self.state.timers
+        state, clocks, timers = self._state, self._state.clocks, self._state.timers
         if state.intake.queue or state.blocked.keys or timers.ahead or timers.spilled.parts or self._commits.weak_queue:
             return False
         event, processing = timers.event_time.first_time, timers.processing_time.first_time
@@ -120,7 +97,7 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
 
-    def _work(self, out: list[IntervalEffect]) -> None:
+    def work(self, out: list[IntervalEffect]) -> None:
         """Run the passes of the pump. Their order is fixed:
 
         1. Evict cells, once.
@@ -139,7 +116,7 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
         - Several pieces of work of one key were undone (``again``). Each runs alone from then on. If it fails alone,
           the failure policy decides, and a retry waits for its time.
         """
-        state, scheduler, commits, checkpoints = self.state, self._scheduler, self._commits, self._checkpoints
+        state, scheduler, commits, checkpoints = self._state, self._scheduler, self._commits, self._checkpoints
         blocked_keys, clocks, spilled = self._blocked_keys, state.clocks, state.timers.spilled
         if state.cells.bytes_held > state.cells.limit_bytes:
             evict_cells(state.cells, scheduler.busy(), state.timers.next_of_key)
@@ -180,23 +157,31 @@ class ServingInterval(OwnerCore[IntervalEvent, IntervalEffect]):
 
     # Reports.
 
-    def _held(self) -> tuple[int, HoldKind.ValueType]:
+    def held(self) -> tuple[int, HoldKind.ValueType]:
         """The output watermark that the unfinished work allows, and the kind of work that is lowest."""
-        timers = self.state.timers
+        timers = self._state.timers
         times = timers.event_time.first_time, timers.spilled.first[TimeDomain.EVENT_TIME]
-        return self.state.output.lowest(self.state.clocks.watermark, *times)
+        return self._state.output.lowest(self._state.clocks.watermark, *times)
 
     def _report(self) -> Sequence[IntervalEffect]:
         """Report the output watermark, which is monotone, if its value or its hold explanation has changed."""
-        state = self.state
-        output, hold = self._held()
+        state = self._state
+        output, hold = self.held()
         output = state.output.rise(output)
+        watermark = self._reported_input(output)
         detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
-        reported = (output, state.clocks.watermark, hold, detail)
+        reported = (output, watermark, hold, detail)
         at_once = self._reported_failures == 0 or failures == BLOCKED
         rested = at_once or state.clocks.elapsed - self._reported_at >= _REPEAT_REPORT_US
         again = failures != self._reported_failures and rested
         if reported == self._reported and not again:
             return ()
         self._reported, self._reported_failures, self._reported_at = reported, failures, state.clocks.elapsed
-        return [self._report_of(output, state.clocks.watermark, hold)]
+        is_input = hold == HoldKind.HOLD_KIND_INPUT
+        subject = ", ".join(state.clocks.inputs.holding()) if is_input else hold_subject(state, hold, output)
+        config = state.config
+        return [Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)]
+
+    def _reported_input(self, output: int) -> int:
+        """The input watermark to report beside the output watermark ``output``."""
+        return self._state.clocks.watermark
