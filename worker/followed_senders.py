@@ -26,6 +26,8 @@ class FollowedSenders:
         self._inputs = inputs
         self._ids = ids
         self._admission = admission
+        self.sequence_checked = admission.lookups.sequence_checked
+        """A look-up has shown whether a sender lives."""
         self._lives: Mapping[str, int] = {}
         """The floor of each injector group's life, as the catalog shows it."""
         self._opened = False

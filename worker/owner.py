@@ -16,7 +16,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.worker.followed_senders import FollowedSenders
-from millwheel.worker.lookups import DeliveryLookups
 from millwheel.worker.messages import (
     Accepted,
     AcceptSequencer,
@@ -91,15 +90,13 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self,
         config: OwnerConfig,
         senders: FollowedSenders,
-        lookups: DeliveryLookups,
         set_now: Callable[[int], None],
         pump: OwnerPump[EventT, EffectT],
     ) -> None:
         """
         Args:
             config: Its identity.
-            senders: Its senders.
-            lookups: The look-ups of its duplicate check.
+            senders: What it learns of its senders.
             set_now: Sets its clock.
             pump: Runs after each event.
         """
@@ -117,7 +114,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
             Deposed: self._on_lost,
             GroupWatermarks: senders.broadcast,
             CatalogChanged: senders.catalog_changed,
-            SequenceChecked: lookups.sequence_checked,
+            SequenceChecked: senders.sequence_checked,
         }
 
     @property

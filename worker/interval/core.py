@@ -87,7 +87,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._checkpoints = commits.checkpoints
         passes = pump(state, scheduler, commits)
         senders = FollowedSenders(state.inputs, state.ids, admission)
-        super().__init__(config, senders, admission.lookups, state.clocks.set_now, passes)
+        super().__init__(config, senders, state.clocks.set_now, passes)
         self._held = passes.held
         self._invariants = IntervalInvariants(state, scheduler, commits, passes)
         answers = StoreAnswers(state, scheduler, commits, admission)

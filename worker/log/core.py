@@ -70,14 +70,14 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self.state = state = LogState(config)
         self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
         self._admission = admission = self._receiver.admission
-        self._checkpoints = checkpoints = LogCheckpointer(state)
+        checkpoints = LogCheckpointer(state)
         self._sessions = sessions = Sessions(state)
         self._reader = SegmentReader(state, sessions)
-        self._subscribers = subscribers = Subscribers(state, sessions, self._reader)
+        subscribers = Subscribers(state, sessions, self._reader)
         self._commits = commits = LogCommits(state, admission.segments, checkpoints, sessions.by_subscriber)
-        senders, lookups = FollowedSenders(state.inputs, state.ids, admission), admission.lookups
+        senders = FollowedSenders(state.inputs, state.ids, admission)
         pump = LogPump(state, commits, subscribers, checkpoints)
-        super().__init__(config, senders, lookups, pump.set_now, pump)
+        super().__init__(config, senders, pump.set_now, pump)
         self._rising = RisingValues()
         self._handlers |= {
             Appended: commits.appended,
@@ -87,8 +87,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             StatesRead: self._reader.rows_read,
             StatesFlushed: checkpoints.flushed,
             PartsWritten: self._on_parts_written,
-            PartsRead: lookups.segments_read,
-            PartsMissing: lookups.segments_missing,
+            PartsRead: admission.lookups.segments_read,
+            PartsMissing: admission.lookups.segments_missing,
             Subscribe: self._on_subscribe,
             Unsubscribe: sessions.unsubscribe,
             ListCursors: self._on_cursor_request,
