@@ -66,14 +66,18 @@ SEED ?= 1
 test-restarts: install ## Kill the server over and over under a load that verifies itself (RESTARTS=120 SEED=1)
 	@MILLWHEEL_RESTARTS=$(RESTARTS) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s tests/system/test_restarts.py $(ARGS)
 
+# How the names of the faults begin that happen, with commas between; a recorded history that is only checked again.
+FAULTS ?=
+HISTORY ?=
 .PHONY: test-faults
-test-faults: components ## Real faults on a real cluster, with a load that verifies itself (ARGS="--only worker-killed")
-	@$(RUN) python -m tests.faults $(ARGS)
+test-faults: components ## Real faults on a real cluster, with a load that verifies itself (FAULTS=worker-killed)
+	@MILLWHEEL_FAULTS=$(FAULTS) MILLWHEEL_HISTORY=$(HISTORY) MILLWHEEL_SEED=$(SEED) \
+		$(RUN) pytest -s -m long tests/faults/test_faults.py $(ARGS)
 
 MINUTES ?= 30
 .PHONY: soak
 soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)
-	@$(RUN) python -m tests.faults.soak --minutes $(MINUTES) $(ARGS)
+	@MILLWHEEL_MINUTES=$(MINUTES) MILLWHEEL_SEED=$(SEED) $(RUN) pytest -s -m long tests/faults/test_soak.py $(ARGS)
 
 # How many hostile cases in all, drawn from SEED; the only one to run. ARGS="-k packages": on one surface.
 CASES ?= 100000

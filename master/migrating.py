@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.sdk.schema import GROWING_STATE
+from millwheel.sdk.growing.collections import SetState
+from millwheel.sdk.growing.fields import COLLECTIONS
+from millwheel.sdk.schema import DROPPED, GROWING_STATE
 
 __all__ = ["state_problem"]
 
 _LIBRARY: Final = "millwheel."
+_LIBRARY_REMEDY: Final = (
+    "a step of the library converts no states: keep the types of its records, aggregates and states, except "
+    "for new fields with defaults; or give the step another name, to begin without state"
+)
+_KINDS: Final = frozenset({*COLLECTIONS.values(), DROPPED})
 _STATELESS: Final = frozenset({"", "None", "NoneType"})
 _MAX_DIFFERENCES: Final = 5
 """The maximum number of differences in the message."""
@@ -21,15 +29,20 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
     It may in three cases. Both have the same form. Or ``new`` only adds fields that may be missing. Or ``new`` has a
     larger state version, which declares that it migrates states of smaller versions.
 
-    No version migrates from a state that grows, or to one: its pages cannot be read or written at once.
+    The version of a state that grows is that of its plain fields. Each of its collections declares for itself how
+    stored elements are converted. No version migrates from such a state to a plain one, or back: its pages cannot be
+    read or written at once.
     """
     if (_grows(old) or _grows(new)) and old.state_type not in _STATELESS:
-        if not (differences := _differences(old, new)):
-            return ""
-        return (
-            f"{_changed(old, new, differences)}: a state that grows has no versions, so add a field of another name, "
-            "or give the computation another name=, to begin without state"
-        )
+        if not (_grows(old) and _grows(new)):
+            return (
+                f"{_changed(old, new, _differences(old, new))}: no version turns a plain state into one that grows, or "
+                "back: give the computation another name=, to begin without state"
+            )
+        if found := [*_collection_problems(old.state, new.state)]:
+            if new.implementation.startswith(_LIBRARY):
+                return f"{_changed(old, new, [what for what, _ in found])}: {_LIBRARY_REMEDY}"
+            return _changed(old, new, [f"{what}: {remedy}" for what, remedy in found])
     if new.state.version < old.state.version:
         return (
             f"its state version is {new.state.version}, and states of version {old.state.version} are stored: "
@@ -47,10 +60,7 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 def _remedy(implementation: str, version: int) -> str:
     """Return what makes the change possible. Nobody can define ``migrate`` for a step of the library."""
     if implementation.startswith(_LIBRARY):
-        return (
-            "a step of the library converts no states: keep the types of its records, aggregates and states, except "
-            "for new fields with defaults; or give the step another name, to begin without state"
-        )
+        return _LIBRARY_REMEDY
     return (
         f"set state_version = {version} and define migrate(self, stored), which makes the new "
         "state of an old one; or give the computation another name=, to begin without state"
@@ -73,8 +83,14 @@ def _differences(old: specs.ComputationSpec, new: specs.ComputationSpec) -> list
     if old.state.format != new.state.format:
         then, now = (specs.ValueFormat.Name(one.state.format).removeprefix("VALUE_FORMAT_") for one in (old, new))
         return [f"it was encoded as {then.lower()}, and is as {now.lower()} now"]
-    before = {field.path: field for field in old.state.fields}
-    after = {field.path: field for field in new.state.fields}
+    return _field_differences(_plain_fields(old.state), _plain_fields(new.state))
+
+
+_Fields = dict[str, specs.StateField]
+_Functions = Sequence[specs.ElementConversion]
+
+
+def _field_differences(before: _Fields, after: _Fields) -> list[str]:
     found = []
     for path, field in before.items():
         if path not in after:
@@ -92,3 +108,68 @@ def _differences(old: specs.ComputationSpec, new: specs.ComputationSpec) -> list
 
 def _name(path: str) -> str:
     return f"field {path!r}" if path else "the whole"
+
+
+# States that grow.
+
+
+def _collections(schema: specs.StateSchema) -> dict[str, str]:
+    """The kind of each collection by its field, with those that were dropped. Their names have no dots or brackets."""
+    return {field.path: field.type for field in schema.fields if field.type in _KINDS}
+
+
+def _plain_fields(schema: specs.StateSchema) -> _Fields:
+    collections = _collections(schema)
+    return {field.path: field for field in schema.fields if field.path.partition("[")[0] not in collections}
+
+
+def _collection_problems(old: specs.StateSchema, new: specs.StateSchema) -> Iterator[tuple[str, str]]:
+    """Why collections of ``new`` must not read what those of ``old`` have stored: the differences and their remedies.
+
+    Invariant: the functions of a field begin with those of the version before, and a dropped name is never used again.
+    Nothing converts a whole collection, so elements of each earlier version may be stored.
+    """
+    kinds = {field.path: field.type for field in new.fields}
+    before, after = ({one.field: one.functions for one in schema.conversions} for schema in (old, new))
+    for name, kind in _collections(old).items():
+        now = kinds.get(name)
+        functions = after.get(name, ())
+        was, names = [[one.name for one in some] for some in (before.get(name, ()), functions)]
+        if kind == DROPPED and now != DROPPED:
+            yield f"field {name!r} was dropped", "keep it as a millwheel.Dropped, and give a new field another name"
+        elif now is None:
+            yield f"field {name!r} is gone", "keep it as a millwheel.Dropped, and its elements are deleted"
+        elif now not in (kind, DROPPED):
+            remedy = "keep it as a millwheel.Dropped, and give the new field another name"
+            yield f"field {name!r} was {kind}, and is {now}", remedy
+        elif now == kind and names[: len(was)] != was:
+            yield (
+                f"field {name!r} was migrated by {', '.join(was)}, and is by {', '.join(names) or 'nothing'}",
+                "elements of all earlier versions may be stored, so keep these functions and their order, and add new "
+                "ones at the end",
+            )
+        elif now == kind != DROPPED:
+            yield from _element_problems(old, new, name, before.get(name, ()), functions)
+
+
+def _element_problems(
+    old: specs.StateSchema, new: specs.StateSchema, name: str, before: _Functions, after: _Functions
+) -> Iterator[tuple[str, str]]:
+    """The same of a collection's keys, its elements, and the functions that convert them."""
+    keys = "[]" if _collections(new)[name] == COLLECTIONS[SetState] else "[key]"
+    if found := _field_differences(_below(old.fields, name + keys), _below(new.fields, name + keys)):
+        yield "; ".join(found), "elements are found by their encoded keys, so add a field of another name"
+        return
+    # What an element may be stored as: what each of the functions took, and then what the old version's elements were.
+    stored = [*(one.takes for one in before), old.fields]
+    for fields, function in zip(stored, after, strict=False):
+        if found := _field_differences(_below(fields, f"{name}[]"), _below(function.takes, f"{name}[]")):
+            yield f"as {function.name} takes it, {'; '.join(found)}", "let the function take what is stored"
+    if len(after) == len(before) and (
+        found := _field_differences(_below(old.fields, f"{name}[]"), _below(new.fields, f"{name}[]"))
+    ):
+        yield "; ".join(found), "give the field the default millwheel.migrated(function), which converts an element"
+
+
+def _below(fields: Iterable[specs.StateField], path: str) -> _Fields:
+    return {field.path: field for field in fields if field.path.startswith(path)}

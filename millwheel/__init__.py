@@ -67,6 +67,7 @@ from millwheel.sdk.errors import (
 from millwheel.sdk.growing.collections import CounterState, ListState, MapState, OrderedState, SetState
 from millwheel.sdk.growing.expiring import ExpiringMapState
 from millwheel.sdk.growing.fields import GrowingState
+from millwheel.sdk.growing.migrated import Dropped, migrated
 from millwheel.sdk.keys import KeyExtractor, everything, join_key, key, split_key
 from millwheel.sdk.migration import StoredState
 from millwheel.sdk.options import FailurePolicy, Late, Retention, dead_letter, divert, retry, stop
@@ -82,6 +83,7 @@ __all__ = [
     "Context",
     "CounterState",
     "DeadLetter",
+    "Dropped",
     "Duration",
     "ExpiringMapState",
     "FailurePolicy",
@@ -125,6 +127,7 @@ __all__ = [
     "hours",
     "join_key",
     "key",
+    "migrated",
     "milliseconds",
     "minutes",
     "retry",

@@ -124,9 +124,13 @@ def growing_states(plan: Plan, chance: Random) -> None:
     nodes = [node for node in _plain(plan) if node["kind"] == "count"]
     if nodes:
         chance.choice(nodes)["kind"] = "keep"
-        size = chance.choice((60, 120))
-        plan.tuning["pages"] = {"PAGE_BYTES": size, "ROOT_BYTES": 40, "BLOB_BYTES": 50, "SMALL_BYTES": size // 4}
-        plan.tuning["core"].update(cache_bytes=chance.choice((1, 3_000)), checkpoint_entries=chance.choice((2, 5)))
+        _tiny_pages(plan, chance.choice((60, 120)), chance.choice((1, 3_000)))
+        plan.tuning["core"].update(checkpoint_entries=chance.choice((2, 5)))
+
+
+def _tiny_pages(plan: Plan, size: int, cache: int) -> None:
+    plan.tuning["pages"] = {"PAGE_BYTES": size, "ROOT_BYTES": 40, "BLOB_BYTES": 50, "SMALL_BYTES": size // 4}
+    plan.tuning["core"].update(cache_bytes=cache)
 
 
 def _known(plan: Plan) -> dict[str, set[str]]:
@@ -233,14 +237,18 @@ def changing_forms(plan: Plan, chance: Random) -> None:
     strong = {stream for node in plan.nodes if node["strong"] for stream in node["outputs"]}
     streams = [one for one in streams if one in strong] if strong & set(streams) and chance.random() < 0.5 else streams
     chosen = tuple(chance.sample(streams, min(len(streams), 2)))
-    windows = chance.random() < 0.3
+    kind = chance.random()
+    growing = 0.3 <= kind < 0.55
     plan.form = Form(
         chosen[0],
         chosen[: chance.choice((1, 2))],
-        windows=windows,
+        windows=kind < 0.3,
+        growing=growing,
         present=chance.random() < 0.8,
         rekeyed=strong >= set(chosen),
     )
+    if growing:
+        _tiny_pages(plan, 120, 3_000)
     plan.form_streams = chosen
     plan.forms = chance.randint(2, 6)
     plan.added = plan.neighbour = None

@@ -25,6 +25,8 @@ BETWEEN: Final = "v0"
 SINK: Final = "v1"
 _CODES: Final = ("count", "recount", "tally")
 """The versions of the code of a ``middle`` that counts; each migrates the states of the earlier versions."""
+_GROWING: Final = ("keep", "keep marked", "keep twice")
+"""The same of a ``middle`` whose state grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Form:
     """What one version of the topology has.
 
     ``stream``: the input of ``base``. ``lives``: the number of incarnations of ``middle`` so far; ``present``: whether
-    it exists now. ``inputs``, ``key`` and ``code`` are those of ``middle``. It counts records, or collects windows
-    (``windows``).
+    it exists now. ``inputs``, ``key`` and ``code`` are those of ``middle``. It counts records, also in a state that
+    grows (``growing``), or collects windows (``windows``).
     """
 
     stream: str
@@ -41,6 +43,7 @@ class Form:
     key: str = "a"
     code: int = 0
     windows: bool = False
+    growing: bool = False
     lives: int = 1
     present: bool = True
     behind_key: str = "b"
@@ -80,7 +83,7 @@ def form_nodes(form: Form) -> list[dict[str, Any]]:
         node(BEHIND, "count", reads, SINK, joins=[form.stream]),
     ]
     if form.present:
-        kind = "window" if form.windows else _CODES[form.code]
+        kind = "window" if form.windows else (_GROWING if form.growing else _CODES)[form.code]
         # Records of another stream may be behind the stream that ``behind`` waits for.
         apart = {"belated": True} if set(form.inputs) != {form.stream} else {}
         more: dict[str, Any] = {"arguments": [1_000_000] if form.windows else [], "joins": [*form.inputs], **apart}

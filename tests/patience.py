@@ -20,15 +20,26 @@ def patience(seconds: float) -> float:
     return seconds * SLOWNESS
 
 
-async def until(found: Callable[[], object], seconds: float = patience(20), every: float = 0.005) -> Any:
-    """Call ``found()`` until its result is true, and return that result. TimeoutError if that takes too long.
+async def until(
+    found: Callable[[], object],
+    seconds: float = patience(20),
+    every: float = 0.005,
+    *,
+    holds: Callable[[Any], object] = bool,
+) -> Any:
+    """Call ``found()`` until ``holds`` is true of its result, and return that result.
 
-    The calls are ``every`` seconds apart. The result may be an awaitable.
+    TimeoutError, with the last result, if it takes too long. The calls are ``every`` seconds apart. The result may be
+    an awaitable.
     """
-    async with asyncio.timeout(seconds):
-        while True:
-            answer = found()
-            value = await answer if isinstance(answer, Awaitable) else answer
-            if value:
-                return value
-            await asyncio.sleep(every)
+    value: Any = None
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                answer = found()
+                value = await answer if isinstance(answer, Awaitable) else answer
+                if holds(value):
+                    return value
+                await asyncio.sleep(every)
+    except TimeoutError as error:
+        raise TimeoutError(f"not within {seconds:g} s; the last result: {value!r:.4000}") from error

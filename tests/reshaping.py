@@ -18,15 +18,16 @@ async def reshape(
 ) -> str:
     """Move, split or merge one interval. Returns the change, or that it was refused because it came too early.
 
-    ``cuts``: the computations, each with the keys at which it may be split. ``workers`` may get an interval.
+    ``cuts``: the computations, each with the keys at which it may be split. ``workers`` may get an interval. If there
+    are none, no interval moves.
     """
     computation = chance.choice(sorted(cuts))
     shown = await client.list_intervals(topology, computation)
     found = sorted((one.interval for one in shown), key=lambda one: one.keys.start)
-    what = chance.choice(["move", "merge" if len(found) >= _MANY else "split"])
+    what = chance.choice([*(["move"] if workers else []), "merge" if len(found) >= _MANY else "split"])
     if len(found) > _FEW and chance.random() < 0.3:
         what = "merge"
-    worker = chance.choice(workers)
+    worker = chance.choice(workers) if workers else ""
     one = chance.choice(found[:-1] if what == "merge" and len(found) > 1 else found)
     name = wire.IntervalName(topology=topology, computation=computation, journal=one.journal)
     try:

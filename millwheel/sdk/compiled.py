@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
-from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for, format_of
+from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DerivedStream
@@ -16,7 +16,6 @@ from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
 from millwheel.sdk.keys import KeyExtractor
-from millwheel.sdk.migration import versioned
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
@@ -96,10 +95,9 @@ def compile_computation(
         hint = did_you_mean(name, list(plan.computations))
         raise UsageError(f"topology {topology.name!r} has no computation {name!r}{hint}")
     computation, growing = declared.computation, is_growing(declared.state_type)
-    state = any_state_codec(declared.state_type, declared.where, computation.state_codec)
-    if not growing:
-        value_format = format_of(declared.state_type, computation.state_codec)
-        state = versioned(state, value_format, computation.state_version, computation.migrate, declared.where)
+    state = any_state_codec(
+        declared.state_type, declared.where, computation.state_codec, computation.state_version, computation.migrate
+    )
     if not verify:
         state = replace(state, check=None)
     readings = declared.readings

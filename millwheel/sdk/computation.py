@@ -53,7 +53,7 @@ class Computation(ABC, Generic[In, State]):
     """The version of the state's type. Increase it by one if stored states do not decode as the new type.
 
     That is the case if a field is removed, renamed or gets another type. A new field with a default needs no new
-    version.
+    version. Of a growing state, it is the version of the fields that are no collections.
     """
 
     def migrate(self, stored: StoredState) -> State:

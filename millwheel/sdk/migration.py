@@ -1,8 +1,8 @@
 """States that were stored by an earlier version of the code (section 4.4).
 
-A stored state of version 1 is exactly the output of its codec. A state of a later version has an envelope: a byte that
-MessagePack never uses, the version, and the encoding. A state of version 1 whose encoding begins with that byte has an
-envelope too. A computation that never changes its state type therefore stores no extra bytes.
+A stored state of version 1 is exactly the output of its codec. A state of a later version has an envelope
+(``envelopes.py``). A computation that never changes its state type therefore stores no extra bytes. The head of a
+growing state has the version of its plain fields, and no envelope (``growing/codec.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from millwheel.sdk.codecs import Codec, StateCodec, ValueFormat, codec_for
+from millwheel.sdk.envelopes import MARK, envelope, opened
 from millwheel.sdk.errors import ValueDecodeError
 from millwheel.sdk.round_trip import Check
 
@@ -22,8 +23,6 @@ __all__ = ["MAX_STATE_VERSION", "StoredState", "versioned"]
 T = TypeVar("T")
 
 MAX_STATE_VERSION: Final = 1_000_000
-_MARK: Final = b"\xc1"
-"""The first byte of an envelope. MessagePack reserves this byte and never uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,8 @@ class StoredState:
         """Decode the state as a given type.
 
         Args:
-            state_type: A class with the fields that the state had in its version.
+            state_type: A class with the fields that the state had in its version. Of a growing state, only the plain
+                fields are read: a class with these, or the growing state's own class of that version.
             codec: The codec of that version, if the user defined one.
 
         Returns:
@@ -48,7 +48,10 @@ class StoredState:
         Raises:
             ValueDecodeError: The bytes do not decode as ``state_type``.
         """
-        made: T = codec_for(state_type, f"a stored state of version {self.version}", codec).decode(self.data)
+        where = f"a stored state of version {self.version}"
+        # A growing state is read by its class, because this module is below those of growing states.
+        read_plain = getattr(state_type, "_read_plain", None)
+        made: T = codec_for(state_type, where, codec).decode(self.data) if read_plain is None else read_plain(self.data)
         return made
 
     def plain(self) -> Any:
@@ -71,16 +74,16 @@ def versioned(
 ) -> StateCodec:
     """``codec`` for states of ``version``. It converts states of earlier versions by ``migrate``."""
     encode, decode = codec.encode, codec.decode
-    head = _MARK + msgspec.msgpack.encode(version)
+    head = envelope(version)
 
     def marked(encoded: bytes) -> bytes:
-        return head + encoded if encoded and (version > 1 or encoded[:1] == _MARK) else encoded
+        return head + encoded if encoded and (version > 1 or encoded[:1] == MARK) else encoded
 
     def encode_marked(value: Any) -> bytes:
         return marked(encode(value))
 
     def decode_any(data: bytes) -> Any:
-        found = StoredState(1, data) if data[:1] != _MARK else _open(data, where)
+        found = _stored(data, where)
         if found.version == version:
             return decode(found.data)
         if found.version > version:
@@ -96,7 +99,7 @@ def versioned(
         return state
 
     def present(data: bytes) -> bytes:
-        found = StoredState(1, data) if data[:1] != _MARK else _open(data, where)
+        found = _stored(data, where)
         return found.data if found.version == version else bytes(memoryview(encode(decode_any(data))))
 
     if version == 1 and value_format is ValueFormat.MSGPACK:
@@ -110,15 +113,11 @@ def _unmarked(check: Check, head: bytes) -> Check:
     """``check`` for encodings with or without an envelope."""
 
     def check_inside(value: Any, encoded: bytes) -> None:
-        check(value, encoded[len(head) :] if encoded[:1] == _MARK else encoded)
+        check(value, encoded[len(head) :] if encoded[:1] == MARK else encoded)
 
     return check_inside
 
 
-def _open(data: bytes, where: str) -> StoredState:
-    """The state in an envelope."""
-    size = {0xCC: 2, 0xCD: 3, 0xCE: 5}.get(data[1], 1) if len(data) > 1 else 0
-    try:
-        return StoredState(msgspec.msgpack.decode(data[1 : 1 + size], type=int), data[1 + size :])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueDecodeError(f"{where}: its stored state has no version: {error}") from error
+def _stored(data: bytes, where: str) -> StoredState:
+    """A stored state with its version."""
+    return StoredState(*opened(data, f"{where}: its stored state")) if data[:1] == MARK else StoredState(1, data)

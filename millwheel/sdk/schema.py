@@ -12,12 +12,15 @@ from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.codecs import Codec, ValueFormat, format_of
 from millwheel.sdk.growing.collections import SetState
 from millwheel.sdk.growing.fields import COLLECTIONS, GrowingState, is_growing, plan_of
+from millwheel.sdk.growing.migrated import Conversion
 from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
-__all__ = ["GROWING_STATE", "state_schema"]
+__all__ = ["DROPPED", "GROWING_STATE", "state_schema"]
 
 GROWING_STATE: Final = "growing state"
 """The type of a whole state that grows. Such a state is stored as a head and pages, and no other type reads these."""
+DROPPED: Final = "dropped collection"
+"""The type of a field that an earlier version had, and whose name must not be used again."""
 _MAX_FIELDS: Final = 1_000
 """The most fields in a schema."""
 
@@ -37,8 +40,24 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
         rows = _msgpack_rows(state_type)
     else:
         rows = _distinct(_stored(state_type, value_format, ""))
-    fields = [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in rows]
-    return topology_pb2.StateSchema(format=value_format.value, fields=fields, version=version)
+    made = topology_pb2.StateSchema(format=value_format.value, fields=_fields(rows), version=version)
+    if growing:
+        for name, field in sorted(plan_of(supertype(state_type)).collections.items()):
+            if field.conversions:
+                made.conversions.add(field=name, functions=[_conversion(name, one) for one in field.conversions])
+    return made
+
+
+def _fields(rows: Iterable[_Row]) -> list[topology_pb2.StateField]:
+    return [topology_pb2.StateField(path=path, type=kind, optional=lax) for path, kind, lax in rows]
+
+
+def _conversion(name: str, one: Conversion) -> topology_pb2.ElementConversion:
+    return topology_pb2.ElementConversion(name=one.name, takes=_fields(_distinct(_elements(one.taken, name))))
+
+
+def _elements(element: Any, name: str) -> Iterator[_Row]:
+    return _stored(element, format_of(element, None), f"{name}[]")
 
 
 @cached_by_type
@@ -75,12 +94,14 @@ def _growing(state_type: type[GrowingState]) -> Iterator[_Row]:
     plan = plan_of(state_type)
     yield "", GROWING_STATE, False
     yield from _value(describe_type(plan.plain), "", False, frozenset())
+    for name in plan.dropped:
+        yield name, DROPPED, True
     for name, field in plan.collections.items():
         yield name, COLLECTIONS[field.kind], True
         if field.kind is SetState:
             yield f"{name}[]", _key(field.elements.type), False
         else:
-            yield from _stored(field.elements.type, format_of(field.elements.type, None), f"{name}[]")
+            yield from _elements(field.elements.type, name)
         if field.keys is not None:
             yield f"{name}[key]", _key(field.keys.type), False
 

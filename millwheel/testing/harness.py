@@ -234,8 +234,9 @@ class TopologyHarness:
         """Replace the topology by a new version, as ``millwheel topology update`` with new code does (section 4.1).
 
         A computation that stays keeps state, timers, pending productions and watermark under its name. A state of an
-        earlier ``state_version`` is migrated when it is next read. A new computation receives records from now on. The
-        productions of a removed computation are delivered, and its state is deleted.
+        earlier ``state_version`` is migrated when it is next read. So is an element of a growing state whose field has
+        another function now (``millwheel.migrated``). A new computation receives records from now on. The productions
+        of a removed computation are delivered, and its state is deleted.
 
         Args:
             topology: The new version, with the same name.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import millwheel as mw
 from millwheel.model.time import seconds
-from simulation.blocks.growing import Keep
+from simulation.blocks.growing import Keep, KeepMarked, KeepTwice
 from simulation.blocks.library import LIBRARY, add_library
 from simulation.blocks.operators import PIPELINE, add_pipeline
 from simulation.blocks.plain import Count, Flaky, Loop, Pass, Poison, Recount, Scatter, Slow, Tally
@@ -32,6 +32,8 @@ _KINDS: Final[dict[str, Any]] = {
     "poison": Poison,
     "scatter": Scatter,
     "keep": Keep,
+    "keep marked": KeepMarked,
+    "keep twice": KeepTwice,
 }
 
 _WEAK_KINDS: Final[dict[str, Any]] = {"window": WeakWindow, "delay": WeakDelay}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from simulation.blocks.records import SEEN, STATELESS, Bucket, Gathered, Item, Kept, Numbered, Step, Tallied
+from simulation.blocks.records import SEEN, STATELESS, Bucket, Gathered, Item, Kept, KeptMarked, Numbered, Step, Tallied
 
 __all__ = ["Block", "check_due", "gather", "look", "number", "numbered", "release", "turns"]
 
@@ -62,7 +62,7 @@ def numbered(block: Block, ctx: Any, record: mw.Record[Item]) -> Item:
     item = record.value
     look(block, ctx, record)
     tainted = item.tainted or block.loose or (record.late and record.stream in block.joins)
-    if isinstance(ctx.state, Numbered | Kept):
+    if isinstance(ctx.state, Numbered | Kept | KeptMarked):
         ctx.state.count += 1
         reached = ctx.state.count
     elif isinstance(ctx.state, Tallied):

@@ -19,6 +19,9 @@ __all__ = [
     "Gathered",
     "Item",
     "Kept",
+    "KeptMarked",
+    "KeptTwice",
+    "Marked",
     "Numbered",
     "Step",
     "Tallied",
@@ -105,6 +108,43 @@ class Kept(mw.GrowingState):
     seen: mw.SetState[int]
     counts: mw.CounterState[int]
     """How many copies have each remainder of ``REMAINDERS``."""
+
+
+class Marked(msgspec.Struct):
+    """An element of a later version, with the marks of the functions that have converted it."""
+
+    text: str
+    marks: list[str] = []
+
+
+def mark_first(text: str) -> Marked:
+    """Convert an element of :class:`Kept`."""
+    return Marked(text, ["first"])
+
+
+def mark_second(element: Marked) -> Marked:
+    """Convert an element of :class:`KeptMarked`."""
+    return Marked(element.text, [*element.marks, "second"])
+
+
+class KeptMarked(mw.GrowingState):
+    """The state of later code than that with :class:`Kept`: other elements, and one collection less."""
+
+    count: int = 0
+    copies: list[int]
+    began: list[int]
+    """The first numbers of each later version: elements from there on are its own."""
+    items: mw.ListState[Marked] = mw.migrated(mark_first)
+    found: mw.MapState[str, int]
+    times: mw.OrderedState[int]
+    seen: mw.Dropped
+    counts: mw.CounterState[int]
+
+
+class KeptTwice(KeptMarked):
+    """The state of still later code."""
+
+    items = mw.migrated(mark_first, mark_second)
 
 
 class Gathered(msgspec.Struct):

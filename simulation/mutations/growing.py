@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from millwheel.master import migrating
 from millwheel.sdk.growing import codec
+from millwheel.sdk.growing.migrated import in_forms
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.worker.interval import recovery
@@ -17,6 +19,8 @@ __all__: list[str] = []
 _MODEL = "tests/worker/interval/test_growing_model.py::test_growing_states_equal_pythons_collections"
 _HOOKS = "its hooks do no such thing"
 _RARE = "one seed of ten has such a state, and few of its hooks meet this"
+_UPDATES = "tests/worker/interval/test_growing_updates.py::test_updates_convert_each_element_once"
+_FEW = "one seed of thirty updates a growing state"
 
 
 @mutation(
@@ -173,3 +177,33 @@ def undone_timers_overtake() -> None:
 def undone_timers_fire_twice() -> None:
     """The timers of the table are due, also if they have fired."""
     rewrite(Firing.next_due, "if (at, domain, tag) not in fired:", "if True:")
+
+
+@mutation("G1", "an element is stored with its form, and converted once", seeds=0, test=_UPDATES, why=_FEW)
+def converted_twice() -> None:
+    """A converted element is stored as one of the first form."""
+    rewrite(in_forms, "head + encoded if newest or encoded[:1] == MARK else encoded", "encoded")
+
+
+@mutation("G1", "each function from an element's form on converts it", seeds=0, test=_UPDATES, why=_FEW)
+def converted_by_the_last_alone() -> None:
+    """An element that two updates have passed by gets the second function alone."""
+    rewrite(in_forms, "for one in conversions[form:]:", "for one in conversions[-1:]:")
+
+
+@mutation("G2", "the pages of a dropped collection are deleted", seeds=0, test=_UPDATES, why=_FEW)
+def dropped_collections_stay() -> None:
+    """A dropped collection leaves the head, and its pages stay in the store."""
+    rewrite(codec, "for name in sorted(dropped):", "for name in ():")
+
+
+@mutation(
+    "G1",
+    "an update keeps the functions that older elements need",
+    seeds=0,
+    test="tests/sdk/growing/test_migrated.py::test_an_update_reads_all_stored_pages_or_is_refused",
+    why=_FEW,
+)
+def functions_forgotten() -> None:
+    """A later version may leave out the functions of an earlier one."""
+    rewrite(migrating, "names[: len(was)] != was", "False")

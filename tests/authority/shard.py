@@ -38,14 +38,11 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
 
     core: AuthorityCore
 
-    def __init__(
-        self, settings: CoreSettings | None = None, store: MemoryStore | None = None, pace: PaceSettings = AT_ONCE
-    ) -> None:
+    def __init__(self, settings: CoreSettings | None = None, pace: PaceSettings = AT_ONCE) -> None:
         super().__init__()
         self.settings = replace(settings or CoreSettings(), pace=pace)
-        self.store = store or MemoryStore()
-        if store is None:
-            result_of(self.store.create_journal(JOURNAL))
+        self.store = MemoryStore()
+        result_of(self.store.create_journal(JOURNAL))
         self.broadcasts: dict[str, int] = {}
         self.answers: dict[int, int] = {}
         self.snapshots = 0

@@ -18,7 +18,7 @@ from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.coordination.contract import Change, Coordinator, CoordinatorUnavailableError
-from millwheel.model.catalog import Catalog, shard_of
+from millwheel.model.catalog import shard_of
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError, authority_is_away
@@ -27,7 +27,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.rpc.watermarks import BroadcastUpdate, WatermarkReport
 from millwheel.store.contract import JournalHead, StateStore, StoreUnavailableError
 from millwheel.store.memory import MemoryStore
-from tests.coordination.memory import MemoryCoordinator
+from tests.coordination.memory import MemoryCoordinator, read_catalog
 from tests.patience import patience, until
 
 QUICK = CandidateSettings(
@@ -136,15 +136,12 @@ class Group:
 
     async def served(self) -> dict[int, str]:
         """The address of each shard, as any client of the coordinator reads it."""
-        known = Catalog()
-        known.load(await self.coordinator.list(""))
+        known = await read_catalog(self.coordinator)
         return {shard: record.endpoint.address for shard, record in known.authorities.items()}
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> None:
         """Return when the coordinator has this."""
-        async with asyncio.timeout(patience(10)):
-            while not holds(await self.served()):  # noqa: ASYNC110 all kinds of changes are waited for
-                await asyncio.sleep(0.01)
+        await until(self.served, patience(10), holds=holds)
 
     def names(self, shard: int, count: int = 1) -> list[str]:
         """Names of groups of one shard."""

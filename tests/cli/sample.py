@@ -1,4 +1,4 @@
-"""Topologies for the command line's tests."""
+"""A topology for the command line's tests."""
 
 from __future__ import annotations
 
@@ -23,14 +23,3 @@ good = mw.Topology("sample")
 good.source("queries", Query)
 good.stream("counts", int)
 good.add(Counter, inputs={"queries": mw.key("text")}, outputs=["counts"])
-
-renamed = mw.Topology("sample")
-renamed.source("queries", Query)
-renamed.stream("counts", int)
-renamed.add(Counter, name="tally", inputs={"queries": mw.key("text")}, outputs=["counts"])
-
-bad = mw.Topology("sample")
-bad.source("queries", Query)
-bad.add(Counter, inputs={"querys": mw.key("text")}, outputs=["counts"])
-
-not_a_topology = 5

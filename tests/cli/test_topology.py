@@ -14,8 +14,16 @@ from tests.house.tree import pyproject
 from tests.master.replica import register_worker, replica
 from tests.system.server import Finished, run_cli
 
-HERE = Path(__file__).parent
-GOOD = f"{HERE / 'sample.py'}:good"
+SAMPLE = Path(__file__).with_name("sample.py")
+GOOD = f"{SAMPLE}:good"
+
+
+def changed(place: Path, old: str, new: str) -> str:
+    """The sample topology with ``new`` in place of ``old``, in a module of its own."""
+    source, module = SAMPLE.read_text(), place / "changed.py"
+    assert old in source
+    module.write_text(source.replace(old, new))
+    return f"{module}:good"
 
 
 class Cli:
@@ -74,13 +82,13 @@ async def test_an_update_without_changes_is_reported_as_such(cli: Cli) -> None:
     assert same.err == "nothing changed: topology sample has this code and these declarations already\n"
 
 
-RENAMED = f"{HERE / 'sample.py'}:renamed"
+RENAMED = ("good.add(Counter, ", 'good.add(Counter, name="tally", ')
 
 
 @pytest.mark.parametrize(("typed", "code"), [("", 2), ("n\n", 1)])
-async def test_an_update_asks_before_it_deletes_state(cli: Cli, typed: str, code: int) -> None:
+async def test_an_update_asks_before_it_deletes_state(cli: Cli, tmp_path: Path, typed: str, code: int) -> None:
     await cli("topology", "submit", GOOD)
-    refused = await cli("topology", "update", RENAMED, typed=typed)
+    refused = await cli("topology", "update", changed(tmp_path, *RENAMED), typed=typed)
     assert (refused.code, refused.out) == (code, "")
     assert "adds computation tally, without state\nremoves computation counter: its state is deleted\n" in refused.err
     assert "A renamed computation begins without state. Delete the state of counter of topology sample" in refused.err
@@ -89,9 +97,9 @@ async def test_an_update_asks_before_it_deletes_state(cli: Cli, typed: str, code
     assert "(version 1)" in described.out
 
 
-async def test_an_update_tells_what_it_adds_and_removes(cli: Cli) -> None:
+async def test_an_update_tells_what_it_adds_and_removes(cli: Cli, tmp_path: Path) -> None:
     await cli("topology", "submit", GOOD)
-    agreed = await cli("topology", "update", RENAMED, typed="y\n")
+    agreed = await cli("topology", "update", changed(tmp_path, *RENAMED), typed="y\n")
     assert (agreed.code, agreed.out) == (0, "topology sample is running (version 2)\n")
     back = await cli("topology", "update", GOOD, "--yes", "-o", "json")
     found = json.loads(back.out)
@@ -112,28 +120,22 @@ async def test_an_unknown_name_is_reported_with_the_nearest_exits_3(cli: Cli) ->
     assert "did you mean 'sample'" in found.err
 
 
-async def test_all_mistakes_of_a_topology_are_reported_at_once_exits_5(cli: Cli) -> None:
+async def test_all_mistakes_of_a_topology_are_reported_at_once_exits_5(cli: Cli, tmp_path: Path) -> None:
+    bad = changed(tmp_path, 'inputs={"queries"', 'inputs={"querys"')
     for verb in ("validate", "submit"):
-        shown = await cli("topology", verb, f"{HERE / 'sample.py'}:bad")
+        shown = await cli("topology", verb, bad)
         assert shown.code == 5
         assert "querys" in shown.err
-    as_json = await cli("topology", "validate", f"{HERE / 'sample.py'}:bad", "-o", "json")
+    as_json = await cli("topology", "validate", bad, "-o", "json")
     assert as_json.code == 5
     assert all(set(problem) == {"where", "message"} for problem in json.loads(as_json.out))
 
 
-async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli) -> None:
+async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli, tmp_path: Path) -> None:
     assert (await cli("topology", "validate", GOOD, "--remote")).out == "topology sample is valid\n"
-    changed = (
-        (HERE / "sample.py").read_text().replace('source("queries", Query)', 'source("queries", Query, id_slack=5)')
-    )
     await cli("topology", "submit", GOOD)
-    other = HERE / "sample_changed.py"
-    other.write_text(changed)
-    try:
-        shown = await cli("topology", "validate", f"{other}:good", "--remote")
-    finally:
-        other.unlink()
+    other = changed(tmp_path, 'source("queries", Query)', 'source("queries", Query, id_slack=5)')
+    shown = await cli("topology", "validate", other, "--remote")
     assert shown.code == 5
     assert "another topology of this name" in shown.err
 
@@ -143,12 +145,16 @@ async def test_validate_checks_against_the_cluster_when_asked_to(cli: Cli) -> No
     [
         ("no_such_module:topology", "no_such_module"),
         ("sample", "write package.module:attribute"),
-        (f"{HERE / 'broken.py'}:topology", "broken on purpose"),
-        (f"{HERE / 'sample.py'}:not_a_topology", "not_a_topology"),
-        (f"{HERE / 'sample.py'}:goood", "goood"),
+        ("broken.py:topology", "broken on purpose"),
+        (f"{SAMPLE}:Query", "Query"),
+        (f"{SAMPLE}:goood", "goood"),
     ],
 )
-async def test_code_that_cannot_be_used_is_explained_without_a_server(target: str, part: str) -> None:
+async def test_code_that_cannot_be_used_is_explained_without_a_server(
+    target: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text('raise RuntimeError("this module is broken on purpose")')
     shown = await Cli("127.0.0.1:1")("topology", "validate", target)
     assert (shown.code, shown.out) == (5, "")
     assert part in shown.err

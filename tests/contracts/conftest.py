@@ -9,6 +9,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,28 +29,20 @@ OpenStore = Callable[[Path], AbstractAsyncContextManager[StateStore]]
 OpenCoordinator = Callable[[Path], AbstractAsyncContextManager[Coordinator]]
 
 
-def _closing(open_it: Callable[[Path], Any]) -> Callable[[Path], AbstractAsyncContextManager[Any]]:
+@asynccontextmanager
+async def _closing(open_it: Callable[[Path], Any], path: Path) -> AsyncIterator[Any]:
     """Opens it for a block, and closes it."""
-
-    @asynccontextmanager
-    async def opened(path: Path) -> AsyncIterator[Any]:
-        found = open_it(path)
-        made = await found if isinstance(found, Awaitable) else found
-        yield made
-        await made.close()
-
-    return opened
+    found = open_it(path)
+    made = await found if isinstance(found, Awaitable) else found
+    yield made
+    await made.close()
 
 
-def _embedded(part: str) -> Callable[[Path], AbstractAsyncContextManager[Any]]:
+@asynccontextmanager
+async def _embedded(part: str, path: Path) -> AsyncIterator[Any]:
     """One part of a database on one machine."""
-
-    @asynccontextmanager
-    async def opened(path: Path) -> AsyncIterator[Any]:
-        async with await EmbeddedDatabase.open(path / "db") as database:
-            yield getattr(database, part)
-
-    return opened
+    async with await EmbeddedDatabase.open(path / "db") as database:
+        yield getattr(database, part)
 
 
 class _ReopenedStore:
@@ -90,26 +83,29 @@ async def _three_nodes_store(_: Path) -> StateStore:
 
 
 DURABLE_STORES: dict[str, OpenStore] = {
-    "embedded": _embedded("store"),
+    "embedded": partial(_embedded, "store"),
     # All tests share a keyspace: their journals and computations have names of their own.
-    "cassandra": _closing(lambda _: CassandraStore.open(cassandra_settings(cassandra(), "contract"))),
-    "cassandra-3": _closing(_three_nodes_store),
+    "cassandra": partial(_closing, lambda _: CassandraStore.open(cassandra_settings(cassandra(), "contract"))),
+    "cassandra-3": partial(_closing, _three_nodes_store),
 }
 """Those that keep everything when they are closed and opened again on the same path."""
 
 STORES: dict[str, OpenStore] = {
-    "memory": _closing(lambda _: MemoryStore()),
-    "embedded-reopened": _closing(_ReopenedStore),
+    "memory": partial(_closing, lambda _: MemoryStore()),
+    "embedded-reopened": partial(_closing, _ReopenedStore),
     **DURABLE_STORES,
 }
 
 DURABLE_COORDINATORS: dict[str, OpenCoordinator] = {
-    "embedded": _embedded("coordinator"),
+    "embedded": partial(_embedded, "coordinator"),
     # The path names the data, as it does for those that keep them there.
-    "etcd": _closing(lambda path: EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))),
+    "etcd": partial(_closing, lambda path: EtcdCoordinator(EtcdSettings(etcd().endpoints, prefix=f"contract{path}/"))),
 }
 
-COORDINATORS = {"memory": _closing(lambda _: MemoryCoordinator()), **DURABLE_COORDINATORS}
+COORDINATORS: dict[str, OpenCoordinator] = {
+    "memory": partial(_closing, lambda _: MemoryCoordinator()),
+    **DURABLE_COORDINATORS,
+}
 
 
 def params(names: Iterable[str]) -> list[Any]:

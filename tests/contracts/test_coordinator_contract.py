@@ -19,7 +19,7 @@ from millwheel.coordination.contract import (
     Put,
 )
 from tests.contracts.conftest import OpenCoordinator
-from tests.patience import patience
+from tests.patience import patience, until
 
 SOON = patience(5.0)
 """Seconds within which what is due must have happened."""
@@ -41,9 +41,7 @@ async def close(watch: AsyncIterator[tuple[Change, ...]]) -> None:
 
 async def gone(coordinator: Coordinator, key: str) -> None:
     """Wait until ``key`` does not exist."""
-    async with asyncio.timeout(SOON):
-        while await coordinator.get(key) is not None:  # noqa: ASYNC110 - the passing of time is what is waited for
-            await asyncio.sleep(0.01)
+    await until(lambda: coordinator.get(key), SOON, holds=lambda entry: entry is None)
 
 
 # Keys and revisions.

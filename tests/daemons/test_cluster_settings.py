@@ -24,7 +24,7 @@ from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.process import DaemonProcess
 from tests.daemons.test_processes import embedded
-from tests.patience import patience
+from tests.patience import patience, until
 
 NEWER = NEWEST_FORMAT + 1
 UNKNOWN_FIELD = b"\xba\x06\x03new"
@@ -127,9 +127,7 @@ async def test_a_serving_daemon_ends_when_the_format_leaves_it_behind(tmp_path: 
     flags |= {"rpc.listen": "127.0.0.1:0", "metrics.listen": "off", "worker.id": "w"}
     configuration = load(None, {}, {**flags, "worker.packages": str(tmp_path)})
     daemon = asyncio.create_task(run_daemon(WORKER, configuration, stop, open_with=backends))
-    async with asyncio.timeout(patience(20)):
-        while await coordinator.get(worker_key("w.0")) is None:  # noqa: ASYNC110 a coordinator is asked
-            await asyncio.sleep(0.01)
+    await until(lambda: coordinator.get(worker_key("w.0")))
     await store(coordinator, NEWER)
     with pytest.raises(RequestError, match=f"this cluster is at format {NEWER}"):
         await asyncio.wait_for(daemon, patience(20))

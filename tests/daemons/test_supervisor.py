@@ -15,7 +15,7 @@ from millwheel.cli.main import app
 from millwheel.model.backoff import Backoff
 from millwheel.server import supervisor
 from millwheel.server.supervisor import supervise
-from tests.patience import patience
+from tests.patience import patience, until
 
 SERVE = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
 """A process that serves until it is asked to stop."""
@@ -40,9 +40,7 @@ async def test_a_process_that_fails_is_started_again(tmp_path: Path, monkeypatch
     runs, stop = tmp_path / "runs", asyncio.Event()
     once = python(f"open({str(runs)!r}, 'a').write('x'); exit(1)")
     supervising = asyncio.ensure_future(supervise(lambda index: once, 1, stop, patience(10), {6}))
-    async with asyncio.timeout(patience(20)):
-        while not runs.exists() or len(runs.read_text()) < 3:  # noqa: ASYNC110 what other processes wrote
-            await asyncio.sleep(0.01)
+    await until(lambda: runs.exists() and len(runs.read_text()) >= 3)
     stop.set()
     assert await supervising == 0
 

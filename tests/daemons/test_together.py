@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,9 +77,8 @@ async def _explained(cluster: Together) -> None:
         authority = WatermarkClient(client.address, on_refused=lambda report: None)
         computations = (record.incarnations["numberer"], record.incarnations["adder"])
         for sender in (*computations, injector_group("faults/events")):
-            async with asyncio.timeout(patience(20)):
-                while (await authority.explain(sender)).watermark_us < MAX_TIMESTAMP:  # noqa: ASYNC110 only asking tells
-                    await asyncio.sleep(0.05)
+            ask = partial(authority.explain, sender)
+            await until(ask, holds=lambda explained: explained.watermark_us >= MAX_TIMESTAMP)
         await authority.close()
 
 

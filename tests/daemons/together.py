@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from deploy.local.child import free_ports
@@ -16,7 +17,7 @@ from millwheel.server.daemon import Role, run_daemon
 from millwheel.server.master import MASTER
 from millwheel.server.worker import WORKER
 from millwheel.store.memory import MemoryStore
-from tests.coordination.memory import MemoryCoordinator
+from tests.coordination.memory import MemoryCoordinator, read_catalog
 from tests.daemons.process import is_serving
 from tests.patience import patience, until
 
@@ -25,20 +26,16 @@ class Running:
     """One daemon."""
 
     def __init__(self, together: Together, role: Role, flags: dict[str, str]) -> None:
-        self.port = free_ports(1)[0]
-        self.address = f"127.0.0.1:{self.port}"
-        listen = {"rpc.listen": self.address, "metrics.listen": "off"}
-        self._configuration = load(None, {}, {**listen, **flags})
-        self._role = role
-        self._together = together
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        configuration = load(None, {}, {"rpc.listen": self.address, "metrics.listen": "off", **flags})
+        self._run = partial(run_daemon, role, configuration, open_with=together.open)
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Run the daemon. Returns when it serves."""
         self._stop = asyncio.Event()
-        work = run_daemon(self._role, self._configuration, self._stop, open_with=self._together.open)
-        self._task = asyncio.create_task(work)
+        self._task = asyncio.create_task(self._run(self._stop))
         await until(self._serves, patience(20), every=0.05)
 
     async def _serves(self) -> bool:
@@ -84,17 +81,11 @@ class Together:
 
     async def catalog(self) -> Catalog:
         """The coordinator's current state."""
-        known = Catalog()
-        known.load(await self.coordinator.list(""))
-        return known
+        return await read_catalog(self.coordinator)
 
     async def until(self, holds: Callable[[Catalog], bool]) -> None:
         """Return when this holds in the coordinator."""
-
-        async def held() -> bool:
-            return holds(await self.catalog())
-
-        await until(held, patience(60), every=0.05)
+        await until(self.catalog, patience(60), every=0.05, holds=holds)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from deploy.local.cassandra import CassandraCluster
 from deploy.local.cluster import catalog_of, settings_of
 from deploy.local.daemons import Daemons
 from deploy.local.etcd import EtcdCluster
+from examples.demo.showing import say
 from millwheel.client.control import ControlClient
 from millwheel.rpc.v1.catalog_pb2 import AuthorityRecord
 from tests.disks import small_disk
@@ -47,7 +48,6 @@ class Victim:
 class Cluster:
     """A running cluster, and its processes' roles. ``disk``: the small disk of the last Cassandra node, or None."""
 
-    place: Path
     etcd: EtcdCluster
     cassandra: CassandraCluster
     daemons: Daemons
@@ -123,22 +123,15 @@ def etcd_status(endpoint: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def cluster(
-    place: Path,
-    say: Callable[[str], None],
-    *,
-    nodes: int,
-    members: int,
-    disk: str = "",
-    settings: str = "",
-    history: float = 300,
-    commitlog: int = 512,
+    place: Path, *, nodes: int, disk: str = "", settings: str = "", history: float = 300, commitlog: int = 512
 ) -> AsyncIterator[Cluster]:
     """A cluster that serves. It ends with the block, and also if this process dies.
 
-    ``disk``: size of a file system for the last Cassandra node, if this machine can mount one. ``settings``: more
-    settings of [master]. ``history``: seconds that etcd keeps old revisions. ``commitlog``: MiB of Cassandra's log.
+    It has so many ``nodes`` of Cassandra, and members of etcd. ``disk``: size of a file system for the last Cassandra
+    node, if this machine can mount one. ``settings``: more settings of [master]. ``history``: seconds that etcd keeps
+    old revisions. ``commitlog``: MiB of Cassandra's log.
     """
-    etcd = EtcdCluster(place / "etcd", members)
+    etcd = EtcdCluster(place / "etcd", nodes)
     cassandra = CassandraCluster(
         place / "cassandra", nodes, heap_mebibytes=512, broadcast=through, commitlog_mebibytes=commitlog
     )
@@ -148,19 +141,14 @@ async def cluster(
     daemons = Daemons(place, text, say, code=clocks.code())
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
-            for name, address in _servers(etcd, cassandra, daemons).items():
+            servers = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
+            servers |= {f"etcd {number}": address for number, address in enumerate(etcd.endpoints, 1)}
+            for name, address in (servers | daemons.addresses).items():
                 await links.link(name, address)
             for address in daemons.addresses.values():
                 clocks.make(address)
-            say(f"starting Cassandra ({nodes} {'node' if nodes == 1 else 'nodes'}) and etcd ({members})")
+            say(f"starting Cassandra and etcd, with {nodes} {'node' if nodes == 1 else 'nodes'} each")
             async with etcd, cassandra:
                 say(f"starting {', '.join(daemons.services.processes)}")
                 async with daemons, ControlClient(daemons.address, patience=PATIENCE) as client:
-                    yield Cluster(place, etcd, cassandra, daemons, links, clocks, client, mounted)
-
-
-def _servers(etcd: EtcdCluster, cassandra: CassandraCluster, daemons: Daemons) -> dict[str, str]:
-    """The addresses that are reached through links."""
-    found = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
-    found |= {f"etcd {number}": one for number, one in enumerate(etcd.endpoints, 1)}
-    return found | daemons.addresses
+                    yield Cluster(etcd, cassandra, daemons, links, clocks, client, mounted)

@@ -40,13 +40,8 @@ class Verdict:
         )
 
 
-def kind_of(name: str) -> str:
-    """ "worker 1 memory_mb" is of the kind "memory_mb"."""
-    return name.rpartition(" ")[2]
-
-
 def judge(name: str, times: Sequence[float], values: Sequence[float]) -> Verdict:
-    """``times``: seconds; ValueError if there are too few samples."""
+    """``name``: its last word is its kind. ``times``: seconds. ValueError if there are too few samples."""
     begin = times[0] + (times[-1] - times[0]) * _WARM if times else 0.0
     kept = [(at, value) for at, value in zip(times, values, strict=True) if at >= begin]
     if len(kept) < _LEAST:
@@ -55,5 +50,5 @@ def judge(name: str, times: Sequence[float], values: Sequence[float]) -> Verdict
     early, late = (median(value for _, value in part) for part in (kept[:third], kept[-third:]))
     slope = linear_regression([at for at, _ in kept], [value for _, value in kept]).slope
     floors = _CASSANDRA if name.startswith("cassandra") else FLOORS
-    allowed = max(_RATIO * early, floors[kind_of(name)])
+    allowed = max(_RATIO * early, floors[name.rpartition(" ")[2]])
     return Verdict(name, early, late, max(value for _, value in kept), slope * 3_600, late - early <= allowed)

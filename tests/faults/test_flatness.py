@@ -7,7 +7,6 @@ import math
 import pytest
 
 from tests.faults.flatness import FLOORS, judge
-from tests.faults.picture import page
 
 TIMES = [5.0 * number for number in range(360)]
 """Half an hour."""
@@ -32,12 +31,3 @@ def test_what_grows_all_the_time_is_not_flat(kind: str) -> None:
 def test_too_few_samples_give_no_verdict() -> None:
     with pytest.raises(ValueError, match="only 3 samples of worker 1 tasks"):
         judge("worker 1 tasks", [0.0, 5.0, 10.0, 15.0], [1.0, 1.0, 1.0, 1.0])
-
-
-def test_the_page_has_a_line_per_process_and_a_chart_per_kind() -> None:
-    figures = {f"{name} {kind}": [1.0] * len(TIMES) for name in ("worker 1", "etcd <1>") for kind in FLOORS}
-    figures["cassandra 1 memory_mb"] = [900.0] * len(TIMES)
-    drawn = page("half an hour", TIMES, figures, ["flat"])
-    assert drawn.count("<svg") == len(FLOORS) + 1
-    assert drawn.count("<path") == 2 * len(FLOORS) + 1
-    assert "etcd &lt;1&gt;" in drawn

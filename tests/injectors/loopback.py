@@ -13,8 +13,7 @@ from random import Random
 from typing import Any, cast
 
 from millwheel.model.deliveries import Delivery
-from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, injection_pb2, topology_pb2
+from millwheel.rpc.v1 import common_pb2, control_pb2, injection_pb2, topology_pb2
 from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
@@ -134,28 +133,9 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
                     revision=self.revision,
                     stream=self.stream,
                     authority=common_pb2.Endpoint(address=self.authority),
-                    consumers=[_route(consumer) for consumer in self.consumers.values()],
+                    consumers=[consumer.route() for consumer in self.consumers.values()],
                 )
             await changed.wait()
-
-
-def _route(consumer: Consumer) -> control_pb2.ConsumerRoute:
-    intervals = [
-        catalog_pb2.IntervalRecord(
-            keys=common_pb2.KeyInterval(start=receiver.interval.start, end=receiver.interval.end),
-            journal=journal,
-            sequencer=1 + consumer.tenures.get(journal, 0),
-            owner=common_pb2.Endpoint(address=consumer.owners[journal]) if consumer.owners[journal] else None,
-        )
-        for journal, receiver in consumer.receivers.items()
-    ]
-    return control_pb2.ConsumerRoute(
-        incarnation=IncarnationId(consumer.name),
-        topology="t",
-        computation=consumer.name,
-        key=topology_pb2.KeySpec(fields=["k"]),
-        intervals=catalog_pb2.IntervalMapRecord(computation=consumer.name, intervals=intervals),
-    )
 
 
 @asynccontextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millwheel.client.injector.routing import ConsumerRouting, Route
 from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.v1 import catalog_pb2, common_pb2, control_pb2, topology_pb2
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, PositionIds
 from tests.worker.dedup.receivers import Copy, Receiver, Receivers, Record, ReferenceModel
@@ -84,13 +84,24 @@ class Consumer(Receivers):
             self.owners[self.owner(interval.start).journal] = self.owners.pop(journal)
             self.owners[self.owner(at).journal] = owner
 
-    def routing(self) -> ConsumerRouting:
-        """The consumer's routing, as the master sends it."""
-        routes = [
-            Route(receiver.interval, journal, self.owners[journal], (self.tenures.get(journal, 0), 0))
+    def route(self) -> control_pb2.ConsumerRoute:
+        """The consumer's routing, as the master sends it. Its key is the field "k"."""
+        intervals = [
+            catalog_pb2.IntervalRecord(
+                keys=common_pb2.KeyInterval(start=receiver.interval.start, end=receiver.interval.end),
+                journal=journal,
+                sequencer=1 + self.tenures.get(journal, 0),
+                owner=common_pb2.Endpoint(address=self.owners[journal]) if self.owners[journal] else None,
+            )
             for journal, receiver in self.receivers.items()
         ]
-        return ConsumerRouting(IncarnationId(self.name), routes, computation=self.name)
+        return control_pb2.ConsumerRoute(
+            incarnation=IncarnationId(self.name),
+            topology="t",
+            computation=self.name,
+            key=topology_pb2.KeySpec(fields=["k"]),
+            intervals=catalog_pb2.IntervalMapRecord(computation=self.name, intervals=intervals),
+        )
 
     def committed(self) -> list[Row]:
         """Every record that took effect."""

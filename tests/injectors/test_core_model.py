@@ -34,8 +34,10 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
 )
 from millwheel.client.injector.routing import StreamRouting
+from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1 import control_pb2
 from tests.driving import SingleCoreDriver
 from tests.injectors.receivers import NOT_OWNER, Consumer
 
@@ -81,9 +83,8 @@ class InjectorMachine(RuleBasedStateMachine, SingleCoreDriver[InjectorEvent, Inj
         self.connect()
 
     def routing(self) -> StreamRouting:
-        return StreamRouting(
-            self.revision, {IncarnationId(name): one.routing() for name, one in self.consumers.items()}
-        )
+        consumers = [one.route() for one in self.consumers.values()]
+        return routing_from_wire(control_pb2.WatchRoutingResponse(revision=self.revision, consumers=consumers))
 
     def begin(self, effect: InjectorEffect) -> None:
         match effect:

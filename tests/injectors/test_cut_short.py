@@ -459,8 +459,7 @@ async def test_an_injector_without_an_authority_reports_and_ends_later() -> None
         ):
             await injector.finish()
         await made.server.start()
-        while not await finished(injector):  # noqa: ASYNC110 - only trying tells
-            await asyncio.sleep(0.1)
+        await until(lambda: finished(injector))
         check_once(made, 100)
 
 

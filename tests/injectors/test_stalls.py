@@ -15,7 +15,7 @@ from millwheel.client.injector.stalls import AckWatch
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.injectors.conftest import Submit, submit_to
 from tests.injectors.inside import explained, session_of
-from tests.patience import patience, until
+from tests.patience import until
 
 ORDER = {"user": "u", "number": 1}
 
@@ -87,9 +87,7 @@ async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer,
     injector = Injector("orders", address=server.address)
     await injector.open()
     await injector.send(ORDER, timestamp=5)
-    async with asyncio.timeout(patience(20)):
-        while "RuntimeError: poison" not in (why := await explained(injector)):  # noqa: ASYNC110  # it has no event
-            await asyncio.sleep(0.1)
+    why = await until(lambda: explained(injector), holds=lambda why: "RuntimeError: poison" in why)
     assert "poisoned/poisoned has not ACKed 1 record: computation poisoned/poisoned: " in why
     assert "key" in why
     await injector.close()

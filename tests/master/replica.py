@@ -15,13 +15,14 @@ from millwheel.coordination.contract import Coordinator, Put
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
 from millwheel.master.settings import MasterSettings
-from millwheel.model.catalog import Catalog, OwnedInterval
+from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import authority_key, worker_key
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import handover_pb2, handover_pb2_grpc, inspection_pb2, inspection_pb2_grpc, watermark_pb2_grpc
 from millwheel.store.contract import StateStore
 from tests.authority.gated import GatedAuthority, gated_authority
+from tests.coordination.memory import read_catalog
 from tests.serving import LoopbackServer
 
 
@@ -43,9 +44,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self._coordinator = coordinator
 
     async def _owned(self) -> list[OwnedInterval]:
-        known = Catalog()
-        known.load(await self._coordinator.list(""))
-        return known.owned_by(self.worker)
+        return (await read_catalog(self._coordinator)).owned_by(self.worker)
 
     async def GetIntervalStatus(self, request: Any, context: object) -> Any:
         owned = [one.interval for one in await self._owned()]

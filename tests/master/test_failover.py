@@ -26,9 +26,9 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.memory import MemoryStore
-from tests.coordination.memory import MemoryCoordinator
+from tests.coordination.memory import MemoryCoordinator, read_catalog
 from tests.master.replica import register_worker, replica
-from tests.patience import patience
+from tests.patience import patience, until
 
 from .harness import topology
 
@@ -100,21 +100,13 @@ async def let_pass(clock: Clock, coordinator: MemoryCoordinator, seconds: float)
     await coordinator.expire_leases()
 
 
-async def known_to(coordinator: MemoryCoordinator) -> Catalog:
-    found = Catalog()
-    found.load(await coordinator.list(""))
-    return found
-
-
 def owners(known: Catalog) -> set[str]:
     return {one.owner.worker_id for table in known.tables.values() for one in table}
 
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
     """No lease ends during this time, because the clock does not advance."""
-    async with asyncio.timeout(patience(5)):
-        while owners(await known_to(coordinator)) != expected:  # noqa: ASYNC110 the masters write there
-            await asyncio.sleep(0.01)
+    await until(lambda: read_catalog(coordinator), patience(5), holds=lambda known: owners(known) == expected)
 
 
 async def worker(coordinator: MemoryCoordinator, name: str, ttl: float = LEASE) -> int:
@@ -134,10 +126,10 @@ async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None
         await master.ask(SubmitTopology(topology(), "r1"))
         before = {one.journal: one.sequencer for table in interval_tables(master) for one in table}
         await let_pass(clock, coordinator, LEASE - 0.1)
-        assert owners(await known_to(coordinator)) == {"dead", "alive"}
+        assert owners(await read_catalog(coordinator)) == {"dead", "alive"}
         await let_pass(clock, coordinator, 0.1)
         await until_owned_by(coordinator, {"alive"})
-        known = await known_to(coordinator)
+        known = await read_catalog(coordinator)
         moved = [one for table in known.tables.values() for one in table if one.sequencer != before[one.journal]]
         assert 45 <= len(moved) <= 60
         assert all(one.sequencer > before[one.journal] for one in moved)

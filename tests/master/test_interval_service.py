@@ -49,12 +49,8 @@ class Cluster:
 
     async def until(self, holds: Callable[[catalog.IntervalRecord], bool]) -> catalog.IntervalRecord:
         """Wait for this condition of the first interval, and return the interval."""
-
-        async def look() -> bool:
-            return holds(await self.first())
-
-        await until(look)
-        return await self.first()
+        found: catalog.IntervalRecord = await until(self.first, holds=holds)
+        return found
 
     async def all_listed(self, holds: Callable[[wire.IntervalStatus], bool]) -> None:
         """Wait until this holds for all listed intervals."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ from millwheel.store.memory import MemoryStore
 from tests.authority.gated import GatedAuthority
 from tests.coordination.memory import MemoryCoordinator
 from tests.master.replica import authority, owner, register_worker, replica
-from tests.patience import patience
+from tests.patience import patience, until
 
 from .harness import computation, external, source, topology
 
@@ -256,21 +256,17 @@ async def test_a_drain_ends_once_the_workers_have_nothing_to_do(cluster: Cluster
         record = await cluster.submit()
         servicer.queued = 4
         assert (await cluster.client.drain("zeitgeist")).state == catalog.TOPOLOGY_STATE_DRAINING
-        await until(cluster, lambda one: any("4 records pending" in line for line in one.waiting_for))
+        await described(cluster, lambda one: any("4 records pending" in line for line in one.waiting_for))
         servicer.queued = 0
-        drained = await until(cluster, lambda one: one.topology.state == catalog.TOPOLOGY_STATE_DRAINED)
+        drained = await described(cluster, lambda one: one.topology.state == catalog.TOPOLOGY_STATE_DRAINED)
         for one in drained.interval_maps:
             assert one.intervals[0].HasField("owner") == (one.topology == "")
         assert record.incarnations == drained.topology.incarnations
 
 
-async def until(cluster: Cluster, holds: Any) -> control.GetTopologyResponse:
-    async with asyncio.timeout(patience(10)):
-        while True:
-            found = await cluster.client.get_topology("zeitgeist")
-            if holds(found):
-                return found
-            await asyncio.sleep(0.02)
+async def described(cluster: Cluster, holds: Callable[[control.GetTopologyResponse], bool]) -> Any:
+    """The topology, once ``holds`` is true of it."""
+    return await until(lambda: cluster.client.get_topology("zeitgeist"), patience(10), holds=holds)
 
 
 async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Cluster) -> None:
@@ -280,7 +276,7 @@ async def test_cancel_drops_journals_and_state_and_frees_the_name(cluster: Clust
             one.journal for m in (await cluster.client.get_topology("zeitgeist")).interval_maps for one in m.intervals
         ]
         assert (await cluster.client.cancel("zeitgeist")).state == catalog.TOPOLOGY_STATE_CANCELLED
-        await until(cluster, lambda one: not one.interval_maps)
+        await described(cluster, lambda one: not one.interval_maps)
         for journal in journals:
             with pytest.raises(Exception, match=journal):
                 await cluster.store.read_head(journal)

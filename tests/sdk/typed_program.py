@@ -55,6 +55,28 @@ class Grown(mw.GrowingState):
     ending: mw.ExpiringMapState[str, int]
 
 
+def counted(times: int) -> Count:
+    return Count()
+
+
+class GrownLater(mw.GrowingState):
+    total: int = 0
+    counts: mw.MapState[str, Count] = mw.migrated(counted)
+    seen: mw.Dropped
+
+
+class GrowingLater(mw.Computation[Query, GrownLater]):
+    state_version = 2
+
+    def migrate(self, stored: mw.StoredState) -> GrownLater:
+        return stored.read(GrownLater)
+
+    def process_record(self, ctx: mw.Context[GrownLater], record: mw.Record[Query]) -> None:
+        count: Count = ctx.state.counts[record.value.text]
+        ctx.state.counts["x"] = 5  # error: assignment
+        ctx.state.seen.add(count)  # error: attr-defined
+
+
 class Growing(mw.Computation[Query, Grown]):
     def process_record(self, ctx: mw.Context[Grown], record: mw.Record[Query]) -> None:
         state = ctx.state

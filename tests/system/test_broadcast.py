@@ -15,9 +15,8 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.states import StateReader
 from millwheel.client.subscription import Subscription
-from millwheel.rpc.failures import RequestError
-from millwheel.rpc.v1 import interval_pb2 as wire
 from tests.patience import patience
+from tests.reshaping import reshape
 from tests.submitting import submit_copy
 from tests.system import rules as program
 from tests.system.rules import Checked, Payment, Rule
@@ -26,6 +25,8 @@ from tests.system.server import Server
 SEED = 7
 ROUNDS = 45
 START = mw.Timestamp(1_700_000_000_000_000)
+CUTS = {name: [str(key) for key in range(1, 8)] for name in ("now", "then")}
+"""The keys of both computations are those of the copies, 0 to 7."""
 Table = dict[str, int]
 
 
@@ -43,21 +44,6 @@ def moments() -> Iterator[tuple[int, Rule, list[Payment]]]:
             Rule(chance.randrange(4), number),
             [Payment(number * 10 + place, chance.randrange(40)) for place in range(10)],
         )
-
-
-async def reshape(client: ControlClient, computation: str, chance: random.Random) -> str:
-    """Split or merge intervals of a computation. Its keys are those of the copies, 0 to 7."""
-    shown = await client.list_intervals("rules", computation)
-    at = str(chance.randrange(1, 8)).encode()
-    try:
-        if len(shown) < 4 and chance.random() < 0.6:
-            await client.split_interval(wire.IntervalName(topology="rules", computation=computation, key=at), at)
-            return "split"
-        first = min(shown, key=lambda one: one.interval.keys.start).interval.keys.start
-        await client.merge_intervals(wire.IntervalName(topology="rules", computation=computation, key=first))
-        return "merge"
-    except RequestError as error:
-        return error.reason
 
 
 @asynccontextmanager
@@ -97,7 +83,7 @@ async def test_all_copies_have_one_history_through_kills(tmp_path: Path) -> None
                     await payments.send(payment, timestamp=mw.Timestamp(START + at + place))
                 await changes.send(rule, timestamp=mw.Timestamp(START + at + 5))
                 history.append(after(history[-1], rule))
-                done.add(await reshape(client, chance.choice(["now", "then"]), chance))
+                done.add(await reshape(client, "rules", CUTS, (), chance))
                 if rule.version % 15 == 14:
                     await server.kill()
                     await server.start()

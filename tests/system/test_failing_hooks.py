@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,13 +17,12 @@ from millwheel.cli.stream import kept_note
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
+from tests.daemons.process import metrics_page
+from tests.patience import patience, until
 from tests.system import words as program
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import SOURCE, speak, submit, submit_source
 from tests.system.words import Word
-
-PATIENCE = 30.0
-"""Seconds: three times what it may take on a machine that is not busy."""
 
 
 @dataclass
@@ -44,19 +41,13 @@ class Watched:
 
     async def metric(self, name: str) -> dict[str, float]:
         """The values of a metric of the topology, by labels."""
-        page = await asyncio.to_thread(_page, self.metrics_port)
+        page = await asyncio.to_thread(metrics_page, f"127.0.0.1:{self.metrics_port}")
         lines = [line.rpartition(" ") for line in page.splitlines() if line.startswith(name + "{")]
         return {
             labels.removeprefix(name): float(value)
             for labels, _, value in lines
             if f'topology="{self.topology}"' in labels
         }
-
-
-def _page(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text: str = answer.read().decode()
-    return text
 
 
 @asynccontextmanager
@@ -72,15 +63,9 @@ async def running(tmp_path: Path, source: str, name: str = "words") -> AsyncIter
         await server.kill()
 
 
-async def seen(look: Callable[[], Any], what: Callable[[Any], Any], within: float = PATIENCE) -> Any:
-    """Wait until ``look`` shows ``what``, and return it. AssertionError after ``within`` seconds."""
-    end = time.monotonic() + within
-    while True:
-        shown = await look()
-        if what(shown):
-            return shown
-        assert time.monotonic() < end, shown
-        await asyncio.sleep(0.2)
+async def seen(look: Callable[[], Any], what: Callable[[Any], Any]) -> Any:
+    """Wait until ``look`` shows ``what``, and return it."""
+    return await until(look, patience(30), every=0.2, holds=what)
 
 
 async def update(watched: Watched, source: str) -> None:

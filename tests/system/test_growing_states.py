@@ -19,6 +19,7 @@ from millwheel.client.states import StateReader
 from millwheel.client.subscription import Subscription
 from millwheel.server.dev_server import DevSettings, running
 from millwheel.worker.interval import IntervalSettings
+from tests.system.server import Finished, Server, run_cli
 
 START = mw.Timestamp(1_700_000_000_000_000)
 RECORDS = 3_000
@@ -42,6 +43,51 @@ class Remember(mw.Computation[str, Seen]):
             state.count += 1
             state.texts.append(text)
             state.lengths[text] = len(text)
+
+
+topology = mw.Topology("memory")
+topology.source("texts", str)
+topology.add(Remember, inputs={"texts": mw.key(lambda text: "all")}, outputs={"answers": str})
+"""
+
+
+LATER = """
+import msgspec
+
+import millwheel as mw
+
+
+class Text(msgspec.Struct):
+    text: str
+    length: int
+
+
+def with_length(text: str) -> Text:
+    return Text(text, len(text))
+
+
+class Seen(mw.GrowingState):
+    total: int = 0
+    texts: mw.ListState[Text] = mw.migrated(with_length)
+    lengths: mw.Dropped
+
+
+class Remember(mw.Computation[str, Seen]):
+    state_version = 2
+
+    def migrate(self, stored: mw.StoredState) -> Seen:
+        state = Seen()
+        state.total = stored.plain()["count"]
+        return state
+
+    def process_record(self, ctx: mw.Context[Seen], record: mw.Record[str]) -> None:
+        state, text = ctx.state, record.value
+        if text.startswith("ask"):
+            known = sum(one.length == len(one.text) for one in state.texts)
+            ctx.produce("answers", f"{state.total} {len(state.texts)} {known} {state.texts[0].text}")
+        else:
+            state.total += 1
+            state.texts.append(Text(text, len(text)))
 
 
 topology = mw.Topology("memory")
@@ -82,6 +128,30 @@ async def test_a_growing_state_is_there_after_a_restart(tmp_path: Path, monkeypa
     assert looked_up == {"all": Shown(RECORDS, {"elements": RECORDS, "page_levels": 2})}
     state = json.loads(shown.stdout)["state"]
     assert (state["count"], state["texts"]["elements"], state["lengths"]["elements"]) == (RECORDS,) * 3
+
+
+@pytest.mark.guarantee("G1", section="4.4")
+async def test_a_growing_state_outlives_an_update(server: Server) -> None:
+    async def run(*command: str) -> Finished:
+        return await run_cli(server.address, "topology", *command)
+
+    first, later = (server.db.parent / name / "memory.py" for name in ("first", "later"))
+    for path, source in ((first, PROGRAM), (later, LATER)):
+        path.parent.mkdir()
+        path.write_text(source)
+    assert (done := await run("submit", f"{first}:topology", "--wait", "20")).code == 0, done.err
+    await _send(server.address, [f"text {number}" for number in range(600)])
+    assert (done := await run("update", f"{later}:topology", "--wait", "20")).code == 0, done.err
+    await _send(server.address, ["more"])
+    await server.kill()
+    await server.start()
+    await _send(server.address, ["ask"])
+    async with Subscription("answers", cursor="test", record_type=str, address=server.address) as answers:
+        assert (await anext(aiter(answers))).values == ["601 601 601 text 0"]
+    back = await run("update", f"{first}:topology")
+    assert back.code == 5
+    assert "field 'texts' was migrated by with_length, and is by nothing" in back.err
+    assert "field 'lengths' was dropped" in back.err
 
 
 async def _send(address: str, texts: list[str]) -> None:

@@ -24,16 +24,15 @@ class ScriptedCore:
     keys = ALL_KEYS
     phase = OwnerPhase.SERVING
 
-    def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: (), first: Sequence[Any] = ()) -> None:
+    def __init__(self, react: Callable[[Any], Sequence[Any]] = lambda event: ()) -> None:
         self.react = react
-        self.first = first
         self.state = SimpleNamespace(dedup=Dedup(self.keys, "c.1.j1"))
         self.events: list[Any] = []
         self.alarm: int | None = None
 
     def step(self, event: Any, now: int) -> Sequence[Any]:
         if isinstance(event, Started):
-            return self.first
+            return ()
         self.events.append(event)
         return self.react(event)
 

@@ -419,6 +419,7 @@ class StateSchema(_message.Message):
     FORMAT_FIELD_NUMBER: _builtins.int
     FIELDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CONVERSIONS_FIELD_NUMBER: _builtins.int
     format: Global___ValueFormat.ValueType
     version: _builtins.int
     """The user's version number of the form. A computation with a larger number can read states of smaller ones."""
@@ -426,20 +427,79 @@ class StateSchema(_message.Message):
     def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateField]:
         """All fields of the type and of the types within it, sorted by path."""
 
+    @_builtins.property
+    def conversions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElementConversions]:
+        """How stored elements of a state that grows are converted, sorted by field."""
+
     def __init__(
         self,
         *,
         format: Global___ValueFormat.ValueType = ...,
         fields: _abc.Iterable[Global___StateField] | None = ...,
         version: _builtins.int = ...,
+        conversions: _abc.Iterable[Global___ElementConversions] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "format", b"format", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversions", b"conversions", "fields", b"fields", "format", b"format", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StateSchema: _TypeAlias = StateSchema  # noqa: Y015
+
+@_typing.final
+class ElementConversions(_message.Message):
+    """The user's functions that convert the stored elements of a collection."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    FUNCTIONS_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """The name of the collection's field."""
+    @_builtins.property
+    def functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElementConversion]:
+        """In order. A later version has the same ones, and may have more behind them."""
+
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        functions: _abc.Iterable[Global___ElementConversion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["field", b"field", "functions", b"functions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElementConversions: _TypeAlias = ElementConversions  # noqa: Y015
+
+@_typing.final
+class ElementConversion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TAKES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name of the function."""
+    @_builtins.property
+    def takes(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateField]:
+        """The elements that it takes: the rows that StateSchema.fields would have for them."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        takes: _abc.Iterable[Global___StateField] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "takes", b"takes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElementConversion: _TypeAlias = ElementConversion  # noqa: Y015
 
 @_typing.final
 class StateField(_message.Message):

@@ -8,14 +8,15 @@ from typing import Any, Final
 
 import msgspec
 
-from millwheel.sdk.codecs import Codec, StateCodec, codec_for, state_codec_for
-from millwheel.sdk.computation import Computation, overrides_migrate
+from millwheel.sdk.codecs import Codec, StateCodec, codec_for, format_of, state_codec_for
+from millwheel.sdk.computation import Computation
 from millwheel.sdk.errors import UnsupportedTypeError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.growing.collections import Collection
 from millwheel.sdk.growing.fields import GrowingState, is_growing, plan_of, set_collections, set_plain
 from millwheel.sdk.growing.nodes import Node
 from millwheel.sdk.growing.pages import Garbage, Pages
 from millwheel.sdk.growing.tree import PageTree
+from millwheel.sdk.migration import StoredState, versioned
 from millwheel.sdk.round_trip import Check
 from millwheel.sdk.typeinfo import cached_by_type, type_name
 
@@ -46,23 +47,39 @@ class _StateHead(msgspec.Struct, array_like=True, frozen=True):
     trees: dict[str, _TreeHead]
     following: int
     garbage: list[Garbage]
+    version: int = 1
+    """The ``state_version`` of the plain part. An element has a form of its own."""
 
 
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_StateHead).decode
 
 
-def any_state_codec(state_type: Any, where: str, codec: Codec[Any] | None = None) -> StateCodec:
+def any_state_codec(
+    state_type: Any,
+    where: str,
+    codec: Codec[Any] | None = None,
+    version: int = 1,
+    migrate: Callable[[StoredState], Any] | None = None,
+) -> StateCodec:
     """The codec of a computation's state: of a growing state, or of a state that is one value.
+
+    Args:
+        state_type: The type of the state.
+        where: The computation's name in errors.
+        codec: The user's codec, if there is one.
+        version: The version of the state's type.
+        migrate: Converts states of earlier versions. None: there are none.
 
     Raises:
         UnsupportedTypeError: See :func:`state_codec_for`.
     """
-    if not is_growing(state_type):
-        return state_codec_for(state_type, where, codec)
-    if codec is not None:
-        raise UnsupportedTypeError(f"{type_name(state_type)} as a growing state has no state_codec: leave it out")
-    return _GrowingCodec(state_type, where).made()
+    if is_growing(state_type):
+        if codec is not None:
+            raise UnsupportedTypeError(f"{type_name(state_type)} as a growing state has no state_codec: leave it out")
+        return _GrowingCodec(state_type, where, version, migrate).made()
+    made = state_codec_for(state_type, where, codec)
+    return made if migrate is None else versioned(made, format_of(state_type, codec), version, migrate, where)
 
 
 def growing_problems(computation: Computation[Any, Any], state_type: Any) -> Iterator[str]:
@@ -75,18 +92,17 @@ def growing_problems(computation: Computation[Any, Any], state_type: Any) -> Ite
                 f"its state {type_name(state_type)} is a growing one, and {hook.__name__} is async: a hook that needs "
                 "a page is undone and runs again, and a coroutine cannot. Await the service in a computation before it"
             )
-    if computation.state_version != 1 or overrides_migrate(computation):
-        yield (
-            f"its state {type_name(state_type)} is a growing one, which has no versions: leave out state_version and "
-            "migrate. Fields may be added. For another type, add a field of another name"
-        )
 
 
 class _GrowingCodec:
     """The codec of one class of growing states."""
 
-    def __init__(self, state: type[GrowingState], where: str) -> None:
+    def __init__(
+        self, state: type[GrowingState], where: str, version: int, migrate: Callable[[StoredState], Any] | None
+    ) -> None:
         self._state = state
+        self._version = version
+        self._migrate = migrate
         self._where = where
         self._plan = plan_of(state)
         self._plain = state_codec_for(self._plan.plain, where)
@@ -123,7 +139,9 @@ class _GrowingCodec:
         if (deleted or (not trees and plain == self._plain.default)) and not pages.garbage:
             return b""
         plain = _NO_PLAIN if deleted else plain
-        return _encode_head(_StateHead(_FORMAT, msgspec.Raw(plain), trees, pages.following, pages.garbage))
+        return _encode_head(
+            _StateHead(_FORMAT, msgspec.Raw(plain), trees, pages.following, pages.garbage, self._version)
+        )
 
     def _plain_of(self, state: Any) -> msgspec.Struct:
         if vars(state).keys() != self._attributes:
@@ -144,7 +162,8 @@ class _GrowingCodec:
             head = _decode_head(encoded)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueDecodeError(f"{self._where}, state: no head of a growing state: {error}") from error
-        if head.format != _FORMAT or head.trees.keys() - self._plan.collections.keys():
+        dropped = head.trees.keys() - self._plan.collections.keys()
+        if head.format != _FORMAT or dropped - self._plan.dropped:
             raise ValueDecodeError(
                 f"{self._where}, state: it was stored in format {head.format} with collections {sorted(head.trees)}: "
                 f"{type_name(self._state)} has {sorted(self._plan.collections)}"
@@ -156,18 +175,38 @@ class _GrowingCodec:
             _begin(state)
         else:
             state._deleted = None
-            set_plain(state, self._plain.decode(plain))
+            set_plain(state, self._plain.decode(plain) if head.version == self._version else self._converted(head))
         collections: dict[str, Collection] = {}
         for name, field in self._plan.collections.items():
             stored = head.trees.get(name)
             if stored is None:
                 collections[name] = field.open(PageTree(pages))
             else:
-                root = Node(stored.keys, list(stored.values))
-                tree = PageTree(pages, root, stored.depth, stored.count, stored.blobs)
-                collections[name] = field.open(tree, stored.start, stored.next)
+                collections[name] = field.open(_tree(pages, stored), stored.start, stored.next)
         set_collections(state, collections)
+        for name in sorted(dropped):
+            _tree(pages, head.trees[name]).clear()
         return state
+
+    def _converted(self, head: _StateHead) -> msgspec.Struct:
+        """The plain part of a state that was stored by another version of the code."""
+        if head.version > self._version or self._migrate is None:
+            raise ValueDecodeError(
+                f"{self._where}: its state is of version {head.version}, and this code knows {self._version}: "
+                "run newer code"
+            )
+        state = self._migrate(StoredState(head.version, bytes(head.plain)))
+        if state.__class__ is not self._state:
+            raise ValueDecodeError(
+                f"{self._where}: migrate returned {_brief(state)} for a state of version {head.version}: return a "
+                f"{type_name(self._state)} with the plain fields; its collections keep what is stored"
+            )
+        if filled := [name for name, one in state._collections.items() if len(one)]:
+            raise ValueDecodeError(
+                f"{self._where}: migrate filled {filled[0]!r}, and gives plain fields alone: its collections keep what "
+                "is stored"
+            )
+        return self._plain_of(state)
 
     def _present(self, encoded: bytes) -> bytes:
         """What programs outside get of a state: the plain fields, and the sizes of the collections."""
@@ -181,6 +220,10 @@ class _GrowingCodec:
         return msgspec.msgpack.encode(
             msgspec.msgpack.decode(plain) | {one: shown[one] for one in self._plan.collections}
         )
+
+
+def _tree(pages: Pages, stored: _TreeHead) -> PageTree:
+    return PageTree(pages, Node(stored.keys, list(stored.values)), stored.depth, stored.count, stored.blobs)
 
 
 def _brief(given: Any) -> str:

@@ -42,6 +42,7 @@ class Elements(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
     type: Any
+    is_msgpack: bool
 
 
 def element_codec(element: Any, where: str) -> Elements[Any]:
@@ -85,7 +86,7 @@ def _limited(codec: ValueCodec, element: Any, where: str, limit: int) -> Element
             raise TooLargeError(where, len(encoded), limit)
         return encoded
 
-    return Elements(encode, codec.decode, element)
+    return Elements(encode, codec.decode, element, codec.format is ValueFormat.MSGPACK)
 
 
 def _no_key(info: inspect.Type, above: tuple[Any, ...]) -> str:

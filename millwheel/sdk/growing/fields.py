@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
+from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.defaults import default_of
 from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import UnsupportedTypeError
 from millwheel.sdk.growing.collections import Collection, CounterState, ListState, MapState, OrderedState, SetState
 from millwheel.sdk.growing.elements import Elements, element_codec, key_codec
 from millwheel.sdk.growing.expiring import ExpiringMapState
+from millwheel.sdk.growing.migrated import Conversion, Dropped, Migrated, conversions_of, in_forms
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
 from millwheel.sdk.typeinfo import annotated_fields, supertype
@@ -88,6 +90,13 @@ class GrowingState:
         set_plain(self, plan.plain())
         set_collections(self, {name: field.open(PageTree(self._pages)) for name, field in plan.collections.items()})
 
+    @classmethod
+    def _read_plain(cls, data: bytes) -> GrowingState:
+        """A state with stored plain fields, and empty collections. ValueDecodeError."""
+        state = cls()
+        set_plain(state, codec_for(plan_of(cls).plain, f"the plain fields of {cls.__name__}").decode(data))
+        return state
+
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in plan_of(type(self)).names)
         return f"{type(self).__name__}({shown})"
@@ -100,6 +109,8 @@ class CollectionField:
     kind: type[Collection]
     elements: Elements[Any]
     keys: Elements[Any] | None
+    conversions: tuple[Conversion, ...] = ()
+    """The functions that convert stored elements, in order."""
 
     def open(self, tree: PageTree, start: int = 0, next_: int = 0) -> Collection:
         """The collection with the elements of a tree."""
@@ -114,6 +125,8 @@ class StatePlan:
     plain: type[msgspec.Struct]
     """The fields that are no collections. It is constructed without arguments."""
     collections: Mapping[str, CollectionField]
+    dropped: frozenset[str]
+    """The names of collections that earlier versions had. They are in none of the others."""
 
 
 def is_growing(annotation: Any) -> bool:
@@ -140,16 +153,25 @@ def _made_plan(state: type[GrowingState]) -> StatePlan:
         raise UnsupportedTypeError(f"{state.__name__} defines __init__: give its fields defaults in the class instead")
     plain: list[tuple[str, Any, Any]] = []
     collections: dict[str, CollectionField] = {}
+    dropped: list[str] = []
     hints = _hints(state)
     for name, hint in hints.items():
         origin = typing.get_origin(hint) or hint
         where = f"{state.__name__}.{name}"
         if name.startswith("_"):
             raise UnsupportedTypeError(f"{where}: a field of a state does not begin with an underscore")
-        if origin in COLLECTIONS:
+        given = getattr(state, name, msgspec.NODEFAULT)
+        if hint is Dropped:
             if name in vars(state):
-                raise UnsupportedTypeError(f"{where}: a collection begins empty, and takes no default")
-            collections[name] = _collection(origin, typing.get_args(hint), where)
+                raise UnsupportedTypeError(f"{where}: a dropped field takes no default")
+            dropped.append(name)
+        elif origin in COLLECTIONS:
+            collections[name] = _converting(_collection(origin, typing.get_args(hint), where), given, where)
+        elif isinstance(given, Migrated):
+            raise UnsupportedTypeError(
+                f"{where}: migrated(...) converts elements of collections: for other fields, define migrate in the "
+                "computation"
+            )
         else:
             plain.append((name, hint, _default(state, name, hint)))
     try:
@@ -157,7 +179,8 @@ def _made_plan(state: type[GrowingState]) -> StatePlan:
         made()
     except Exception as error:
         raise UnsupportedTypeError(f"{state.__name__}: {bare_message(error)}") from error
-    return StatePlan(tuple(hints), made, collections)
+    names = tuple(name for name in hints if name not in dropped)
+    return StatePlan(names, made, collections, frozenset(dropped))
 
 
 def _hints(state: type[GrowingState]) -> dict[str, Any]:
@@ -185,6 +208,21 @@ def _collection(kind: type[Collection], arguments: tuple[Any, ...], where: str) 
         value = int if kind is CounterState else arguments[1]
         return CollectionField(kind, element_codec(value, where), key_codec(arguments[0], where))
     return CollectionField(kind, element_codec(arguments[0], where), None)
+
+
+def _converting(field: CollectionField, given: Any, where: str) -> CollectionField:
+    """A collection whose elements of earlier forms are converted as the class says by its default."""
+    if given is not msgspec.NODEFAULT and not isinstance(given, Migrated):
+        raise UnsupportedTypeError(f"{where}: a collection begins empty, and takes no default but migrated(...)")
+    if field.kind in (SetState, CounterState):
+        if given is not msgspec.NODEFAULT:
+            raise UnsupportedTypeError(
+                f"{where}: migrated(...) converts no keys: they are found by their encodings. Add a field of another "
+                "name, and fill it in the hooks"
+            )
+        return field
+    conversions = () if given is msgspec.NODEFAULT else conversions_of(given, field.elements.type, where)
+    return replace(field, elements=in_forms(field.elements, conversions, where), conversions=conversions)
 
 
 def set_collections(state: GrowingState, collections: Mapping[str, Collection]) -> None:

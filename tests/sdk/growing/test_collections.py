@@ -464,7 +464,7 @@ async def waits(self: Any, ctx: Any, record: Any) -> None:
     ("attributes", "message"),
     [
         ({"process_record": waits}, "its state Account is a growing one, and waits is async: a hook that needs a page"),
-        ({"state_version": 2}, "its state Account is a growing one, which has no versions: leave out state_version"),
+        ({"state_version": 2}, "its state_version is 2, and nothing says how earlier states are read: define migrate"),
         ({"state_codec": mw.Codec(bytes, bytes)}, "a growing state has no state_codec: leave it out"),
     ],
 )
@@ -536,8 +536,8 @@ class StrictStructs(mw.GrowingState):
         (Before, OtherKind, "field 'items' was growing list, and is growing set"),
         (Before, Fewer, "field 'items' is gone"),
         (Plain, Fewer, "the whole was fields, and is growing state"),
-        (Plain, Before, "the whole was fields, and is growing state): a state that grows has no versions, so add a fi"),
-        (Fewer, Plain, "the whole was growing state, and is fields): a state that grows has no versions, so add a fi"),
+        (Plain, Before, "the whole was fields, and is growing state): no version turns a plain state into one that gr"),
+        (Fewer, Plain, "the whole was growing state, and is fields): no version turns a plain state into one that gr"),
     ],
 )
 def test_a_new_version_reads_what_is_stored_or_is_refused(old: Any, new: Any, problem: str) -> None:
@@ -560,9 +560,9 @@ def test_no_version_migrates_to_or_from_a_growing_state(old: Any, new: Any) -> N
     """The next version of a plain state would get the head of a growing one, and its pages would stay for ever."""
     then, now = (topology(one).to_spec().computations[0] for one in (old, new))
     now.state.version = 2
-    assert "a state that grows has no versions" in state_problem(then, now)
+    assert "no version turns a plain state into one that grows" in state_problem(then, now)
     then.state.version, now.state.version = 2, 1
-    assert "a state that grows has no versions" in state_problem(then, now)
+    assert "no version turns a plain state into one that grows" in state_problem(then, now)
 
 
 def test_a_computation_without_state_may_get_a_growing_one() -> None:

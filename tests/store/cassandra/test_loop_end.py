@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
-from tests.patience import patience
+from tests.patience import patience, until
 
 PROGRAM: Final = """
 import asyncio, gc, sys, threading, time
@@ -67,13 +67,11 @@ async def test_an_opening_that_is_cancelled_leaves_no_driver(settings: Cassandra
 
     async with asyncio.timeout(patience(30)):
         opening = asyncio.create_task(CassandraStore.open(settings))
-        while not drivers():  # noqa: ASYNC110 threads are looked at
-            await asyncio.sleep(0.001)
+        await until(drivers, every=0.001)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        while drivers():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not drivers())
 
 
 async def test_a_store_may_be_closed_more_than_once(settings: CassandraSettings) -> None:

@@ -24,7 +24,7 @@ from millwheel.store.contract import (
 )
 from tests.components import cassandra
 from tests.kept import kept
-from tests.patience import patience
+from tests.patience import patience, until
 from tests.store.cassandra.conftest import OpenStore
 
 Result = TypeVar("Result")
@@ -254,9 +254,7 @@ async def test_what_waited_past_its_deadline_is_not_sent_any_more(
         node.resume()
     assert [type(result) for result in results] == [StoreUnavailableError] * 2
     assert "not sent" in str(results[1])
-    async with asyncio.timeout(patience(20)):
-        while (await store.read_states(IncarnationId(name), [b"first"])) == [None]:  # noqa: ASYNC110 the node writes it
-            await asyncio.sleep(0.05)
+    await until(lambda: store.read_states(IncarnationId(name), [b"first"]), holds=lambda rows: rows != [None])
     await store.write_states(IncarnationId(name), name, 1, [StateRow(b"third", 1, b"sent behind them")])
     assert await store.read_states(IncarnationId(name), [b"second"]) == [None]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -26,72 +24,60 @@ from millwheel.store.rocks import RowBatch
 from millwheel.worker.interval.commits.divided import joined
 from millwheel.worker.interval.entry import BaseMeta, TimerRow, decode_entry, decode_part
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob, decode
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import damaged
-from tests.fuzz.surface import Surface, Unclear
 from tests.fuzz.targets import made_database
 
 _LATER: Final = 1 << 60
 """A sequencer above all that were drawn."""
 
 
-class StoredValues(Surface):
-    """A surface: each case damages one row of a server's database, reads it, and restores it."""
+@LIMIT
+async def test_a_damaged_row_is_named_and_stays(tmp_path: Path) -> None:
+    """Each case damages one row of a server's database, reads it, and restores it."""
+    async with _filled(tmp_path) as (database, rows):
 
-    name = "stored"
+        def put(kind: str, key: bytes, value: bytes) -> None:
+            batch = RowBatch(database.rocks)
+            batch.put(key, value, *([database.rocks.state_family] if kind == "state" else []))
+            database.rocks.write(batch)
+            if kind in ("head", "part list"):
+                database.store.heads.load()  # heads are read once, when a database is opened
 
-    async def open(self) -> None:
-        shutil.copytree(await _made(), self.place / "db")
-        self._rows: dict[str, list[tuple[bytes, bytes]]] = {}
-        self._database = await self.enter_async_context(await EmbeddedDatabase.open(self.place / "db"))
-        rocks = self._database.rocks
+        async def case(random: Random) -> str:
+            kind = random.choice(sorted(rows))
+            key, value = random.choice(rows[kind])
+            bad = damaged(random, value)
+            if bad == value:
+                return "UNCHANGED"
+            put(kind, key, bad)
+            try:
+                await _READERS[kind](database, key)
+                if database.rocks.get([key], state=kind == "state")[0] != bad:
+                    raise Unclear(f"{kind} {key!r} was written over")
+            finally:
+                put(kind, key, value)
+            return f"{kind} named"
+
+        await run("stored", case, few=400, percent=23)
+
+
+Rows = dict[str, list[tuple[bytes, bytes]]]
+"""Keys and values, by their kind."""
+
+
+@asynccontextmanager
+async def _filled(place: Path) -> AsyncIterator[tuple[EmbeddedDatabase, Rows]]:
+    """A database, and its rows: at least one of each kind."""
+    await made_database(place)
+    async with await EmbeddedDatabase.open(place / "db") as database:
+        scan = database.rocks.scan
         kinds = {"head": layout.HEAD, "part list": layout.PARTS, "entry": b"e", "part": b"b", "coordinator": b"ck"}
-        for kind, prefix in kinds.items():
-            self._rows[kind] = rocks.scan(prefix, layout.past(prefix))
-        self._rows["revision"] = rocks.scan(b"cr", b"cs")
-        self._rows["state"] = rocks.scan(b"\x01", b"\xff", state=True)
-        empty = [kind for kind, rows in self._rows.items() if not rows]
-        if empty:
-            raise AssertionError(f"the database has nothing of: {', '.join(empty)}")
-
-    async def case(self, random: Random) -> str:
-        """One damaged value."""
-        kind = random.choice(sorted(self._rows))
-        key, value = random.choice(self._rows[kind])
-        bad = damaged(random, value)
-        if bad == value:
-            return "UNCHANGED"
-        self._put(kind, key, bad)
-        try:
-            await _READERS[kind](self._database, key)
-            if self._get(kind, key) != bad:
-                raise Unclear(f"{kind} {key!r} was written over")
-        finally:
-            self._put(kind, key, value)
-        return f"{kind} named"
-
-    def _put(self, kind: str, key: bytes, value: bytes) -> None:
-        rocks = self._database.rocks
-        batch = RowBatch(rocks)
-        batch.put(key, value, *([rocks.state_family] if kind == "state" else []))
-        rocks.write(batch)
-        if kind in ("head", "part list"):
-            self._database.store.heads.load()  # heads are read once, when a database is opened
-
-    def _get(self, kind: str, key: bytes) -> bytes | None:
-        return self._database.rocks.get([key], state=kind == "state")[0]
-
-
-_databases: list[Path] = []
-
-
-async def _made() -> Path:
-    """A database to copy. It is made once in this process."""
-    if not _databases:
-        place = Path(tempfile.mkdtemp(prefix="millwheel-fuzz-"))
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
-        await made_database(place)
-        _databases.append(place / "db")
-    return _databases[0]
+        rows = {kind: scan(prefix, layout.past(prefix)) for kind, prefix in kinds.items()}
+        rows |= {"revision": scan(b"cr", b"cs"), "state": scan(b"\x01", b"\xff", state=True)}
+        empty = [kind for kind, found in rows.items() if not found]
+        assert not empty, f"the database has nothing of: {', '.join(empty)}"
+        yield database, rows
 
 
 async def _named(name: str, *reads: Callable[[], Awaitable[Any]]) -> None:
@@ -159,24 +145,27 @@ _READERS: Final[dict[str, Callable[[EmbeddedDatabase, bytes], Awaitable[None]]]]
 }
 
 
-class Contents(StoredValues):
-    """A surface: payloads that were damaged before their checksum was made, as a bug or another version would do.
-    The decoder reports each by name, and raises no other error."""
+@LIMIT
+async def test_a_damaged_payload_is_named_by_its_decoder(tmp_path: Path) -> None:
+    """It was damaged before its checksum was made, as a bug or another version would do.
 
-    name = "contents"
+    Each case decodes one as some kind of value. The decoder raises no other error.
+    """
+    async with _filled(tmp_path) as (_, rows):
 
-    async def case(self, random: Random) -> str:
-        """Decode one payload as each kind of value."""
-        kind = random.choice(("entry", "part", "state"))
-        _, value = random.choice(self._rows[kind])
-        blob = damaged(random, unwrap(value, ""))[8 * (kind == "state") :]
-        try:
-            random.choice(_DECODERS)(blob)
-        except CorruptValueError as error:
-            if "here" not in error.where:
-                raise Unclear(f"it is not said where: {error}") from error
-            return "REFUSED"
-        return "DECODED"
+        async def case(random: Random) -> str:
+            kind = random.choice(("entry", "part", "state"))
+            _, value = random.choice(rows[kind])
+            blob = damaged(random, unwrap(value, ""))[8 * (kind == "state") :]
+            try:
+                random.choice(_DECODERS)(blob)
+            except CorruptValueError as error:
+                if "here" not in error.where:
+                    raise Unclear(f"it is not said where: {error}") from error
+                return "REFUSED"
+            return "DECODED"
+
+        await run("contents", case, few=1_000, percent=11)
 
 
 _DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 import grpc
+import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
@@ -20,9 +21,9 @@ import millwheel.rpc.v1
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.v1 import control_pb2
+from tests.fuzz.cases import LIMIT, Unclear, run
 from tests.fuzz.odd import damaged, odd_message
-from tests.fuzz.surface import Surface, Unclear
-from tests.fuzz.targets import Target
+from tests.fuzz.targets import Target, cluster, dev_server
 
 _CLEAR: Final = frozenset(
     {
@@ -76,29 +77,40 @@ def methods() -> dict[str, MethodDescriptor]:
     return {f"/{service.full_name}/{one.name}": one for service in services for one in service.methods}
 
 
-class Calls(Surface):
-    """A surface: each case is one call at one server."""
+def test_the_cases_know_every_method() -> None:
+    assert {"/millwheel.v1.DeliveryService/Deliver", "/millwheel.v1.ClusterService/GetClusterHealth"} <= set(methods())
 
-    def __init__(self, name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]]) -> None:
-        super().__init__()
-        self.name = name
-        self._serve = serve
+
+@LIMIT
+@pytest.mark.parametrize(("name", "serve", "few"), [("dev-server", dev_server, 700), ("daemons", cluster, 500)])
+async def test_every_call_is_answered_clearly_and_does_no_harm(
+    name: str, serve: Callable[[Path], AbstractAsyncContextManager[Target]], few: int, tmp_path: Path
+) -> None:
+    """Each case is one call at one server. At the end the servers must still do their work."""
+    faults = Faults()
+    async with serve(tmp_path) as target, AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(open_channel(address)) for address in target.addresses]
+        calls = _Calls(target, channels, faults)
+        await calls.find_servers()
+        logging.getLogger().addHandler(faults)
+        stack.callback(logging.getLogger().removeHandler, faults)
+        stack.push_async_callback(target.still_serves)
+        await run(name, calls.case, few=few, percent=28)
+
+
+class _Calls:
+    def __init__(self, target: Target, channels: list[grpc.aio.Channel], faults: Faults) -> None:
+        self._target = target
+        self._channels = channels
+        self._faults = faults
         self._paths = {method: path for path, method in methods().items()}
-        self._channels: list[grpc.aio.Channel] = []
         self._serving: dict[str, list[grpc.aio.Channel]] = {}
         """The address that serves a method, by the method's path."""
-        self._faults = Faults()
 
-    async def open(self) -> None:
-        self._target = await self.enter_async_context(self._serve(self.place))
-        for address in self._target.addresses:
-            self._channels.append(await self.enter_async_context(open_channel(address)))
+    async def find_servers(self) -> None:
         for method, path in self._paths.items():
             found = [one for one in self._channels if await self._call(one, method, [b"\xff"]) != "UNIMPLEMENTED"]
             self._serving[path] = found or self._channels
-        logging.getLogger().addHandler(self._faults)
-        self.callback(logging.getLogger().removeHandler, self._faults)
-        self.push_async_callback(self._target.still_serves)
 
     async def case(self, random: Random) -> str:
         """Make one call. Returns its status."""

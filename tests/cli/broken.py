@@ -1,3 +1,0 @@
-"""A module that cannot be imported."""
-
-raise RuntimeError("this module is broken on purpose")
