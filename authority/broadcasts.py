@@ -23,7 +23,7 @@ from millwheel.rpc.watermarks import BroadcastUpdate, Member, check_names, inval
 
 __all__ = ["BroadcastServicer", "Broadcasts", "Context", "Listener"]
 
-_MAX_WAITING_SEQUENCERS: Final = 10_000
+MAX_WAITING_SEQUENCERS: Final = 10_000
 """The maximum number of sequencers that wait one by one for one watch and group."""
 
 _MAX_SEQUENCERS_PER_MESSAGE: Final = 5_000
@@ -51,7 +51,7 @@ class Listener:
             if group in self.groups and group not in self._whole:
                 waiting = self._sequencers.setdefault(group, {})
                 waiting[member] = sequencer
-                if len(waiting) > _MAX_WAITING_SEQUENCERS:
+                if len(waiting) > MAX_WAITING_SEQUENCERS:
                     del self._sequencers[group]
                     self._whole.add(group)
         for group in self.groups & values.keys():

@@ -91,15 +91,17 @@ class AuthorityCore:
         self.journal = journal
         self.sequencer = sequencer
         self._settings = settings or CoreSettings()
-        self._commit, self._truncation_point, self._parts = head.commit, head.truncation_point, head.parts
-        self._registry = Registry()
+        self.commit, self._truncation_point, self._parts = head.commit, head.truncation_point, head.parts
+        """``commit``: the number of the newest append, in flight or journaled."""
+        self.registry = Registry()
+        """The groups, and what has ended."""
         self._pending = Pending()
         self._broadcast: dict[str, int] = {}
         self._moved: dict[str, AnyGroup] = {}
         """The groups with members' values that no append has."""
         self._risen: dict[str, AnyGroup] = {}
         """The groups whose value no append has."""
-        self._calls = AuthorityCalls(self._registry, self._pending, self.broadcast)
+        self._calls = AuthorityCalls(self.registry, self._pending, self.broadcast)
         self._in_flight: _InFlight | None = None
         self._pace = AppendPace(self._settings.pace)
         self._rising = RisingValues()
@@ -120,11 +122,11 @@ class AuthorityCore:
         for number, blob in enumerate(parts):
             read.append(decode_part(blob, f"{self.journal}: {self._parts[number]}"))
             self._base_size += len(blob)
-        self._registry.load(read)
+        self.registry.load(read)
         for commit, blob in enumerate(entries, start=self._truncation_point + 1):
-            self._registry.replay(decode_entry(blob, f"{self.journal}: entry {commit}"))
+            self.registry.replay(decode_entry(blob, f"{self.journal}: entry {commit}"))
             self._journal_cost += len(blob) + _ENTRY_COST_BYTES
-        for group in self._registry:
+        for group in self.registry:
             self._broadcast[group.name] = group.value
             self._changed(group)
 
@@ -153,16 +155,16 @@ class AuthorityCore:
 
     def check_invariants(self) -> None:
         """Check the shard's invariants. Raises InvariantError."""
-        self._rising.check(commit=self._commit, truncation_point=self._truncation_point)
-        require(self._truncation_point <= self._commit, "the truncation point is not above the last append")
-        for group in self._registry:
+        self._rising.check(commit=self.commit, truncation_point=self._truncation_point)
+        require(self._truncation_point <= self.commit, "the truncation point is not above the last append")
+        for group in self.registry:
             broadcast = self._broadcast.get(group.name, MIN_TIMESTAMP)
             require(broadcast <= group.value, "a broadcast value was decided before (G7)")
 
     # -- events ----------------------------------------------------------------------------------
 
     def _on_call(self, call: AuthorityCall) -> list[AuthorityEffect]:
-        if isinstance(call, PercentileRequested) and self._registry.get(call.group) is None:
+        if isinstance(call, PercentileRequested) and self.registry.get(call.group) is None:
             return [RefuseCall(call.token, KeyError(call.group))]
         try:
             changed = self._calls.apply(call)
@@ -175,7 +177,7 @@ class AuthorityCore:
 
     def _on_reports(self, event: ReportsReceived, now: int) -> list[AuthorityEffect]:
         refused: list[Refusal] = []
-        registry = self._registry
+        registry = self.registry
         for report in event.reports:
             group = registry.get(report.group)
             if group is None:
@@ -210,13 +212,13 @@ class AuthorityCore:
         taken = self._take(self._settings.entry_bytes)
         effects: list[AuthorityEffect] = [AnswerCall(token, watermark) for token, watermark in taken.answers]
         effects.append(BroadcastValues(dict(taken.entry.values), taken.sequencers))
-        self._commit += 1
+        self.commit += 1
         if self._named is not None:
             effects.append(self._name_parts(self._named))
-        append = Append(self.sequencer, self._commit, self._truncation_point, self._parts, encode(taken.entry))
+        append = Append(self.sequencer, self.commit, self._truncation_point, self._parts, encode(taken.entry))
         self._journal_cost += len(append.entry) + _ENTRY_COST_BYTES
         if self._snapshot_due() and not self._pending.changes:
-            snapshot = freeze(self._registry, self.sequencer, self._commit, self._settings.part_bytes)
+            snapshot = freeze(self.registry, self.sequencer, self.commit, self._settings.part_bytes)
             effects.append(WriteSnapshot(snapshot))
             self._snapshotting = True
         self._in_flight = _InFlight(append, taken, effects)
@@ -245,17 +247,17 @@ class AuthorityCore:
 
     def sequencers(self, group: str) -> list[tuple[Member, int]]:
         """Return every member of ``group`` that has a sequencer, with that sequencer."""
-        found = self._registry.get(group)
+        found = self.registry.get(group)
         return [] if found is None else [(share.member, share.sequencer) for share in found.shares() if share.sequencer]
 
     def work(self, group: str, since: int) -> Work | None:
         """Return the pending work that members of ``group`` published since ``since``; None if it is unknown."""
-        found = self._registry.get(group)
+        found = self.registry.get(group)
         return None if found is None else found.work(since)
 
     def explain(self, group: str, now: int, limit: int = 100) -> Explanation | None:
         """Return which members hold the watermark of ``group``, and why (G8); None if it is unknown."""
-        found = self._registry.get(group)
+        found = self.registry.get(group)
         if found is None:
             return None
         return found.explain(self.broadcast(group), now, limit)
@@ -290,7 +292,7 @@ class AuthorityCore:
             size -= self._pending.take(taken, self._value_of, size)
             if self._pending.changes:
                 return taken
-        get = self._registry.get
+        get = self.registry.get
         for name, group in list(self._moved.items()):
             if size <= 0:
                 break
@@ -303,7 +305,7 @@ class AuthorityCore:
         return taken
 
     def _value_of(self, name: str) -> int:
-        found = self._registry.get(name)
+        found = self.registry.get(name)
         return MIN_TIMESTAMP if found is None else found.value
 
     def _snapshot_due(self) -> bool:

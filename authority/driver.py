@@ -122,7 +122,7 @@ class AuthorityDriver:
     def _step(self, event: AuthorityEvent) -> Sequence[AuthorityEffect]:
         """Pass an event to the core, and perform its effects."""
         effects = self._core.step(event, now_us())
-        self._perform(effects)
+        self.perform(effects)
         self._arm()
         return effects
 
@@ -145,7 +145,8 @@ class AuthorityDriver:
         except Exception as error:
             self._fail(error)
 
-    def _perform(self, effects: Sequence[AuthorityEffect]) -> None:
+    def perform(self, effects: Sequence[AuthorityEffect]) -> None:
+        """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:
                 case RefuseReport(refusal):

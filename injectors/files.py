@@ -58,10 +58,10 @@ __all__ = ["FileInjector", "FileSettings", "SourceError", "check_files"]
 
 log = logging.getLogger("millwheel.injectors")
 
-_READ_BYTES: Final = 256 << 10
+READ_BYTES: Final = 256 << 10
 _MAX_LINE_BYTES: Final = 4 << 20
 _SAVE_SECONDS: Final = 1.0
-_LEAVE_SECONDS: Final = 8.0
+LEAVE_SECONDS: Final = 8.0
 """How long a run that has failed tries to make its process idle. Container runtimes kill it 10 seconds later."""
 _MAX_WARNINGS: Final = 10
 _UNIT_OPTIONS: Final = {unit: f"--unit {unit}" for unit in UNIT_NANOSECONDS}
@@ -230,7 +230,7 @@ class FileInjector:
         """
         injector = self._injector
         try:
-            async with asyncio.timeout(_LEAVE_SECONDS):
+            async with asyncio.timeout(LEAVE_SECONDS):
                 await injector.idle()
                 await injector.settle()
         except InjectorSupersededError:
@@ -514,7 +514,7 @@ def _line_number(path: Path, offset: int) -> int:
     """The number of the line that begins at ``offset``, counted from 1."""
     count = 1
     with path.open("rb") as file:
-        while offset > 0 and (data := file.read(min(offset, _READ_BYTES))):
+        while offset > 0 and (data := file.read(min(offset, READ_BYTES))):
             count += data.count(b"\n")
             offset -= len(data)
     return count
@@ -530,8 +530,8 @@ def _read_lines(path: Path, start: int, growing: bool) -> tuple[list[tuple[int, 
     """The next complete lines, at least one if there is one. In a growing file, a complete line has a line feed."""
     with path.open("rb") as file:
         file.seek(start)
-        data = file.read(_READ_BYTES)
-        while b"\n" not in data and (more := file.read(_READ_BYTES)):
+        data = file.read(READ_BYTES)
+        while b"\n" not in data and (more := file.read(READ_BYTES)):
             data += more
             if len(data) > _MAX_LINE_BYTES:
                 raise SourceError(f"{path}, byte {start}: a line of more than {_MAX_LINE_BYTES:,} bytes")

@@ -31,7 +31,7 @@ _IDLE_LOAD: Final = 0.01
 _EQUAL_LOADS: Final = 0.05
 """A difference of loads, in cores, below which workers count as equal. Then the less loaded machine goes first."""
 
-_MAX_WORKERS_PER_TRANSACTION: Final = 48
+MAX_WORKERS_PER_TRANSACTION: Final = 48
 """The maximum number of workers that one transaction assigns to. It compares the registration of each of them."""
 
 _NO_LOADS: Final[Mapping[str, float]] = {}
@@ -98,7 +98,7 @@ class IntervalAssigner:
     def choose(self, code: str | None, but: str = "") -> str | None:
         """Return the best candidate for one more interval, other than ``but``; None if there is none."""
         fit = [name for name in self.candidates(code) if name != but]
-        if len(self._given) >= _MAX_WORKERS_PER_TRANSACTION:
+        if len(self._given) >= MAX_WORKERS_PER_TRANSACTION:
             # Other workers have their turn in the next transaction, where they are the least loaded.
             fit = [name for name in fit if name in self._given] or fit
         return min(fit, key=self._rank) if fit else None
@@ -133,7 +133,7 @@ class IntervalAssigner:
         """
         owner = interval.owner.worker_id
         if owner in self.candidates(code):
-            if owner not in self._given and len(self._given) >= _MAX_WORKERS_PER_TRANSACTION:
+            if owner not in self._given and len(self._given) >= MAX_WORKERS_PER_TRANSACTION:
                 return
             self.give(interval, owner, builder)
         else:

@@ -178,7 +178,7 @@ class Term:
         self._step(LoadsMeasured(loads))
 
     def _step(self, event: MasterEvent) -> None:
-        self._perform(self.core.step(event, self._clock()))
+        self.perform(self.core.step(event, self._clock()))
 
     def _follow_step(self, event: SnapshotLoaded | RevisionArrived) -> None:
         """Bring the core a change of the coordinator, and wake those who follow the catalog."""
@@ -189,11 +189,12 @@ class Term:
         self._reported_damaged = damaged
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-        self._perform(effects)
+        self.perform(effects)
 
     # Effects of the core.
 
-    def _perform(self, effects: Sequence[MasterEffect]) -> None:
+    def perform(self, effects: Sequence[MasterEffect]) -> None:
+        """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:
                 case Reply() | Fail():

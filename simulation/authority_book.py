@@ -159,7 +159,7 @@ class ShardBook:
 
     def differences(self, core: AuthorityCore) -> Iterator[str]:
         """The differences between a shard that was just recovered and its journal."""
-        registry = core._registry
+        registry = core.registry
         names = {one.name for one in registry}
         if names != self.groups.keys():
             yield f"groups {sorted(names)} in memory, {sorted(self.groups)} in the journal (G4)"

@@ -98,7 +98,7 @@ def _whole_differences(state: IntervalState, twin: IntervalTwin, recovered: bool
     mine, its = (state.watermark, state.output.value), (twin.watermark, twin.output)
     if (recovered and mine != its) or min(state.watermark - twin.watermark, state.output.value - twin.output) < 0:
         yield f"watermarks {mine} in memory, {its} in the journal"
-    if recovered and twin.wall - state.clocks._now <= MAX_CLOCK_SKEW_US and state.clocks.wall < twin.wall:
+    if recovered and twin.wall - state.clocks.now <= MAX_CLOCK_SKEW_US and state.clocks.wall < twin.wall:
         yield f"the wall time is {state.clocks.wall} in memory, {twin.wall} in the journal (G6)"
     if recovered and state.counts.row != twin.counts:
         yield f"counts {state.counts.row} in memory, {twin.counts} in the journal"

@@ -40,10 +40,10 @@ __all__ = ["SimulatedCassandra"]
 
 _TUNED: Final = {
     "chunk": "parts.CHUNK_BYTES",
-    "rows": "states._BATCH_ROWS",
-    "writers": "states._MAX_CONCURRENT_WRITES",
-    "entries": "journals._MAX_CONCURRENT_READS",
-    "heads": "journals._MAX_KEPT_HEADS",
+    "rows": "states.BATCH_ROWS",
+    "writers": "states.MAX_CONCURRENT_WRITES",
+    "entries": "journals.MAX_CONCURRENT_READS",
+    "heads": "journals.MAX_KEPT_HEADS",
 }
 """The store's bounds that have no setting, and the constants that hold them."""
 
@@ -73,7 +73,7 @@ class SimulatedCassandra:
         """If set, the next transaction stays unfinished, and this is called with the process that sent it."""
         self._network = network
         self._chance = chance
-        self._ways = dict(ways)
+        self.ways = dict(ways)
         self._tables = CellTables()
         self.inner = View(self._tables)
         """The data of a majority, for checkers."""
@@ -94,8 +94,8 @@ class SimulatedCassandra:
         with ExitStack() as stack:
             stack.enter_context(patch("millwheel.store.cassandra.states.BatchStatement", SentBatch))
             for name, place in _TUNED.items():
-                if name in self._ways:
-                    stack.enter_context(patch(f"millwheel.store.cassandra.{place}", self._ways[name]))
+                if name in self.ways:
+                    stack.enter_context(patch(f"millwheel.store.cassandra.{place}", self.ways[name]))
             yield
 
     def now(self) -> float:
@@ -104,7 +104,7 @@ class SimulatedCassandra:
 
     def calm(self) -> None:
         """From now on, acknowledge every request."""
-        self._ways.update(unfinished=0.0, partial=0.0)
+        self.ways.update(unfinished=0.0, partial=0.0)
         self.proposer_dies = None
 
     # A request.
@@ -210,7 +210,7 @@ class SimulatedCassandra:
         return self.inner.follow(mutation)
 
     def _happens(self, way: str) -> bool:
-        chance: float = self._ways.get(way, 0.0)
+        chance: float = self.ways.get(way, 0.0)
         return chance > 0.0 and self._chance.random() < chance
 
 

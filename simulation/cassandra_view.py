@@ -10,7 +10,7 @@ from millwheel.model.envelope import unwrap
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError, JournalHead, PartId
 from millwheel.store.layout import decode_parts, decode_row
-from millwheel.store.memory import MemoryStore, _Journal
+from millwheel.store.memory import MemoryJournal, MemoryStore
 from simulation.cells import CellMutation, CellTables, Partition
 
 __all__ = ["Change", "View"]
@@ -47,12 +47,12 @@ class View(MemoryStore):
         return Change()
 
     def _journal(self, journal: str, partition: Partition, mutation: CellMutation) -> Change:
-        before, head = self._journals.get(journal), _head(journal, partition)
+        before, head = self.journals.get(journal), _head(journal, partition)
         if head is None:
-            self._journals.pop(journal, None)
+            self.journals.pop(journal, None)
             return Change()
         parts = self._parts.setdefault(journal, {})
-        held = self._journals[journal] = before or _Journal(head, {}, parts)
+        held = self.journals[journal] = before or MemoryJournal(head, {}, parts)
         was, held.head = held.head, head
         for row, column, _, _ in mutation.cells:
             if row is not None and row[0] >= 0 and column == "value" and row in partition.rows:
@@ -82,7 +82,7 @@ class View(MemoryStore):
                 parts.pop(PartId(*name), None)  # the part does not exist, or a chunk is missing
 
     def _follow_rows(self, incarnation: IncarnationId, partition: Partition, mutation: CellMutation) -> None:
-        states = self._states.setdefault(incarnation, {})
+        states = self.states.setdefault(incarnation, {})
         for row, column, _, _ in mutation.cells:
             if row is not None and column == "value" and row in partition.rows:
                 states[row[0]] = decode_row(incarnation, row[0], partition.rows[row]["value"][1])

@@ -89,7 +89,7 @@ class Checks(StoreWatch):
         record = self._catalog.interval_map(incarnation_of_journal(journal))
         for one in record.intervals if record is not None else ():
             for parent in one.parents if one.journal == journal else ():
-                head = self._world.store.inner._head(parent.journal)
+                head = self._world.store.inner.head(parent.journal)
                 if head is not None and head.sequencer != TERMINAL_SEQUENCER:
                     self._world.violated(f"{journal} is opened, and its parent {parent.journal} is not sealed (G11)")
 
@@ -129,7 +129,7 @@ class Checks(StoreWatch):
         inner = self._world.store.inner
         for number, entry in enumerate(self._entries(journal, before + 1, truncation_point), before + 1):
             for key, _ in entry.states:
-                row = inner._states.get(incarnation, {}).get(key)
+                row = inner.states.get(incarnation, {}).get(key)
                 if row is None or row.commit < number:
                     passed = f"the truncation point of {journal} is at {truncation_point}"
                     self._world.violated(f"{passed}, and key {key!r} has no row of commit {number} (G12)")

@@ -124,7 +124,7 @@ def _balanced(world: World) -> Iterator[None]:
     with (
         patch("millwheel.worker.process.events.perf_counter", lambda: next(used) * plan.balanced),
         patch("millwheel.server.master.BalanceSettings", lambda: quick),
-        patch("millwheel.worker.process.load._MAX_WINDOW_SECONDS", 2.0),
+        patch("millwheel.worker.process.load.MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
         patch("millwheel.server.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
     ):
@@ -136,7 +136,7 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
     """Runs and segments of ids have the sizes that ``bounds`` gives."""
     with ExitStack() as stack:
         if bounds:
-            stack.enter_context(patch("millwheel.worker.dedup.opaque._MAX_RUN_IDS", bounds["run"]))
+            stack.enter_context(patch("millwheel.worker.dedup.opaque.MAX_RUN_IDS", bounds["run"]))
             tuned = {"segment_ids": bounds["segment"], "cached_segments": bounds["cached"]}
             for make in (Dedup.__init__, Dedup.restore.__func__, Dedup.inherit.__func__):  # type: ignore[attr-defined]
                 stack.enter_context(patch.dict(make.__kwdefaults__, tuned))
@@ -144,15 +144,15 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
 
 
 _BOUNDS: Final = {
-    "old": "interval.commits.commits._STUCK_AFTER_COMMITS",
-    "acks": "interval.commits.weak_commits._MAX_ACKS_PER_ENTRY",
-    "stuck": "interval.outbox.outbox._MAX_STUCK_RECORDS",
-    "sifted": "interval.outbox.outbox._MAX_SIFTED_BATCHES",
-    "flows": "interval.outbox.outbox_flows._MAX_FLOWS",
-    "batch": "interval.outbox.flows._MAX_BATCH_RECORDS",
-    "early": "interval.early_deliveries._MAX_DELIVERIES",
-    "outbox_rows": "interval.commits.base_parts._MAX_OUTBOX_ROWS",
-    "arrivals": "admission._MAX_WAITING_PER_SENDER",
+    "old": "interval.commits.commits.STUCK_AFTER_COMMITS",
+    "acks": "interval.commits.weak_commits.MAX_ACKS_PER_ENTRY",
+    "stuck": "interval.outbox.outbox.MAX_STUCK_RECORDS",
+    "sifted": "interval.outbox.outbox.MAX_SIFTED_BATCHES",
+    "flows": "interval.outbox.outbox_flows.MAX_FLOWS",
+    "batch": "interval.outbox.flows.MAX_BATCH_RECORDS",
+    "early": "interval.early_deliveries.MAX_DELIVERIES",
+    "outbox_rows": "interval.commits.base_parts.MAX_OUTBOX_ROWS",
+    "arrivals": "admission.MAX_WAITING_PER_SENDER",
 }
 """The worker's bounds that have no setting, and the constants that hold them."""
 
@@ -172,7 +172,7 @@ def _paged(sizes: Mapping[str, int]) -> Iterator[None]:
         for name, size in sizes.items():
             stack.enter_context(patch(f"millwheel.sdk.growing.tree.{name}", size))
         if sizes:
-            stack.enter_context(patch("millwheel.worker.interval.cache.pages._COLLECTED", 2))
+            stack.enter_context(patch("millwheel.worker.interval.cache.pages.MAX_COLLECTED_PAGES", 2))
         yield
 
 
@@ -182,7 +182,7 @@ def _settling(seconds_after: float) -> Iterator[None]:
     if not seconds_after:
         yield
         return
-    with patch("millwheel.worker.process.notices._SETTLED_AFTER_SECONDS", seconds_after):
+    with patch("millwheel.worker.process.notices.SETTLED_AFTER_SECONDS", seconds_after):
         yield
 
 

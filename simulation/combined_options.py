@@ -131,7 +131,7 @@ def small_pages(plan: Plan, chance: Random) -> None:
 
 
 def _tiny_pages(plan: Plan, size: int, cache: int) -> None:
-    plan.tuning["pages"] = {"PAGE_BYTES": size, "_ROOT_BYTES": 40, "_BLOB_BYTES": 50, "_SMALL_BYTES": size // 4}
+    plan.tuning["pages"] = {"PAGE_BYTES": size, "ROOT_BYTES": 40, "BLOB_BYTES": 50, "SMALL_BYTES": size // 4}
     plan.tuning["core"].update(cache_bytes=cache)
 
 

@@ -67,6 +67,8 @@ class SimulatedCoordinator:
 
         Empty: only the coordinator measures them.
         """
+        self._ttls: dict[int, float] = {}
+        """The seconds that each lease was granted for."""
         self.misused: Callable[[str], None] = lambda what: None
         """Called with a description of a request that no process may make."""
 
@@ -135,8 +137,7 @@ class SimulatedCoordinator:
 
     def ttl_of(self, lease: int) -> float:
         """The seconds that a lease was granted for; 0 if it has ended."""
-        held = self.state._leases.get(lease)
-        return 0.0 if held is None else held.ttl
+        return self._ttls[lease] if self.state.has_lease(lease) else 0.0
 
     def _now(self) -> float:
         return self._network.loop.now - self._lag
@@ -153,6 +154,7 @@ class SimulatedCoordinator:
 
     def _grant(self, ttl: float) -> int:
         lease = self.state.grant(ttl, self._now())
+        self._ttls[lease] = ttl
         self._set_alarm()
         return lease
 

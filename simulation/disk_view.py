@@ -8,7 +8,7 @@ from dataclasses import replace
 from millwheel.model.envelope import unwrap
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store import layout
-from millwheel.store.memory import MemoryStore, _Journal
+from millwheel.store.memory import MemoryJournal, MemoryStore
 from simulation.rocks import Change
 
 __all__ = ["DiskView"]
@@ -33,24 +33,24 @@ class DiskView(MemoryStore):
 
     def _take_head(self, journal: str, value: bytes | None) -> None:
         if value is None:
-            self._journals.pop(journal, None)
+            self.journals.pop(journal, None)
             return
-        held = self._journals.get(journal)
+        held = self.journals.get(journal)
         head = layout.decode_head(value, () if held is None else held.head.parts, journal)
         if held is None:
-            self._journals[journal] = _Journal(head)
+            self.journals[journal] = MemoryJournal(head)
         else:
             held.head = head
 
     def _take_list(self, journal: str, value: bytes | None) -> None:
         if value is not None:
-            held = self._journals[journal]
+            held = self.journals[journal]
             held.head = replace(held.head, parts=layout.decode_parts(value, journal))
 
     def _take_value(self, key: bytes, value: bytes | None) -> None:
         """Follow an entry or a part."""
         journal = _journal(key)
-        held = self._journals.get(journal)
+        held = self.journals.get(journal)
         if held is None:
             return
         if key[:1] == b"b":
@@ -66,7 +66,7 @@ class DiskView(MemoryStore):
 
     def _forget(self, start: bytes, end: bytes) -> None:
         journal = _journal(start)
-        held = self._journals.get(journal)
+        held = self.journals.get(journal)
         if held is not None and start[:1] == b"e":
             gone = [commit for commit in held.entries if start <= layout.entry_key(journal, commit) < end]
             for commit in gone:
@@ -78,7 +78,7 @@ class DiskView(MemoryStore):
     def _row(self, key: bytes, value: bytes | None, end: bytes | None) -> None:
         name, _, rest = key.partition(b"\0")
         computation = name.decode()
-        states = self._states.setdefault(computation, {})
+        states = self.states.setdefault(computation, {})
         if end is not None:
             states.clear()
         elif value is None:

@@ -203,7 +203,7 @@ class Evidence:
         """The state that a new owner recovers equals what the journal says, unless a newer owner exists."""
         self._seen["takeover"] += 1
         config, store = state.config, self._world.store.inner
-        head = store._head(config.journal)
+        head = store.head(config.journal)
         if head is not None and (head.sequencer, head.commit) == (config.sequencer, state.committed):
             for difference in differences(state, store, recovered=True):
                 self._world.violated(f"{config.journal}, taken over by {config.sequencer}: {difference} (G12)")
@@ -310,8 +310,8 @@ class Evidence:
     def _restored(self, core: AuthorityCore) -> None:
         """After a restart, a shard's state equals its journal's content."""
         self._seen["restart"] += 1
-        head = self._world.store.inner._head(core.journal)
-        if head is not None and (head.sequencer, head.commit) == (core.sequencer, core._commit):
+        head = self._world.store.inner.head(core.journal)
+        if head is not None and (head.sequencer, head.commit) == (core.sequencer, core.commit):
             for difference in self._books.get(core.journal, ShardBook()).differences(core):
                 self._world.violated(f"{core.journal}, restarted with {core.sequencer}: {difference}")
 

@@ -61,7 +61,7 @@ def files_within(world: World) -> Iterator[None]:
     with (
         patch("asyncio.to_thread", to_thread),
         patch("millwheel.injectors.files.partition_name", named),
-        patch("millwheel.injectors.files._READ_BYTES", _READ_BYTES),
+        patch("millwheel.injectors.files.READ_BYTES", _READ_BYTES),
     ):
         yield
 

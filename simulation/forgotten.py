@@ -48,7 +48,7 @@ def _left(world: World, step: str) -> Iterator[tuple[str, bytes]]:
         if not world.processes[name].alive or not (computation == step or computation.startswith(f"{step}-")):
             continue
         twin = read_interval(world.store.inner, config.journal, config.keys, config.parents)
-        rows = {key: row.blob for key, row in world.store.inner._states.get(config.incarnation, {}).items()}
+        rows = {key: row.blob for key, row in world.store.inner.states.get(config.incarnation, {}).items()}
         states = {key for key, state in (rows | twin.states).items() if state}
         keys = {key.partition(b"\xff")[0] for key in states} | {key for key, _, _ in twin.timers}
         yield from ((config.journal, key) for key in sorted(keys) if key in config.keys)

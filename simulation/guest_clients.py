@@ -80,7 +80,7 @@ def _check_life(world: World, subscription: Subscription) -> None:
 
     From then on its incarnation has a number.
     """
-    if subscription.cursor and not subscription._life:
+    if subscription.cursor and not subscription._life:  # noqa: SLF001  # no user needs the number
         world.violated(f"stream {subscription.stream}: a cursor answers before its creation is in the journal (G1)")
 
 

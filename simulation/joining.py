@@ -63,7 +63,7 @@ class Joinings:
         if not isinstance(core, IntervalCore) or core.state.config.incarnation.rpartition(".")[0] != BEHIND:
             return
         config = core.state.config
-        head = self._world.store.inner._head(config.journal)
+        head = self._world.store.inner.head(config.journal)
         if head is None or head.sequencer != config.sequencer:
             return  # a deposed owner shows its watermark to no one
         owner = config.journal, config.sequencer

@@ -64,7 +64,7 @@ class Ledger:
         if is_log:
             entry = msgspec.msgpack.decode(append.entry, type=LogEntry)
         else:
-            parts = self._store._journals[journal].parts
+            parts = self._store.journals[journal].parts
             entry = plain_entry(append.entry, append.commit, parts.__getitem__)
             self._produced(journal, entry.productions)
         if consumer not in self.committed:
@@ -99,7 +99,7 @@ class Ledger:
         for name, mark, _ in wire[5]:
             self.stated[consumer, name] = max(mark, self.stated.get((consumer, name), 0))
         for name, sequence in facts.positions.items():
-            mine._sequence(name).committed |= sequence.committed
+            mine.sequence(name).committed |= sequence.committed
             if due := self.due.get((consumer, name)):
                 for position in sequence.committed:
                     due.pop(position, None)

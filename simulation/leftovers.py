@@ -122,7 +122,7 @@ def _check_journals(world: World) -> None:
     owned = [core.state.journal for _, core in serving(world)]
     bases = {journal.name for journal in owned if not journal.base_at_rest}
     short = {one.name for one in owned if one.may_write_base() and world.appended_by.get(one.name) == one.sequencer}
-    for journal, held in world.store.inner._journals.items():
+    for journal, held in world.store.inner.journals.items():
         kind = next(one for one in bounds if one in journal)
         bound = bounds[kind]
         if bound is None:

@@ -28,11 +28,11 @@ class StuckError(Exception):
 class _Future(asyncio.Future[Any]):
     """A future whose hash, and so its place in a set, does not depend on its memory address."""
 
-    _number: int
+    number: int
     """Set by the loop right after the construction. A constructor of its own would cost each future a fifth more."""
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
 
 class _Task(asyncio.Task[Any]):
@@ -47,12 +47,12 @@ class _Task(asyncio.Task[Any]):
         context: Context | None,
     ) -> None:
         # Set before the base constructor, because registering a task hashes it.
-        self._number = number
+        self.number = number
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
         super().__init__(work, loop=loop, name=name or "task", context=context)
 
     def __hash__(self) -> int:
-        return self._number
+        return self.number
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -126,7 +126,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """See :meth:`asyncio.AbstractEventLoop.create_future`."""
         future = _Future(loop=self)
         self._serial += 1
-        future._number = self._serial
+        future.number = self._serial
         return future
 
     def create_task(  # type: ignore[override]

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from millwheel.store.contract import Append, JournalHead, StoreError, StoreUnavailableError
 from millwheel.store.embedded import EmbeddedStore
-from millwheel.store.writer import StoreThread, _WriteCall
+from millwheel.store.writer import StoreThread, WriteCall
 from simulation.disk_view import DiskView
 from simulation.network import Network
 from simulation.process import PROCESS
@@ -45,7 +45,7 @@ class _SteppedThread(StoreThread):
         if pause:
             self._place.allows = lambda: False  # type: ignore[method-assign]
 
-    def _enqueue(self, call: _WriteCall, *, fail: bool = False) -> None:
+    def _enqueue(self, call: WriteCall, *, fail: bool = False) -> None:
         super()._enqueue(call, fail=fail)
         self._want()
 
@@ -111,7 +111,7 @@ class SimulatedMachine(SimulatedStore):
         rocks.before_sync, rocks.on_disk = self._syncing, self._view.take
         thread = _SteppedThread(rocks, self._network, self._pause)
         self._store = _ReadInPlace(cast("Any", rocks), thread, lambda: None)
-        heads: Any = self._store._heads
+        heads: Any = self._store.heads
         heads.append, heads.fence, heads.seal = (
             self._appending(heads.append),
             self._fencing(heads.fence),

@@ -20,7 +20,7 @@ def serving(world: World) -> Iterator[tuple[str, IntervalCore]]:
         for hosted in worker.hosts.hosted.values():
             core = hosted.built.core
             if isinstance(core, IntervalCore) and core.phase is OwnerPhase.SERVING:
-                head = world.store.inner._head(core.state.config.journal)
+                head = world.store.inner.head(core.state.config.journal)
                 if head is not None and head.sequencer == core.state.config.sequencer:
                     yield name, core
 
@@ -62,7 +62,7 @@ class OwnerChecks:
         delivery, ids = send.delivery, send.delivery.ids
         self._repeated(delivery)
         if isinstance(ids, PositionIds) and ids.positions:
-            head = self._world.store.inner._head(ids.sequence)
+            head = self._world.store.inner.head(ids.sequence)
             commit = max(ids.positions) >> INDEX_BITS
             if head is not None and commit > head.commit:
                 text = f"a production of commit {commit} of {ids.sequence} is sent to {delivery.consumer}"

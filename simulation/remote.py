@@ -49,7 +49,7 @@ class Remote:
         They arrive some time after it has healed.
         """
         self._network = network
-        self._chance = chance
+        self.chance = chance
         self._unavailable = unavailable
         self._timeout = timeout
         network.healing.append(self._healed)
@@ -74,15 +74,15 @@ class Remote:
         assert process is not None, "the world asks itself"
         loop, weather = self._network.loop, self.weather
         timer = loop.call_later(self._timeout, self._give_up, answer)
-        delay = self._network.delay(process.name, self.name) + weather.slow * self._chance.random()
+        delay = self._network.delay(process.name, self.name) + weather.slow * self.chance.random()
         answered, cut_off = True, self._network.is_cut(process.name, self.name)
         if cut_off:
-            delay, answered, cut_off = -1.0, False, self._chance.random() < 0.5
-        elif weather.lost and self._chance.random() < weather.lost:
+            delay, answered, cut_off = -1.0, False, self.chance.random() < 0.5
+        elif weather.lost and self.chance.random() < weather.lost:
             answered = False
             # The request is executed at once, later, or never.
-            fate = self._chance.random()
-            delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self._chance.random() * weather.latest
+            fate = self.chance.random()
+            delay = delay if fate < 0.4 else -1.0 if fate > 0.75 else self.chance.random() * weather.latest
         arguments = (process, work, answer if answered else None)
         if process.name in self.held:
             self.held[process.name].append(lambda: self._serve(*arguments))
@@ -108,7 +108,7 @@ class Remote:
         """Send on the requests that partitions held back, some of them with a delay."""
         asked, self.cut_off = self.cut_off, []
         for serve in asked:
-            delay = self._chance.choice((0.0, 0.1, 3.0)) * self._chance.random()
+            delay = self.chance.choice((0.0, 0.1, 3.0)) * self.chance.random()
             self._network.loop.call_later(delay, serve, context=self._network.context)
 
     def _serve(self, process: Process, work: Callable[[], Any], answer: Any) -> None:

@@ -180,7 +180,7 @@ class SimulatedStore:
 
 def whole_entry(store: MemoryStore, journal: str, commit: int, entry: bytes) -> bytes:
     """The bytes of an interval's entry; a divided entry is in parts. CorruptValueError if a part is missing."""
-    return joined(entry, commit, store._journals[journal].parts, f"entry {commit} of journal {journal}")
+    return joined(entry, commit, store.journals[journal].parts, f"entry {commit} of journal {journal}")
 
 
 def finished(work: Coroutine[Any, Any, Any]) -> Any:

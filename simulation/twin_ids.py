@@ -101,7 +101,8 @@ class IdFacts:
         self.segments: dict[str, str] = {}
         """The stored segments that the base needs, each with its sending group."""
 
-    def _sequence(self, name: str) -> SequenceFacts:
+    def sequence(self, name: str) -> SequenceFacts:
+        """The facts of a sequence, known or new."""
         if name not in self.positions:
             self.positions[name] = SequenceFacts()
             self.positions[name].admit(self.keys)
@@ -152,9 +153,9 @@ class IdFacts:
             self.positions.setdefault(name, SequenceFacts()).admit(self.keys)
             self.positions[name].origin = origin
         for name, *rest in positions:
-            self._sequence(name).commit(_positions(rest))
+            self.sequence(name).commit(_positions(rest))
         for name, mark, unacked in marks:
-            for one in self._sequence(name).ranges:
+            for one in self.sequence(name).ranges:
                 one.statements.append((mark, frozenset(unacked)))
         for name in retired:
             # If one entry admits and retires a sequence, it was admitted first. A sequence with records that this entry

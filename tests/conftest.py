@@ -68,7 +68,7 @@ stop_servers_with_their_loops()
 @pytest.fixture(autouse=True)
 def one_tests_tls_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that a test starts sets the TLS identity of the whole process. It ends with the test."""
-    monkeypatch.setattr(identity, "_chosen", list(identity._chosen))  # noqa: SLF001  # a process has no other way back
+    monkeypatch.setattr(identity, "chosen", list(identity.chosen))
 
 
 @pytest.hookimpl(wrapper=True)

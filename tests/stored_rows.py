@@ -9,5 +9,5 @@ from millwheel.store.memory import MemoryStore
 
 def rows_of(store: MemoryStore, incarnation: IncarnationId) -> list[StateRow]:
     """All rows of an incarnation but emptied ones, in key order."""
-    rows = store._states.get(incarnation, {})  # noqa: SLF001  # only tests list rows
+    rows = store.states.get(incarnation, {})
     return [row for _, row in sorted(rows.items()) if row.blob]

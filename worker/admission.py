@@ -32,7 +32,7 @@ _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
-_MAX_WAITING_PER_SENDER: Final = 64
+MAX_WAITING_PER_SENDER: Final = 64
 """Maximum number of deliveries of one sender that wait behind a delivery with a pending look-up (G13)."""
 
 
@@ -60,7 +60,7 @@ class ArrivalOrder(OrderedSenders):
             self._admit(delivery, out)
             return
         origin = delivery.sender.name
-        sender = self._senders.get(origin)
+        sender = self.senders.get(origin)
         if sender is not None and delivery.sender.sequencer < sender.sequencer:
             why = f"sequencer {delivery.sender.sequencer} has a successor"
             out.append(Acknowledge(delivery, _REFUSED, (), why))
@@ -71,9 +71,9 @@ class ArrivalOrder(OrderedSenders):
                 out.append(out_of_order(delivery))
                 return
             self._refuse_behind(sender, out)
-        self._senders.move_to_end(origin)
+        self.senders.move_to_end(origin)
         if sender.waiting:
-            if len(sender.waiting) > _MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
+            if len(sender.waiting) > MAX_WAITING_PER_SENDER or not self._room.enter(delivery):
                 out.append(Acknowledge(delivery, _FULL, (), "an earlier delivery of the sender waits for a look-up"))
                 return
             sender.waiting.append(delivery)

@@ -35,7 +35,7 @@ _MAX_UNCHECKED: Final = 64
 _RECORD_BYTES: Final = 64
 """Bytes counted for each waiting record beside key and value: its timestamp, id and places in the columns."""
 
-_MAX_REFUSED_SENDERS: Final = 1_000
+MAX_REFUSED_SENDERS: Final = 1_000
 """Maximum number of refused senders whose place is remembered (G13). Another one is added at a later refusal, if there
 is room then."""
 
@@ -72,7 +72,7 @@ class WaitingBytes:
 
     The first sender may be gone, or need no room any more. So its reservation lapses in two cases. Both count from the
     last refusal of the first sender. Either another sender was refused and then came again, or there were more than
-    ``_MAX_REFUSED_SENDERS`` refusals.
+    ``MAX_REFUSED_SENDERS`` refusals.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -112,7 +112,7 @@ class WaitingBytes:
         _, before = self.refused.get(origin, (0, 0))
         while self.refused:
             first, (_, last) = next(iter(self.refused.items()))
-            if first == origin or (last > before and self._refusals - last <= _MAX_REFUSED_SENDERS):
+            if first == origin or (last > before and self._refusals - last <= MAX_REFUSED_SENDERS):
                 return
             del self.refused[first]
 
@@ -124,7 +124,7 @@ class WaitingBytes:
 
     def _note(self, origin: str, size: int) -> None:
         self._refusals += 1
-        if origin in self.refused or len(self.refused) < _MAX_REFUSED_SENDERS:
+        if origin in self.refused or len(self.refused) < MAX_REFUSED_SENDERS:
             self.refused[origin] = size, self._refusals
 
     def leave(self, delivery: Delivery) -> None:

@@ -12,7 +12,7 @@ from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
 __all__ = ["OrderedSender", "OrderedSenders", "out_of_order"]
 
-_MAX_SENDERS: Final = 10_000
+MAX_SENDERS: Final = 10_000
 """Maximum number of senders that are remembered. A forgotten sender has to start again (G13)."""
 
 
@@ -53,11 +53,11 @@ class OrderedSenders:
         """
         self._admit = admit
         self._room = WaitingBytes() if room is None else room
-        self._senders: OrderedDict[str, OrderedSender] = OrderedDict()
+        self.senders: OrderedDict[str, OrderedSender] = OrderedDict()
         """In order of the last delivery received, the most recent last."""
 
     def __len__(self) -> int:
-        return len(self._senders)
+        return len(self.senders)
 
     def _begun(self, sender: OrderedSender | None, delivery: Delivery) -> OrderedSender | None:
         """The sender's state, reset to start with this delivery. None if the delivery starts nothing or is outdated."""
@@ -68,17 +68,17 @@ class OrderedSenders:
             return None
         if sender is None:
             self._make_room()
-            sender = self._senders[delivery.sender.name] = OrderedSender()
+            sender = self.senders[delivery.sender.name] = OrderedSender()
         sender.sequencer = delivery.sender.sequencer
         sender.last = sender.taken = 0
         return sender
 
     def _make_room(self) -> None:
         """Forget the sender that was silent for the longest time, if there are too many."""
-        if len(self._senders) >= _MAX_SENDERS:
-            oldest = next((origin for origin, one in self._senders.items() if not one.waiting), None)
+        if len(self.senders) >= MAX_SENDERS:
+            oldest = next((origin for origin, one in self.senders.items() if not one.waiting), None)
             if oldest is not None:
-                del self._senders[oldest]
+                del self.senders[oldest]
 
     def _refuse_behind(self, sender: OrderedSender, out: list[OwnerEffect]) -> None:
         """Refuse the deliveries that wait behind the first one. The sender starts again, so it repeats them."""
@@ -92,7 +92,7 @@ class OrderedSenders:
         if delivery.order is None or admission is Admission.WAITS:
             return
         origin = delivery.sender.name
-        sender = self._senders.get(origin)
+        sender = self.senders.get(origin)
         if sender is None or not sender.waiting or sender.waiting[0] is not delivery:
             return
         self._room.leave(sender.waiting.popleft())
@@ -124,17 +124,17 @@ class OrderedSenders:
     def _drop_if_idle(self, origin: str, sender: OrderedSender) -> None:
         """Forget a sender without waiting deliveries, if it is retired or none of its deliveries was accepted."""
         if not sender.waiting and (sender.retired or not sender.taken):
-            del self._senders[origin]
+            del self.senders[origin]
 
     def forget(self, origins: Iterable[str]) -> None:
         """These senders are retired: drop their state (G13)."""
         for origin in origins:
             self._room.forget(origin)
-            sender = self._senders.get(origin)
+            sender = self.senders.get(origin)
             if sender is not None:
                 sender.retired = True
                 if not sender.waiting:
-                    del self._senders[origin]
+                    del self.senders[origin]
 
 
 def out_of_order(delivery: Delivery) -> Acknowledge:

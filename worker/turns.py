@@ -54,7 +54,7 @@ class HolderTurns(Generic[ReceiptT]):
         """The sender whose turn it is. Empty: no turn."""
         self._until: int = MIN_TIMESTAMP
         """The turn is for records up to this timestamp."""
-        self._holding: ReceiptT | None = None
+        self.holding: ReceiptT | None = None
         """The receipt of the delivery that contains the record."""
         self._events = 0
         """Counts the turns that began, and the deliveries that were accepted at a full receiver."""
@@ -98,17 +98,17 @@ class HolderTurns(Generic[ReceiptT]):
             pending: The smallest timestamp of it and of everything that waits behind it at its sender. It holds the
                 watermark.
         """
-        if self._holding is not None and self._is_done(self._holding, self._until):
+        if self.holding is not None and self._is_done(self.holding, self._until):
             self._pass_on()
         if self.origin != origin:
             self._refused += 1
             again = self._waiting.get(origin) == self._events or self._refused > 2 * MAX_WAITING
-            stands_still = self._holding is None and again
+            stands_still = self.holding is None and again
             if self.origin and not stands_still:
                 self._note(origin)
                 return False
             self._begin(origin)
-        if self._holding is None:
+        if self.holding is None:
             self._until = max(self._until, pending)
         return True
 
@@ -121,22 +121,22 @@ class HolderTurns(Generic[ReceiptT]):
             receipt: Identifies its records that hold the watermark until they are done. None: they were all copies.
         """
         self._happened()
-        if self.origin != origin or self._holding is not None or least > self._until:
+        if self.origin != origin or self.holding is not None or least > self._until:
             return
-        self._holding = receipt
+        self.holding = receipt
         if receipt is None:
             self._pass_on()
 
     def leave(self, origin: str) -> None:
         """The sender has no record that holds the watermark, or sends nothing any more: end its turn."""
         self._waiting.pop(origin, None)
-        if self.origin == origin and self._holding is None:
+        if self.origin == origin and self.holding is None:
             self._pass_on()
 
     def clear(self) -> None:
         """There is room: no sender needs a turn."""
         if self.origin:
-            self.origin, self._holding = "", None
+            self.origin, self.holding = "", None
             self._waiting.clear()
 
     def _note(self, origin: str) -> None:
@@ -153,4 +153,4 @@ class HolderTurns(Generic[ReceiptT]):
     def _begin(self, origin: str) -> None:
         self._waiting.pop(origin, None)
         self._happened()
-        self.origin, self._until, self._holding = origin, MIN_TIMESTAMP, None
+        self.origin, self._until, self.holding = origin, MIN_TIMESTAMP, None

@@ -75,10 +75,11 @@ async def _run(out: Path, place: Path) -> list[str]:
     page = out / "zeitgeist.html"
     page.write_text(render_page(first.found, _figures(first, second)))
     _report(first, second, page)
-    return [*first.problems, *second.problems, *_missing(first.found.anomalies)]
+    return [*first.problems, *second.problems, *missing(first.found.anomalies)]
 
 
-def _missing(found: list[Anomaly]) -> list[str]:
+def missing(found: list[Anomaly]) -> list[str]:
+    """The expected anomalies that were not found, as texts."""
     known = {(alert.kind, alert_line(alert)[:10]) for alert in found}
     return [
         f"{what} was not found"

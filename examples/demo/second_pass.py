@@ -62,7 +62,7 @@ async def second_pass(server: DemoServer, flights: pd.DataFrame) -> Outcome:
         await injector.flush()
         await injector.finish()
         await watch.ended()
-    _check(outcome, server, watch.found.anomalies, on_time)
+    check(outcome, server, watch.found.anomalies, on_time)
     return outcome
 
 
@@ -114,7 +114,7 @@ def _values(flights: pd.DataFrame) -> Sequence[Departure]:
     return [Departure(*fields) for fields in zip(*columns, strict=True)]
 
 
-def _check(outcome: Outcome, server: DemoServer, found: list[Anomaly], on_time: pd.DataFrame) -> None:
+def check(outcome: Outcome, server: DemoServer, found: list[Anomaly], on_time: pd.DataFrame) -> None:
     """Check the counts at both consumers of the flights, and that late records changed nothing."""
     expected = {"late_records": outcome.late, "duplicates": outcome.duplicates, "dead_letters": 0}
     for computation in ("window-counter", "spike-detector"):

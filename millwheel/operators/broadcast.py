@@ -41,7 +41,7 @@ COPIES: Final = 64
 """The number of copies by default."""
 ROWS: Final = 10_000
 """The most rows of a table by default."""
-_STEPS: Final = 1_000
+MAX_STEPS: Final = 1_000
 """How many records one firing joins, and all others of the last one's timestamp."""
 
 
@@ -274,7 +274,7 @@ class BroadcastAsOfJoin(Computation[Any, S], Generic[S]):
 
     def _end_of_firing(self, records: OrderedState[Any], watermark: Timestamp) -> Timestamp:
         """The time below which this firing joins the records. The next firing joins the rest."""
-        first, over = records.first(), next(islice(records.range(end=watermark), _STEPS, None), None)
+        first, over = records.first(), next(islice(records.range(end=watermark), MAX_STEPS, None), None)
         if first is None or over is None:
             return watermark
         return Timestamp(max(over[0], first[0] + 1))

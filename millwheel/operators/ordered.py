@@ -31,7 +31,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 LIMIT: Final = 10_000
 """The most records of a key that wait by default."""
-_STEPS: Final = 1_000
+MAX_STEPS: Final = 1_000
 """The most hooks that one firing calls. The next firing calls others."""
 
 Hook = Callable[[Any, Any], Awaitable[None] | None]
@@ -171,7 +171,7 @@ class Ordered(Computation[T, Queue[T, S]], Generic[T, S]):
         watermark, key = face.real.watermark, face.key.encode()
         process, done, ready = self.inner.process_record, 0, bisect_left(waiting, (watermark,))
         try:
-            for _ in range(_STEPS):
+            for _ in range(MAX_STEPS):
                 at, tag = face.first_timer() if timers else NEVER
                 if done < ready and waiting[done][0] < at:
                     time, value, stream = waiting[done]

@@ -22,9 +22,9 @@ __all__ = ["DeliveryConnection", "DeliveryEvents"]
 
 log = logging.getLogger("millwheel.rpc")
 
-_CONNECT_SECONDS: Final = 10.0
+CONNECT_SECONDS: Final = 10.0
 _BACKOFF: Final = Backoff()
-_HEALTHY_SECONDS: Final = 1.0
+HEALTHY_SECONDS: Final = 1.0
 """If an open stream breaks after more than this time, the failure count starts at 1 again."""
 
 ItemT = TypeVar("ItemT")
@@ -101,7 +101,7 @@ class DeliveryConnection(DeliveryQueue[ItemT]):
                     return
                 why = repr(error)
             raise_if_cancelled()
-            failures = 1 if loop.time() - self._opened_at > _HEALTHY_SECONDS else failures + 1
+            failures = 1 if loop.time() - self._opened_at > HEALTHY_SECONDS else failures + 1
             log.log(
                 logging.WARNING if failures == 3 else logging.DEBUG, "deliveries to %s: %s; again", self.address, why
             )
@@ -146,10 +146,10 @@ async def _until_ready(channel: grpc.aio.Channel) -> None:
     """
     failed = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_SECONDS):
             while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
                 if state in failed:
                     raise ConnectionError("no connection")
                 await channel.wait_for_state_change(state)
     except TimeoutError:
-        raise TimeoutError(f"no connection within {_CONNECT_SECONDS:g} s") from None
+        raise TimeoutError(f"no connection within {CONNECT_SECONDS:g} s") from None

@@ -28,18 +28,19 @@ class TlsFiles:
     key: Path
 
 
-_chosen: list[TlsFiles | None] = []
+chosen: list[TlsFiles | None] = []
+"""What ``use_tls`` has set. Empty: the environment decides."""
 
 
 def use_tls(files: TlsFiles | None) -> None:
     """Set the TLS identity of this process: ``files``, or no TLS. The environment is then ignored."""
-    _chosen[:] = [files]
+    chosen[:] = [files]
 
 
 def process_tls() -> TlsFiles | None:
     """Return this process's TLS files, or None without TLS. RequestError if the environment names only some files."""
-    if _chosen:
-        return _chosen[0]
+    if chosen:
+        return chosen[0]
     named = [os.environ.get(name, "") for name in ENVIRONMENT]
     if not any(named):
         return None

@@ -70,7 +70,7 @@ MAX_PACKAGE_BYTES: Final = 64 << 20
 A package is kept in memory and sent to each worker.
 """
 
-_finders: dict[str, _Finder] = {}
+finders: dict[str, _Finder] = {}
 """The packages that this process has loaded, by digest."""
 _lock = threading.RLock()
 """Held while a package is added or removed.
@@ -96,18 +96,18 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
             and cannot be loaded under a prefix. Or the entry point is no topology.
     """
     with _lock:
-        fresh = digest not in _finders
+        fresh = digest not in finders
         if fresh:
             actual = hashlib.sha256(data).hexdigest()
             if actual != digest:
                 raise PackageError(f"package {_short(digest)} is damaged: its bytes have the digest {_short(actual)}")
             _install(digest, Path(directory).resolve() / digest, data)
-        finder = _finders[digest]
+        finder = finders[digest]
     try:
         return _topology(finder, entry_point)
     except PackageError:
         with _lock:
-            if fresh and _finders.get(digest) is finder:
+            if fresh and finders.get(digest) is finder:
                 _remove(finder)
         raise
 
@@ -115,8 +115,8 @@ def load_topology(digest: str, data: bytes, entry_point: str, directory: Path) -
 def unload_package(digest: str) -> None:
     """Remove the modules of a package that this process no longer uses. Their names are free afterwards."""
     with _lock:
-        if digest in _finders:
-            _remove(_finders[digest])
+        if digest in finders:
+            _remove(finders[digest])
 
 
 def _short(digest: str) -> str:
@@ -155,7 +155,7 @@ def _install(digest: str, root: Path, data: bytes) -> None:
     finder: _Finder = _PlainFinder(digest, root, names) if clash is None else ApartFinder(digest, root, names, clash)
     _unpack(digest, root, files)
     importlib.invalidate_caches()
-    _finders[digest] = finder
+    finders[digest] = finder
     sys.meta_path.insert(0, finder)
 
 
@@ -164,7 +164,7 @@ def _clash(names: frozenset[str]) -> str | None:
     for name in sorted(names):
         if name in sys.stdlib_module_names:
             return f"Python has a module {name!r} of its own"
-        for other in _finders.values():
+        for other in finders.values():
             if name in other.names and not other.prefix:
                 return f"package {_short(other.digest)} holds a module {name!r}, too"
         if name in sys.modules:
@@ -257,7 +257,7 @@ def _missing_module_hint(finder: _Finder, error: BaseException) -> str:
 def _remove(finder: _Finder) -> None:
     """Remove a package and all its modules, which may be only partly imported."""
     sys.meta_path.remove(finder)
-    del _finders[finder.digest]
+    del finders[finder.digest]
     tops = {finder.prefix.rstrip(".")} if finder.prefix else finder.names
     for name in list(sys.modules):
         if name.partition(".")[0] in tops:

@@ -34,7 +34,7 @@ log = logging.getLogger("millwheel")
 
 Result = TypeVar("Result")
 
-_RETRY_BACKOFF: Final = Backoff(0.5, 30.0)
+RETRY_BACKOFF: Final = Backoff(0.5, 30.0)
 _HEALTHY_SECONDS: Final = 60.0
 """Seconds that a run of ``work`` must last to reset the restart back-off."""
 
@@ -69,7 +69,7 @@ async def keep(what: str, work: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             log.exception("%s failed; it starts again", what)
         failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
-        await asyncio.sleep(_RETRY_BACKOFF.delay(failures, 1.0))
+        await asyncio.sleep(RETRY_BACKOFF.delay(failures, 1.0))
 
 
 async def retried(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
@@ -81,7 +81,7 @@ async def retried(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
         except (CoordinatorError, StoreError) as error:
             failures += 1
             log.warning("%s failed, trying again: %s", what, error)
-        await asyncio.sleep(_RETRY_BACKOFF.delay(failures, 0.5))
+        await asyncio.sleep(RETRY_BACKOFF.delay(failures, 0.5))
 
 
 def serve_metrics(

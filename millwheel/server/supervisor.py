@@ -25,7 +25,7 @@ __all__ = ["die_with_parent", "own_command", "supervise"]
 log = logging.getLogger("millwheel")
 
 _PR_SET_PDEATHSIG: Final = 1
-_RETRY_BACKOFF: Final = Backoff(0.5, 30.0)
+RETRY_BACKOFF: Final = Backoff(0.5, 30.0)
 _HEALTHY_SECONDS: Final = 60.0
 """Seconds that a process must run to reset the count of failures, and so the restart back-off."""
 
@@ -75,7 +75,7 @@ async def _keep(command: Sequence[str], index: int, stop: asyncio.Event, grace: 
             stop.set()
             return code
         failures = 1 if loop.time() - began > _HEALTHY_SECONDS else failures + 1
-        delay = _RETRY_BACKOFF.delay(failures, 0.5)
+        delay = RETRY_BACKOFF.delay(failures, 0.5)
         log.error("process %d ended (%s); it is started again in %.1f s", index, _how(code), delay)
         await _wait(stop, delay)
     return 0

@@ -39,33 +39,33 @@ class EmbeddedStore:
         self._rocks = rocks
         self._thread = thread
         self._close = close
-        self._heads = JournalHeads(rocks)
+        self.heads = JournalHeads(rocks)
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="millwheel-store-read")
         thread.on_reload(self._reload)
         self._purge_dropped()
 
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         """See :meth:`StateStore.create_journal`."""
-        await self._thread.call(lambda batch: self._heads.create(journal, commit, batch))
+        await self._thread.call(lambda batch: self.heads.create(journal, commit, batch))
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         """See :meth:`StateStore.fence`."""
-        return await self._thread.call(lambda batch: self._heads.fence(journal, sequencer, batch))
+        return await self._thread.call(lambda batch: self.heads.fence(journal, sequencer, batch))
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
         """See :meth:`StateStore.seal`."""
-        return await self._thread.call(lambda batch: self._heads.seal(journal, sequencer, batch))
+        return await self._thread.call(lambda batch: self.heads.seal(journal, sequencer, batch))
 
     async def read_head(self, journal: str) -> JournalHead:
         """See :meth:`StateStore.read_head`. The returned head is durable, and so are the appends before it."""
-        return await self._thread.call(lambda _: self._heads.present(journal))
+        return await self._thread.call(lambda _: self.heads.present(journal))
 
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`. Appends of one journal take effect in the order of the calls."""
 
         def stage(batch: RowBatch) -> None:
-            if self._heads.append(journal, append, batch) and self._heads.has_cleared(journal):
-                self._thread.call_later(Purge(self._rocks, self._heads, journal, append.truncation_point))
+            if self.heads.append(journal, append, batch) and self.heads.has_cleared(journal):
+                self._thread.call_later(Purge(self._rocks, self.heads, journal, append.truncation_point))
 
         await self._thread.call(stage, sync=append.sync, size=len(append.entry))
 
@@ -85,13 +85,13 @@ class EmbeddedStore:
 
     async def delete_entries(self, journal: str, below: int) -> None:
         """See :meth:`StateStore.delete_entries`. ValueError if a takeover would miss one of them."""
-        await self._thread.call(lambda batch: self._heads.delete_entries(journal, below, batch), sync=False)
+        await self._thread.call(lambda batch: self.heads.delete_entries(journal, below, batch), sync=False)
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""
 
         def stage(batch: RowBatch) -> None:
-            self._heads.present(journal)
+            self.heads.present(journal)
             batch.put(layout.part_key(journal, part), wrap(blob))
 
         await self._thread.call(stage)
@@ -114,13 +114,13 @@ class EmbeddedStore:
     async def delete_parts(self, journal: str, parts: Sequence[PartId]) -> None:
         """See :meth:`StateStore.delete_parts`. ValueError if the committed head names one of them."""
         unneeded = list(parts)
-        await self._thread.call(lambda batch: self._heads.delete_parts(journal, unneeded, batch), sync=False)
+        await self._thread.call(lambda batch: self.heads.delete_parts(journal, unneeded, batch), sync=False)
 
     async def write_states(
         self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
     ) -> None:
         """See :meth:`StateStore.write_states`. The rows are not written atomically; appends run between the slices."""
-        await self._thread.call_sliced(StateFlush(self._rocks, self._heads, incarnation, journal, sequencer, rows))
+        await self._thread.call_sliced(StateFlush(self._rocks, self.heads, incarnation, journal, sequencer, rows))
 
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
@@ -136,9 +136,9 @@ class EmbeddedStore:
         """See :meth:`StateStore.drop_journal`."""
 
         def stage(batch: RowBatch) -> None:
-            self._heads.drop(journal, batch)
-            if journal in self._heads.cleared:
-                self._thread.call_later(Purge(self._rocks, self._heads, journal, None))
+            self.heads.drop(journal, batch)
+            if journal in self.heads.cleared:
+                self._thread.call_later(Purge(self._rocks, self.heads, journal, None))
 
         await self._thread.call(stage)
 
@@ -159,12 +159,12 @@ class EmbeddedStore:
         return await future
 
     def _reload(self) -> None:
-        self._heads.load()
+        self.heads.load()
         self._purge_dropped()
 
     def _purge_dropped(self) -> None:
-        for journal in self._heads.dropped_with_marks():
-            self._thread.call_later(Purge(self._rocks, self._heads, journal, None))
+        for journal in self.heads.dropped_with_marks():
+            self._thread.call_later(Purge(self._rocks, self.heads, journal, None))
 
 
 def _name(journal: str, part: PartId) -> str:

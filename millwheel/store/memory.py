@@ -19,47 +19,50 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 
-__all__ = ["MemoryStore"]
+__all__ = ["MemoryJournal", "MemoryStore"]
 
 
 @dataclass(slots=True)
-class _Journal:
+class MemoryJournal:
+    """What the store has of one journal."""
+
     head: JournalHead
     entries: dict[int, bytes] = field(default_factory=dict)
     parts: dict[PartId, bytes] = field(default_factory=dict)
 
 
 class MemoryStore:
-    """A :class:`~millwheel.store.contract.StateStore` that keeps everything in this object.
+    """A :class:`~millwheel.store.contract.StateStore` that keeps everything in this object, for all to read.
 
     It has many methods: those of the contract.
     """
 
     def __init__(self) -> None:
-        self._journals: dict[str, _Journal] = {}
-        self._states: dict[str, dict[bytes, StateRow]] = {}
+        self.journals: dict[str, MemoryJournal] = {}
+        self.states: dict[str, dict[bytes, StateRow]] = {}
+        """By computation and key. A row without a state is here, and in no answer."""
         self._closed = False
 
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         """See :meth:`StateStore.create_journal`."""
-        self._journals[journal] = _Journal(rules.created(journal, self._head(journal), commit))
+        self.journals[journal] = MemoryJournal(rules.created(journal, self.head(journal), commit))
 
     async def fence(self, journal: str, sequencer: int) -> JournalHead:
         """See :meth:`StateStore.fence`."""
-        return self._put(journal, rules.fenced(journal, self._head(journal), sequencer))
+        return self._put(journal, rules.fenced(journal, self.head(journal), sequencer))
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
         """See :meth:`StateStore.seal`."""
-        return self._put(journal, rules.sealed(journal, self._head(journal), sequencer))
+        return self._put(journal, rules.sealed(journal, self.head(journal), sequencer))
 
     async def read_head(self, journal: str) -> JournalHead:
         """See :meth:`StateStore.read_head`."""
-        return rules.present(journal, self._head(journal))
+        return rules.present(journal, self.head(journal))
 
     async def append(self, journal: str, append: Append) -> None:
         """See :meth:`StateStore.append`."""
-        self._put(journal, rules.appended(journal, self._head(journal), append))
-        self._journals[journal].entries[append.commit] = bytes(append.entry)
+        self._put(journal, rules.appended(journal, self.head(journal), append))
+        self.journals[journal].entries[append.commit] = bytes(append.entry)
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
@@ -80,8 +83,8 @@ class MemoryStore:
 
     async def write_part(self, journal: str, part: PartId, blob: bytes) -> None:
         """See :meth:`StateStore.write_part`. JournalMissingError if there is no such journal."""
-        rules.present(journal, self._head(journal))
-        self._journals[journal].parts[part] = bytes(blob)
+        rules.present(journal, self.head(journal))
+        self.journals[journal].parts[part] = bytes(blob)
 
     async def read_parts(self, journal: str, parts: Sequence[PartId]) -> list[bytes]:
         """See :meth:`StateStore.read_parts`."""
@@ -110,11 +113,11 @@ class MemoryStore:
         self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
     ) -> None:
         """See :meth:`StateStore.write_states`."""
-        head = self._head(journal)
+        head = self.head(journal)
         if head is None or head.sequencer != sequencer or not rows:
             return
         rules.check_rows(journal, head, rows)
-        states = self._states.setdefault(incarnation, {})
+        states = self.states.setdefault(incarnation, {})
         for row in rows:
             stored = states.get(row.key)
             if stored is None or stored.commit <= row.commit:
@@ -123,19 +126,19 @@ class MemoryStore:
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """See :meth:`StateStore.read_states`."""
         self._check_open()
-        states = self._states.get(incarnation, {})
+        states = self.states.get(incarnation, {})
         rows = (states.get(key) for key in keys)
         return [row if row is not None and row.blob else None for row in rows]
 
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
         self._check_open()
-        self._journals.pop(journal, None)
+        self.journals.pop(journal, None)
 
     async def drop_incarnation(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`."""
         self._check_open()
-        self._states.pop(incarnation, None)
+        self.states.pop(incarnation, None)
 
     async def close(self) -> None:
         """See :meth:`StateStore.close`."""
@@ -145,14 +148,15 @@ class MemoryStore:
         if self._closed:
             raise StoreUnavailableError("the store is closed")
 
-    def _find(self, journal: str) -> _Journal | None:
+    def _find(self, journal: str) -> MemoryJournal | None:
         self._check_open()
-        return self._journals.get(journal)
+        return self.journals.get(journal)
 
-    def _head(self, journal: str) -> JournalHead | None:
+    def head(self, journal: str) -> JournalHead | None:
+        """The journal's head; None if there is no such journal."""
         held = self._find(journal)
         return None if held is None else held.head
 
     def _put(self, journal: str, head: JournalHead) -> JournalHead:
-        self._journals[journal].head = head
+        self.journals[journal].head = head
         return head

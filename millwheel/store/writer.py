@@ -50,7 +50,7 @@ class SlicedWork(Protocol):
 
 
 @dataclass(slots=True)
-class _WriteCall:
+class WriteCall:
     """One waiting call. ``answer`` or ``error`` is the caller's result."""
 
     future: asyncio.Future[Any] | None
@@ -94,14 +94,14 @@ class StoreThread:
 
     def __init__(self, rocks: Rocks) -> None:
         self._rocks = rocks
-        self._queue: SimpleQueue[_WriteCall | None] = SimpleQueue()
-        self._group: list[_WriteCall] = []
-        self._sliced: deque[_WriteCall] = deque()
+        self._queue: SimpleQueue[WriteCall | None] = SimpleQueue()
+        self._group: list[WriteCall] = []
+        self._sliced: deque[WriteCall] = deque()
         self._reloads: list[Callable[[], None]] = []
         self._stale = False
         self._closed = False
         self._place = _Place()
-        self._here: list[_WriteCall] = []
+        self._here: list[WriteCall] = []
         """Small calls that the event loop commits in place as soon as its other ready callbacks have run."""
         self._outstanding = 0
         """Calls queued for the thread and not answered yet. Meanwhile no call is committed in place: order is kept."""
@@ -128,7 +128,7 @@ class StoreThread:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        call = _WriteCall(future, stage, None, sync)
+        call = WriteCall(future, stage, None, sync)
         if size <= _SMALL_BYTES and self._may_commit_here(loop):
             self._here.append(call)
             if len(self._here) == 1:
@@ -165,12 +165,12 @@ class StoreThread:
         """Write ``work`` slice by slice, durably. Only one piece of work runs at a time."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._commit_here()
-        self._enqueue(_WriteCall(future, None, work, True))
+        self._enqueue(WriteCall(future, None, work, True))
         await future
 
     def call_later(self, work: SlicedWork) -> None:
         """Queue ``work`` and return at once. It is lost if the store closes first. Any thread may call this."""
-        self._queue.put(_WriteCall(None, None, work, False))
+        self._queue.put(WriteCall(None, None, work, False))
 
     def close(self) -> None:
         """Fail all unwritten calls with StoreUnavailableError, and end the thread."""
@@ -180,7 +180,7 @@ class StoreThread:
                 self._queue.put(None)
         self._thread.join()
 
-    def _enqueue(self, call: _WriteCall, *, fail: bool = False) -> None:
+    def _enqueue(self, call: WriteCall, *, fail: bool = False) -> None:
         """Queue a call for the thread. If the store is closed, raise, or with ``fail`` resolve the call so."""
         with self._closing:
             if not self._closed:
@@ -221,7 +221,7 @@ class StoreThread:
             self._commit(group, None)
         _answer(group, None, self._answered)
 
-    def _commit(self, group: list[_WriteCall], timed: Callable[[float], None] | None) -> None:
+    def _commit(self, group: list[WriteCall], timed: Callable[[float], None] | None) -> None:
         """Write the group with one sync, and set each call's answer or error. Raises nothing."""
         try:
             self._recover()
@@ -242,7 +242,7 @@ class StoreThread:
             for call in group:
                 call.error = error
 
-    def _answered(self, calls: list[_WriteCall]) -> None:
+    def _answered(self, calls: list[WriteCall]) -> None:
         """Resolve calls that the thread has finished. Runs on the event loop."""
         with self._closing:
             self._outstanding -= sum(call.work is None for call in calls)
@@ -282,7 +282,7 @@ class StoreThread:
             self._stale = False
 
 
-def _stage(call: _WriteCall, batch: RowBatch) -> None:
+def _stage(call: WriteCall, batch: RowBatch) -> None:
     """Stage one call of a group."""
     assert call.stage is not None
     try:
@@ -291,9 +291,9 @@ def _stage(call: _WriteCall, batch: RowBatch) -> None:
         call.error = error
 
 
-def _answer(calls: list[_WriteCall], error: Exception | None, resolve: Callable[[list[_WriteCall]], None]) -> None:
+def _answer(calls: list[WriteCall], error: Exception | None, resolve: Callable[[list[WriteCall]], None]) -> None:
     """Call ``resolve`` once on each caller's event loop. ``error`` replaces the results of all calls."""
-    loops: dict[asyncio.AbstractEventLoop, list[_WriteCall]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[WriteCall]] = {}
     for call in calls:
         if error is not None:
             call.error = error
@@ -307,7 +307,7 @@ def _answer(calls: list[_WriteCall], error: Exception | None, resolve: Callable[
             continue
 
 
-def _resolve(calls: list[_WriteCall]) -> None:
+def _resolve(calls: list[WriteCall]) -> None:
     for call in calls:
         future = call.future
         if future is None or future.done():

@@ -197,14 +197,15 @@ class VirtualCluster:
     def _start_all(self) -> None:
         for name, incarnation in self.incarnations.items():
             for keys in self._intervals:
-                self._start(name, incarnation, keys)
+                self.start(name, incarnation, keys)
         for incarnation, removed in self._removed.items():
             for keys in self._intervals:
                 config = self._config(incarnation, keys, ())
                 self.driver.start(DrainingCore(config, removed.name, removed.options, self.locate))
         self.driver.run()
 
-    def _start(self, name: str, incarnation: IncarnationId, keys: KeyInterval) -> None:
+    def start(self, name: str, incarnation: IncarnationId, keys: KeyInterval) -> None:
+        """Start an interval of a computation: it reads its journal."""
         program = compile_computation(self.topology, name)
         outputs = {
             stream: OutputBinding(stream, encode, self._route(stream)) for stream, encode in program.outputs.items()

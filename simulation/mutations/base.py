@@ -62,36 +62,55 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, make(getattr(owner, name)))
 
 
-def rewrite(function: Any, old: str, new: str) -> None:
-    """Change one piece of a function's source text, also for modules that have imported the function already.
+def rewrite(owner: Any, old: str, new: str) -> None:
+    """Change one piece of source text, also for modules that have imported its function already.
 
     Args:
-        function: a function, a property, or a method of a class, also if a decorator wraps it.
-        old: text that the function's source contains exactly once, as in the file.
+        owner: what contains the text: a module, a class, or a function, a property or a method, also if a decorator
+            wraps it. A class or a module spares the name of a private function.
+        old: text that the functions of ``owner`` contain exactly once, as in the file.
         new: the text that replaces it.
 
     Raises:
         ValueError: the source does not contain ``old`` exactly once. The product has changed, and the mutation must be
             updated.
     """
-    inner: Any = function.fget if isinstance(function, property) else getattr(function, "__func__", function)
-    found = inspect.unwrap(inner)
-    assert isinstance(found, FunctionType), f"{function!r} is no function of Python's"
-    source = textwrap.dedent(inspect.getsource(found))
-    if source.count(old) != 1:
-        raise ValueError(f"{found.__qualname__} has {source.count(old)} times, and not once: {old}")
+    sources = {one: textwrap.dedent(inspect.getsource(one)) for one in _functions(owner)}
+    times = sum(source.count(old) for source in sources.values())
+    if times != 1:
+        raise ValueError(f"{owner!r} has {times} times, and not once: {old}")
+    found = next(one for one, source in sources.items() if old in source)
     flags = __future__.annotations.compiler_flag
-    module = compile(source.replace(old, new), f"<mutation of {found.__qualname__}>", "exec", flags, dont_inherit=True)
+    text = sources[found].replace(old, new)
+    module = compile(text, f"<mutation of {found.__qualname__}>", "exec", flags, dont_inherit=True)
     found.__code__ = next(
         one for one in module.co_consts if isinstance(one, CodeType) and one.co_name == found.__code__.co_name
     )
+
+
+def _functions(owner: Any) -> set[FunctionType]:
+    """The functions that have their text in ``owner``: itself, or those of a module, or of a class and its bases."""
+    if inspect.ismodule(owner):
+        defined = [one for one in vars(owner).values() if getattr(one, "__module__", "") == owner.__name__]
+        return {one for value in defined if callable(value) for one in _functions(value)}
+    if inspect.isclass(owner):
+        functions = {one for base in owner.__mro__ for value in vars(base).values() for one in _functions(value)}
+        return {one for one in functions if one.__module__.startswith("millwheel.") and _has_text(one)}
+    inner = owner.fget if isinstance(owner, property) else getattr(owner, "__func__", owner)
+    found = inspect.unwrap(inner) if callable(inner) else inner
+    return {found} if isinstance(found, FunctionType) else set()
+
+
+def _has_text(function: FunctionType) -> bool:
+    """Whether the function's source is in a file: neither generated, as of a dataclass, nor mutated."""
+    return not function.__code__.co_filename.startswith("<")
 
 
 def rewriting(
     name: str,
     guarantee: str,
     mechanism: str,
-    function: Any,
+    owner: Any,
     old: str,
     new: str,
     *,
@@ -99,13 +118,13 @@ def rewriting(
     test: str = "",
     why: str = "",
 ) -> None:
-    """Register a mutation that is one change of a function's text.
+    """Register a mutation that is one change of source text.
 
     The arguments are those of ``mutation`` and ``rewrite``.
     """
 
     def apply() -> None:
-        rewrite(function, old, new)
+        rewrite(owner, old, new)
 
     apply.__name__ = name
     mutation(guarantee, mechanism, seeds=seeds, test=test, why=why)(apply)

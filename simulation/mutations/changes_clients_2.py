@@ -11,7 +11,7 @@ rewriting(
     "reports-refreshed-never",
     "G8",
     "reports are repeated from time to time",
-    ReportStream._requests,
+    ReportStream,
     "if self._now() >= refresh_at:",
     "if False:",
     seeds=0,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from millwheel.worker.dedup import known_sequencers
 from millwheel.worker.dedup.dedup import Dedup
-from millwheel.worker.dedup.known_sequencers import SequencerMap, _Steps
+from millwheel.worker.dedup.known_sequencers import SequencerMap
 from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from simulation.mutations.base import rewriting
@@ -14,7 +15,7 @@ rewriting(
     "same-sender-refused",
     "G8",
     "a sender under the sequencer that is known is accepted",
-    Dedup._accept,
+    Dedup,
     "known.highest(sender.group, span) > sender.sequencer",
     "known.highest(sender.group, span) >= sender.sequencer",
 )
@@ -23,7 +24,7 @@ rewriting(
     "uncovered-sequences-taken",
     "G1",
     "a sequence is looked up where a part of the keys does not know it",
-    Dedup._check_positions,
+    Dedup,
     "source is None or not source.complete",
     "source is None",
     seeds=0,
@@ -35,7 +36,7 @@ rewriting(
     "stale-copies-taken",
     "G1",
     "a copy whose id may have been forgotten is sent again",
-    Dedup._check_opaque,
+    Dedup,
     "sender.watermark < source.horizon",
     "sender.watermark < MIN_TIMESTAMP",
     seeds=0,
@@ -47,7 +48,7 @@ rewriting(
     "late-ids-forgotten-early",
     "G1",
     "an id is kept past the largest watermark that its record came with",
-    Dedup._check_opaque,
+    Dedup,
     "least = max(",
     "least = min(",
     seeds=0,
@@ -143,7 +144,7 @@ rewriting(
     "mark-itself-taken-for-known",
     "G1",
     "the position at a sender's mark is not known by the mark",
-    PositionSource._check_each,
+    PositionSource,
     "position < piece.mark",
     "position <= piece.mark",
     seeds=0,
@@ -167,7 +168,7 @@ rewriting(
     "top-unchecked",
     "G1",
     "the largest position that is known is compared, too",
-    PositionSource._take_all,
+    PositionSource,
     "lowest <= self.top",
     "lowest < self.top",
     seeds=0,
@@ -179,7 +180,7 @@ rewriting(
     "top-forgotten",
     "G1",
     "positions are forgotten when the mark has passed all of them",
-    PositionSource._prune,
+    PositionSource,
     "mark > self.top",
     "mark >= self.top",
     seeds=0,
@@ -191,7 +192,7 @@ rewriting(
     "highest-mark-for-all",
     "G1",
     "positions are forgotten by the smallest mark of all keys",
-    PositionSource._common_mark,
+    PositionSource,
     "min(piece.mark",
     "max(piece.mark",
     seeds=0,
@@ -203,7 +204,7 @@ rewriting(
     "senders-lowered",
     "G3",
     "what is known of a producing key's sequencer only rises",
-    _Steps.raise_to,
+    known_sequencers,
     "[max(old, value) for",
     "[value for",
     seeds=0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from millwheel.model.outbound import OutboundSending
 from millwheel.store.repetition import CertainCalls
+from millwheel.worker.process import delivery_service
 from millwheel.worker.process.calls import HostCalls
-from millwheel.worker.process.delivery_service import _StreamChannel
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosts
 from millwheel.worker.process.notices import HostNotices
@@ -56,7 +56,7 @@ rewriting(
     "closed-hosts-work",
     "G3",
     "what was posted before an interval was let go is not done after",
-    CoreHost._handle,
+    CoreHost,
     "if self.closed:\n        return\n    began",
     "if False:\n        return\n    began",
     seeds=0,
@@ -68,7 +68,7 @@ rewriting(
     "unanswered-at-the-end",
     "G8",
     "deliveries that wait are answered when the interval is let go",
-    CoreHost._shut,
+    CoreHost,
     "        refuse_not_owner(delivery)\n",
     "        pass\n",
 )
@@ -77,7 +77,7 @@ rewriting(
     "own-parts-deleted",
     "G12",
     "an owner deletes parts of earlier owners alone",
-    HostCalls._delete_leftovers,
+    HostCalls,
     "part.sequencer < sequencer",
     "part.sequencer <= sequencer",
 )
@@ -86,7 +86,7 @@ rewriting(
     "named-leftovers-deleted",
     "G12",
     "parts of earlier owners that the head names stay",
-    HostCalls._delete_leftovers,
+    HostCalls,
     "older.difference((await store.read_head(journal)).parts)",
     "older",
     seeds=0,
@@ -98,7 +98,7 @@ rewriting(
     "parts-reported-first",
     "G12",
     "a base is named when its parts are written",
-    HostCalls._write_parts,
+    HostCalls,
     "    for part, blob",
     "    self._host.post(PartsWritten(write.number))\n    for part, blob",
     seeds=0,
@@ -110,9 +110,9 @@ rewriting(
     "rows-reported-first",
     "G12",
     "rows are taken for written when the store has acknowledged them",
-    HostCalls._flush,
-    "    await self._certain.call(",
-    "    self._host.post(StatesFlushed(flush.number))\n    await self._certain.call(",
+    HostCalls,
+    "    await self._certain.call(\n        lambda",
+    "    self._host.post(StatesFlushed(flush.number))\n    await self._certain.call(\n        lambda",
     seeds=0,
     test="tests/worker/test_host.py::test_a_write_is_reported_when_the_store_has_acknowledged_it",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -122,7 +122,7 @@ rewriting(
     "copies-reported-first",
     "G11",
     "copied segments are named when they are written",
-    HostCalls._copy_parts,
+    HostCalls,
     "    for journal, part, copy",
     "    self._host.post(PartsWritten(effect.number))\n    for journal, part, copy",
     seeds=0,
@@ -134,7 +134,7 @@ rewriting(
     "first-entry-unread",
     "G12",
     "an opening reads the first entry after the truncation point",
-    Opener._read,
+    Opener,
     "head.truncation_point + 1",
     "head.truncation_point + 2",
     seeds=0,
@@ -146,9 +146,9 @@ rewriting(
     "own-record-kept-on",
     "G3",
     "intervals that came by an earlier registration are given up",
-    Registration._vacate,
-    "await self._lapsed()",
-    "pass",
+    Registration,
+    "assigned to it.\n                await self._lapsed()",
+    "assigned to it.\n                pass",
     seeds=0,
     test="tests/worker/test_registration.py::test_assignments_of_an_unconfirmed_registration_are_given_up",
     why="seeds were not tried: the test shows it by itself, in seconds",
@@ -158,7 +158,7 @@ rewriting(
     "partial-answers-joined",
     "G1",
     "an ACK of a part is not reported as an ACK of the whole",
-    _StreamChannel.reply,
+    delivery_service,
     "and _whole(outcome, remaining)",
     "",
     seeds=0,
@@ -206,7 +206,7 @@ rewriting(
     "refused-for-successors",
     "G3",
     "a refused report ends the owner with that very sequencer",
-    Hosts._report_refused,
+    Hosts,
     "same and hosted.sequencer == sequencer",
     "same",
     seeds=0,

@@ -7,12 +7,10 @@ from typing import Any
 import msgspec
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
-from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.sealing import Sealer
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
-from millwheel.worker.messages import Acknowledge
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -22,37 +20,23 @@ _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 @mutation("G1", "a sender is ACKed when its records are in the journal")
 def acked_uncommitted() -> None:
     """Senders are ACKed as soon as their records' append is in flight."""
-
-    def make(append: Any) -> Any:
-        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
-            out: list[Any] = append(self, sealed)
-            out.extend(
-                Acknowledge(receipt.delivery, _ACKED, receipt.excluded)
-                for receipt, indexes in sealed.consumed
-                if receipt.open == len(indexes)
-            )
-            return out
-
-        return early
-
-    replace(CommitPipeline, "_append", make)
+    _after_sealing(
+        "out.extend(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded) "
+        "for receipt, indexes in sealed.consumed if receipt.open == len(indexes))"
+    )
 
 
 @mutation("G9", "a strong production is delivered when it is in the journal")
 def sent_uncommitted() -> None:
     """Strong productions are delivered as soon as their append is in flight."""
+    _after_sealing("if not self._weak: self._outbox.release(); out.extend(self._send_ready())")
 
-    def make(append: Any) -> Any:
-        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
-            out: list[Any] = append(self, sealed)
-            if not self._weak:
-                self._outbox.release()
-                out.extend(self._send_ready())
-            return out
 
-        return early
-
-    replace(CommitPipeline, "_append", make)
+def _after_sealing(change: str) -> None:
+    """Do something, too, as soon as an append is in flight."""
+    seal = "self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)"
+    append = f"sealed = {seal}\n        out.extend(self._append(sealed))\n        {change}"
+    rewrite(CommitPipeline.try_commit, f"out.extend(self._append({seal}))", append)
 
 
 def _unwritten(**fields: Any) -> None:
@@ -102,30 +86,12 @@ def unwritten_firings() -> None:
 @mutation("G2", "a hook that raises leaves no trace")
 def traces_of_failures() -> None:
     """The changes that a hook made to the state before it raised stay in the cache."""
-
-    def make(undo: Any) -> Any:
-        def careless(self: BlockedKeys, key: bytes) -> Any:
-            context = self.runner.batch.contexts.get(key)
-            value = None if context is None else context._cell.value
-            undone = undo(self, key)
-            if context is not None:
-                context._cell.value = value
-            return undone
-
-        return careless
-
-    replace(BlockedKeys, "_undo", make)
+    undo = "batch.dead.discard(key)\n    if context is not None:\n        "
+    rewrite(BlockedKeys, f"{undo}context._cell.value = UNSET", f"{undo}pass")
 
 
 @mutation("G5", "a key's asynchronous hooks run one after the other")
 def hooks_at_once() -> None:
     """A key does not wait for its running asynchronous hook: its next record runs at the same time."""
-
-    def make(start: Any) -> Any:
-        def careless(self: BlockedKeys, key: bytes, *arguments: Any) -> None:
-            start(self, key, *arguments)
-            self._blocked.block(key, Wait.READY)
-
-        return careless
-
-    replace(BlockedKeys, "_start_hook", make)
+    start = "self.running.start(key, context, item, coroutine)"
+    rewrite(BlockedKeys, start, f"{start}\n    self._blocked.block(key, Wait.READY)")

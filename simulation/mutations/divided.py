@@ -9,9 +9,9 @@ from millwheel.store.contract import PartId
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.journal import OwnedJournal
-from millwheel.worker.messages import DeleteParts, WriteParts
+from millwheel.worker.messages import DeleteParts
 from millwheel.worker.process import opening
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -19,15 +19,8 @@ __all__: list[str] = []
 @mutation("G2", "a divided entry is appended when its parts are acknowledged")
 def appended_before_its_parts() -> None:
     """The append is sent together with the parts, and may arrive before them."""
-
-    def make(append: Any) -> Any:
-        def early(self: CommitPipeline, sealed: Any) -> list[Any]:
-            out: list[Any] = append(self, sealed)
-            return [*out, *self.parts_written(out[0].number)] if out and isinstance(out[0], WriteParts) else out
-
-        return early
-
-    replace(CommitPipeline, "_append", make)
+    write = "self._divided.write(sealed.commit, blob)"
+    rewrite(CommitPipeline, f"[{write}]", f"[write := {write}, *self.parts_written(write.number)]")
 
 
 @mutation("G12", "the head names the parts of all divided entries above the truncation point")

@@ -23,7 +23,7 @@ from millwheel.store.repetition import CertainCalls
 from millwheel.worker.messages import Appended, AppendEntry
 from millwheel.worker.process import events
 from millwheel.worker.process.calls import CallingHost
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -63,26 +63,15 @@ def any_fence() -> None:
 )
 def zombie_floor() -> None:
     """A refused append still moves the truncation point and the base parts."""
-
-    def make(append: Any) -> Any:
-        async def moving(self: MemoryStore, journal: str, entry: Append) -> None:
-            try:
-                await append(self, journal, entry)
-            except SequencerRefusedError:
-                head = self._head(journal)
-                if (
-                    head is not None
-                    and head.sequencer != entry.sequencer
-                    and head.truncation_point < entry.truncation_point <= head.commit
-                ):
-                    self._put(
-                        journal, dataclasses.replace(head, truncation_point=entry.truncation_point, parts=entry.parts)
-                    )
-                raise
-
-        return moving
-
-    replace(MemoryStore, "append", make)
+    put = "    self._put(journal, rules.appended(journal, self.head(journal), append))"
+    moving = (
+        "    head = self.head(journal)\n"
+        "    if (head is not None and head.sequencer != append.sequencer"
+        " and head.truncation_point < append.truncation_point <= head.commit):\n"
+        "        self.journals[journal].head = JournalHead("
+        "head.sequencer, head.commit, append.truncation_point, append.parts)\n"
+    )
+    rewrite(MemoryStore.append, put, moving + put)
 
 
 @mutation(
@@ -145,7 +134,7 @@ def one_sequencer_for_two() -> None:
         return dataclasses.replace(head, sequencer=sequencer)
 
     replace(IntervalAssigner, "give", give)
-    replace(change_plan, "_may_follow", lambda _: lambda was, now: True)
+    rewrite(change_plan, "if now.sequencer > was.sequencer:", "if True:")
     replace(journal_rules, "fenced", lambda _: fenced)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from millwheel.master import migrating
-from millwheel.sdk.growing.codec import _GrowingCodec
+from millwheel.sdk.growing import codec
 from millwheel.sdk.growing.migrated import in_forms
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
+from millwheel.worker.interval import recovery
 from millwheel.worker.interval.cache.pages import PageTable, undoable
 from millwheel.worker.interval.cache.pages_in_use import PagesInUse
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
-from millwheel.worker.interval.recovery import _cut
 from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
@@ -56,7 +56,7 @@ def leaked_pages() -> None:
 @mutation("G2", "a replaced value's own page is deleted", seeds=0, test=_MODEL, why="it reads what is referred to")
 def leaked_blobs() -> None:
     """Pages of replaced large values stay in the store."""
-    rewrite(PageTree._release, "self._pages.free(stored)", "pass")
+    rewrite(PageTree, "self._pages.free(stored)", "pass")
 
 
 @mutation(
@@ -68,7 +68,7 @@ def leaked_blobs() -> None:
 )
 def shared_collections() -> None:
     """A hook may assign a collection to another field."""
-    rewrite(_GrowingCodec._encode, "is not collection:", "is None:")
+    rewrite(codec, "is not collection:", "is None:")
 
 
 @mutation(
@@ -80,7 +80,7 @@ def shared_collections() -> None:
 )
 def thin_pages() -> None:
     """An inner page is divided by its size alone."""
-    rewrite(PageTree._divide, "(_MIN_DIVIDED if inner else 2)", "2")
+    rewrite(PageTree, "(_MIN_DIVIDED if inner else 2)", "2")
 
 
 @mutation(
@@ -92,7 +92,7 @@ def thin_pages() -> None:
 )
 def pages_by_their_own_keys() -> None:
     """A child of a split takes over the pages whose rows sort into its interval."""
-    rewrite(_cut, "if row_owner(row[0]) in keys", "if row[0] in keys")
+    rewrite(recovery, "if row_owner(row[0]) in keys", "if row[0] in keys")
 
 
 @mutation(
@@ -164,7 +164,7 @@ def garbage_first() -> None:
 )
 def undone_timers_overtake() -> None:
     """They fire in one commit, whatever they set."""
-    rewrite(BlockedKeys._run_together, "not self.firing.may_fire(key, due)", "False")
+    rewrite(BlockedKeys, "not self.firing.may_fire(key, due)", "False")
 
 
 @mutation(
@@ -194,7 +194,7 @@ def converted_by_the_last_alone() -> None:
 @mutation("G2", "the pages of a dropped collection are deleted", seeds=0, test=_UPDATES, why=_FEW)
 def dropped_collections_stay() -> None:
     """A dropped collection leaves the head, and its pages stay in the store."""
-    rewrite(_GrowingCodec._decode, "for name in sorted(dropped):", "for name in ():")
+    rewrite(codec, "for name in sorted(dropped):", "for name in ():")
 
 
 @mutation(
@@ -206,4 +206,4 @@ def dropped_collections_stay() -> None:
 )
 def functions_forgotten() -> None:
     """A later version may leave out the functions of an earlier one."""
-    rewrite(migrating._collection_problems, "names[: len(was)] != was", "False")
+    rewrite(migrating, "names[: len(was)] != was", "False")

@@ -13,7 +13,7 @@ from millwheel.worker.dedup.opaque import OpaqueSource
 from millwheel.worker.dedup.positions import PositionSource
 from millwheel.worker.dedup.results import CheckOutcome
 from millwheel.worker.interval.outbox.outbox import Outbox
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -63,7 +63,7 @@ def copies_acked() -> None:
 )
 def deposed_senders_accepted() -> None:
     """Deliveries are admitted by their ids alone, with any sequencer of their sender."""
-    replace(Dedup, "_accept", lambda _: lambda self, sender: True)
+    rewrite(Dedup, "known.highest(sender.group, span) > sender.sequencer", "False")
 
 
 @mutation(
@@ -98,11 +98,7 @@ def unknown_sequences_taken() -> None:
 )
 def filters_taken_for_truth() -> None:
     """An id that a filter contains counts as a duplicate."""
-
-    def make(sealed: Any) -> Any:
-        return lambda self, ids: dict.fromkeys(sealed(self, ids))
-
-    replace(OpaqueSource, "_sealed", make)
+    rewrite(OpaqueSource, "found[id_] = unread", "found[id_] = None")
 
 
 @mutation("G1", "a batch below the query's completed batch is a duplicate")

@@ -89,11 +89,8 @@ def types_unchecked() -> None:
 @mutation("G1", "an injector sends again what was on its way when a connection broke")
 def not_sent_again() -> None:
     """Records in flight on a broken or unresponsive connection count as arrived."""
-
-    def bring_back(self: OutboundBatches, sending: Any) -> None:
-        self.acked(sending, ())
-
-    replace(OutboundBatches, "_bring_back", lambda _: bring_back)
+    again = "self._end(sending)\n    sending.batch.resume_at = 0\n    self._require(sending.batch, sending.open())"
+    rewrite(OutboundBatches, again, "self.acked(sending, ())")
 
 
 @mutation(
@@ -145,7 +142,7 @@ def keyless_unreported() -> None:
 )
 def looks_out_of_turn() -> None:
     """A look at the routing keeps no later call from sending."""
-    rewrite(RecordAdmission._accept, "if refused is not None and not in_turn:", "if False:")
+    rewrite(RecordAdmission, "if refused is not None and not in_turn:", "if False:")
 
 
 @mutation(

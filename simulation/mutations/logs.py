@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace as replace_fields
-
 from millwheel.rpc.clock import wall_now
-from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.log.subscribers import Subscribers
-from millwheel.worker.messages import Acknowledge
 from millwheel.worker.process import building
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -28,36 +24,20 @@ __all__: list[str] = []
 )
 def log_acks_uncommitted() -> None:
     """A log ACKs records as soon as their append is in flight."""
+    _when_in_flight(
+        "[Acknowledge(one.receipt.delivery, _ACKED, one.receipt.excluded) for one in pieces if one.receipt.open == 1]"
+    )
 
-    def make(try_commit: Any) -> Any:
-        def early(self: LogCommits) -> list[Any]:
-            before = self._in_flight
-            out: list[Any] = try_commit(self)
-            if self._in_flight is not None and self._in_flight is not before:
-                receipts = [piece.receipt for piece in self._in_flight.pieces]
-                acked = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
-                out.extend(Acknowledge(one.delivery, acked, one.excluded) for one in receipts if one.open == 1)
-            return out
 
-        return early
-
-    replace(LogCommits, "try_commit", make)
+def _when_in_flight(effects: str) -> None:
+    """Do something, too, as soon as an append is in flight."""
+    append = "state.journal.append(sealed.commit, blob, len(blob), state.records.stored_to)"
+    rewrite(LogCommits.try_commit, f"[{append}]", f"[{append}, *({effects})]")
 
 
 @mutation("G1", "a log shows what is in its journal")
 def log_shows_uncommitted() -> None:
     """Subscribers get records whose append is still in flight."""
-
-    def commit(try_commit: Any) -> Any:
-        def early(self: LogCommits) -> list[Any]:
-            before = self._in_flight
-            out: list[Any] = try_commit(self)
-            sealed = self._in_flight
-            if sealed is not None and sealed is not before:
-                self.state.records.apply(sealed.entry, sealed.commit)
-            return out
-
-        return early
 
     def apply(original: Any) -> Any:
         def once(self: Records, entry: Any, commit: int, replayed: bool = False) -> None:
@@ -67,35 +47,21 @@ def log_shows_uncommitted() -> None:
         return once
 
     replace(Records, "apply", apply)
-    replace(LogCommits, "try_commit", commit)
+    _when_in_flight("state.records.apply(sealed.entry, sealed.commit) or []")
 
 
 @mutation("G1", "a log's new owner knows the ids of what was logged")
 def log_forgets_ids() -> None:
     """A log's new owner knows the ids of its base, and none of the later ones."""
-
-    def make(apply: Any) -> Any:
-        def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
-            entry.ids.clear()
-            apply(state, number, entry, where)
-
-        return forgetful
-
-    replace(recovery, "_apply", make)
+    rewrite(recovery, "if entry.ids:", "if False:")
 
 
 @mutation("G1", "a log's new owner has the records that were logged")
 def log_forgets_records() -> None:
     """A log's new owner has the records of its base, and assigns later offsets a second time."""
-
-    def make(apply: Any) -> Any:
-        def forgetful(state: Any, number: int, entry: Any, where: str) -> None:
-            end = state.records.end
-            apply(state, number, replace_fields(entry, first=end, values=[], timestamps=[], cuts=[]), where)
-
-        return forgetful
-
-    replace(recovery, "_apply", make)
+    nothing = "first=state.records.end, values=[], timestamps=[], cuts=[]"
+    entry = f'__import__("msgspec").structs.replace(entry, {nothing})'
+    rewrite(recovery, "if entry.first != state.records.end:", f"entry = {entry}\n    if False:")
 
 
 @mutation(
@@ -107,16 +73,7 @@ def log_forgets_records() -> None:
 )
 def cursors_unjournaled() -> None:
     """Subscribers' ACKs are reported as durable as soon as they arrive."""
-
-    def make(news: Any) -> Any:
-        def early(self: Subscribers, session: Any) -> tuple[int, int, int]:
-            watermark, following, acked = news(self, session)
-            received = session.cursor.newest if session.cursor is not None else 0
-            return watermark, following, max(acked, received)
-
-        return early
-
-    replace(Subscribers, "_news", make)
+    rewrite(Subscribers, "acked = session.cursor.acked or 0 if", "acked = session.cursor.newest if")
 
 
 @mutation(
@@ -128,17 +85,15 @@ def cursors_unjournaled() -> None:
 )
 def cursors_by_name() -> None:
     """A cursor counts as durable while the journal has any cursor of its name, and starts at that cursor's position."""
-
-    def by_name(self: Subscribers, session: Any) -> bool:
-        cursors, cursor = self.state.cursors, session.cursor
-        old = cursors._durable.get(cursor.name)
-        if old is None or cursors.news.get(cursor.name) is cursor:
-            return False
-        session.ready = True
-        session.position = max(cursor.newest, old.acked or 0, session.resume or 0)
-        return True
-
-    replace(Subscribers, "_make_ready", lambda _: by_name)
+    durable = "    if session.cursor is None or not session.cursor.is_durable:\n        return False\n"
+    by_name = (
+        "    cursors, cursor = self.state.cursors, session.cursor\n"
+        "    old = cursors._durable.get(cursor.name)\n"
+        "    if old is None or cursors.news.get(cursor.name) is cursor:\n"
+        "        return False\n"
+        "    session.resume = max(session.resume or 0, old.acked or 0)\n"
+    )
+    rewrite(Subscribers, durable, by_name)
 
 
 @mutation(
@@ -166,12 +121,4 @@ def aged_by_the_wall() -> None:
 )
 def log_hearsay() -> None:
     """Subscribers get the latest watermark that the log's owner has received."""
-
-    def make(watermark_at: Any) -> Any:
-        def latest(self: Subscribers, offset: int) -> int:
-            watermark: int = watermark_at(self, offset)
-            return max(watermark, self.state.watermark) if offset >= self.state.records.end else watermark
-
-        return latest
-
-    replace(Subscribers, "_watermark_at", make)
+    rewrite(Subscribers, "return state.assured", "return max(state.assured, state.watermark)")

@@ -6,7 +6,7 @@ from typing import Any
 
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.state_service import FreshHeads, StateService
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -17,7 +17,7 @@ rewriting(
     "lookups-by-anyone",
     "G3",
     "a look-up is answered only if the journal has the owner's sequencer",
-    StateService._take,
+    StateService,
     "if head.sequencer != journal.sequencer:",
     "if False:",
     test=_TESTS + "test_a_deposed_owner_answers_no_lookup",
@@ -51,22 +51,16 @@ def lookups_ahead_of_commits() -> None:
 )
 def lookups_share_an_earlier_read() -> None:
     """A look-up takes the head from a read that began before it."""
-
-    def make(read: Any) -> Any:
-        async def shared(self: FreshHeads, journal: str) -> Any:
-            running = self._reading.get(journal)
-            return await running if running is not None else await read(self, journal)
-
-        return shared
-
-    replace(FreshHeads, "read", make)
+    rewrite(
+        FreshHeads, "read = self._next.get(journal)", "read = self._reading.get(journal) or self._next.get(journal)"
+    )
 
 
 rewriting(
     "lookups-of-large-states-end",
     "G8",
     "the first key of a look-up is always answered",
-    StateService._add_rows,
+    StateService,
     " and keys[0] not in chunk",
     "",
     test=_TESTS + "test_the_first_key_is_answered_beside_large_states",

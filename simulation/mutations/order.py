@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from millwheel.worker.admission import ArrivalOrder
@@ -11,12 +10,11 @@ from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.hooks import holding_records
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox import outbox, outbox_flows
-from millwheel.worker.interval.outbox.flows import Flow
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.outbox.outbox_flows import OutboxFlows
 from millwheel.worker.lookups import WaitingBytes
 from millwheel.worker.turns import HolderTurns
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -31,30 +29,17 @@ _MODEL = "tests/worker/interval/test_production_order.py::test_each_keys_product
 )
 def any_order_taken() -> None:
     """Deliveries are admitted in the order of their arrival."""
-
-    def make(arrived: Any) -> Any:
-        def at_once(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
-            self._admit(delivery, out)
-
-        return at_once
-
-    replace(ArrivalOrder, "arrived", make)
+    rewrite(ArrivalOrder.arrived, "if order is None:", "if True:")
 
 
 @mutation("G15", "weak productions say what they follow, as strong ones do", seeds=300)
 def weak_ones_unordered() -> None:
     """A weak production does not contain its place in its sender's sequence."""
-
-    def make(send: Any) -> Any:
-        def sending(self: CommitPipeline, batch: Any, order: Any) -> Any:
-            made = send(self, batch, order)
-            if batch.opaque:
-                made.delivery.order = None
-            return made
-
-        return sending
-
-    replace(CommitPipeline, "_send", make)
+    rewrite(
+        CommitPipeline,
+        "outbound.token,\n            None,\n            order,",
+        "outbound.token, None, None if outbound.opaque else order",
+    )
 
 
 @mutation(
@@ -65,17 +50,8 @@ def weak_ones_unordered() -> None:
 )
 def those_behind_pass() -> None:
     """A delivery that needs no lookup is admitted at once."""
-
-    def make(arrived: Any) -> Any:
-        def passing(self: ArrivalOrder, delivery: Any, out: list[Any]) -> None:
-            sender = self._senders.get(delivery.sender.name)
-            if sender is not None:
-                sender.waiting = deque()
-            arrived(self, delivery, out)
-
-        return passing
-
-    replace(ArrivalOrder, "arrived", make)
+    waits = "    if sender.waiting:"
+    rewrite(ArrivalOrder.arrived, waits, f"    sender.waiting = type(sender.waiting)()\n{waits}")
 
 
 @mutation(
@@ -86,7 +62,7 @@ def those_behind_pass() -> None:
 )
 def moved_ones_stay() -> None:
     """Productions for a removed journal are regrouped only when their delivery is refused."""
-    replace(Outbox, "_make_way", lambda _: lambda self, batches: None)
+    rewrite(Outbox, "self.flows.look_for_moves(consumer)", "pass")
 
 
 @mutation(
@@ -97,16 +73,7 @@ def moved_ones_stay() -> None:
 )
 def refused_ones_last() -> None:
     """A flow that restarts sends productions that were never sent first."""
-
-    def make(start: Any) -> Any:
-        def backwards(flow: Flow) -> None:
-            sent = {one for one in flow.batches if one.used}
-            start(flow)
-            flow.waiting = deque(sorted(flow.waiting, key=lambda one: one in sent))
-
-        return backwards
-
-    replace(outbox_flows, "_start", make)
+    rewrite(outbox_flows, "flow.waiting = deque(due)", "flow.waiting = deque(sorted(due, key=lambda one: one.used))")
 
 
 @mutation(
@@ -117,7 +84,7 @@ def refused_ones_last() -> None:
 )
 def sequences_of_one_age() -> None:
     """Sequences are sent in the order of their positions, which start at one in each sequence."""
-    replace(outbox, "_age", lambda _: lambda sequence: 0)
+    rewrite(outbox, "if not sequence:\n        return _OWN_AGE", "return 0")
 
 
 @mutation(
@@ -164,7 +131,7 @@ rewriting(
     "bytes-wait-uncounted",
     "G13",
     "what waits for look-ups, or behind one, is bounded in bytes",
-    WaitingBytes._has_room,
+    WaitingBytes,
     "self.used + size + kept <= limit",
     "True",
     seeds=0,
@@ -176,7 +143,7 @@ rewriting(
     "waiting-alone-refused",
     "G8",
     "a delivery of any size may wait for its look-up alone",
-    WaitingBytes._has_room,
+    WaitingBytes,
     "return alone or ",
     "return ",
     seeds=0,
@@ -188,7 +155,7 @@ rewriting(
     "room-not-kept",
     "G8",
     "room is kept for the sender that was refused first",
-    WaitingBytes._has_room,
+    WaitingBytes,
     "if first != origin else 0",
     "if False else 0",
     seeds=0,
@@ -200,7 +167,7 @@ rewriting(
     "room-kept-for-the-gone",
     "G8",
     "room that is kept for a sender which does not come goes to one that comes again",
-    WaitingBytes._drop_silent_places,
+    WaitingBytes,
     "last > before",
     "True",
     seeds=0,
@@ -212,8 +179,8 @@ rewriting(
     "room-kept-for-unknown-many",
     "G8",
     "room that is kept for senders which do not come lapses although the one that comes is not remembered",
-    WaitingBytes._drop_silent_places,
-    "self._refusals - last <= _MAX_REFUSED_SENDERS",
+    WaitingBytes,
+    "self._refusals - last <= MAX_REFUSED_SENDERS",
     "True",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_forgotten_senders_that_ended_keep_no_room",
@@ -248,7 +215,7 @@ rewriting(
     "place-lost-while-waiting",
     "G15",
     "a sender's place is behind the last of its deliveries that waits",
-    ArrivalOrder._take_waiting,
+    ArrivalOrder,
     "sender.taken = following.order.number",
     "sender.taken = sender.last = following.order.number",
     seeds=0,
@@ -261,7 +228,7 @@ rewriting(
     "G13",
     "of too many senders the one that was silent for the longest time is forgotten",
     ArrivalOrder.arrived,
-    "self._senders.move_to_end(origin)",
+    "self.senders.move_to_end(origin)",
     "pass",
     seeds=0,
     test="tests/worker/test_arrivals.py::test_the_sender_that_was_silent_longest_is_forgotten",
@@ -272,7 +239,7 @@ rewriting(
     "retired-senders-kept",
     "G13",
     "nothing is kept of a sender that was retired while its deliveries waited",
-    ArrivalOrder._drop_if_idle,
+    ArrivalOrder,
     "sender.retired or not sender.taken",
     "False",
     seeds=0,
@@ -332,7 +299,7 @@ rewriting(
     "turns-taken-at-random",
     "G8",
     "the next turn is that of the sender that has waited longest",
-    HolderTurns._pass_on,
+    HolderTurns,
     'next(iter(self._waiting), "")',
     '""',
     seeds=0,

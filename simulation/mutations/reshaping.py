@@ -12,7 +12,7 @@ from millwheel.worker.dedup import dedup
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.process.opening import Opener
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -55,13 +55,7 @@ def unsealed_parents() -> None:
 @mutation("G11", "who opens a child seals its parents")
 def children_first() -> None:
     """An owner creates and opens a child's journal without sealing its parents' journals."""
-
-    async def unsealed(self: Opener, parent: Any) -> JournalHead:
-        head: JournalHead = await self._certain(lambda: self._store.read_head(parent.journal))
-        self._heads[parent.journal] = head
-        return head
-
-    replace(Opener, "_sealed", lambda _: unsealed)
+    rewrite(Opener, "self._store.seal(parent.journal, self._fence.sequencer)", "self._store.read_head(parent.journal)")
 
 
 @mutation("G11", "the parts of a split cover all keys between them")
@@ -105,16 +99,7 @@ def ids_of_one_parent() -> None:
 )
 def larger_parents_watermark() -> None:
     """A child starts at the largest watermark of its parents."""
-
-    def make(inherited: Any) -> Any:
-        def hasty(*arguments: Any) -> Any:
-            whole = inherited(*arguments)
-            whole.watermark = max([whole.watermark, *(bound for _, _, bound in whole.key_bounds)])
-            return whole
-
-        return hasty
-
-    replace(recovery, "_inherited", make)
+    rewrite(recovery, "min(whole.watermark for whole in wholes)", "max(whole.watermark for whole in wholes)")
 
 
 @mutation(
@@ -126,16 +111,7 @@ def larger_parents_watermark() -> None:
 )
 def forgotten_floors() -> None:
     """The watermarks that keys had seen before a merge are dropped."""
-
-    def make(inherited: Any) -> Any:
-        def forgetful(*arguments: Any) -> Any:
-            whole = inherited(*arguments)
-            whole.key_bounds = []
-            return whole
-
-        return forgetful
-
-    replace(recovery, "_inherited", make)
+    rewrite(recovery, "child.key_bounds += shown.within(keys)", "pass")
 
 
 @mutation("G11", "parents' journals stay until their children need nothing of them")
@@ -153,23 +129,10 @@ def parents_let_go() -> None:
 )
 def productions_of_parents_lost() -> None:
     """Children read their parents' journals without the productions."""
-
-    def make(keep: Any) -> Any:
-        def own(self: Any, sequence: str, row: Any) -> None:
-            if self._keys is None:
-                keep(self, sequence, row)
-
-        return own
-
-    replace(recovery._Reader, "_keep", make)
+    rewrite(recovery, "if self._keys is not None and producer not in self._keys:", "if self._keys is not None:")
 
 
 @mutation("G12", "a child reads the rows that its parents had not flushed from their entries")
 def entries_of_parents_unread() -> None:
     """Children start from their parents' bases, without the states of the later entries."""
-    replace(recovery, "_cut", lambda cut: lambda entry, keys: _stateless(cut(entry, keys)))
-
-
-def _stateless(entry: Any) -> Any:
-    entry.states.clear()
-    return entry
+    rewrite(recovery, "[row for row in entry.states if row_owner(row[0]) in keys]", "[]")

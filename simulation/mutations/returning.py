@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.master.plans import Planner
 from millwheel.worker.process.hosts import Hosts
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
 )
 def injectors_outlive_their_stream() -> None:
     """An injector that finished in a former incarnation of its stream counts as finished in the next one."""
-    replace(Planner, "_earlier_injectors", lambda _: lambda self, spec: ())
+    rewrite(Planner, "for place in sorted(self._known.injectors) if place[0] in back", "for place in ()")
 
 
 @mutation(
@@ -31,7 +31,7 @@ def injectors_outlive_their_stream() -> None:
 )
 def logs_outlive_their_stream() -> None:
     """A stream that comes back continues the log of its former incarnation, if that log still exists."""
-    replace(Planner, "_end_earlier_logs", lambda _: lambda self, spec: None)
+    rewrite(Planner, "sorted(brought & self._known.logs.keys() - self._known.streams().keys())", "()")
 
 
 rewriting(
@@ -50,7 +50,7 @@ rewriting(
     "any-log-read",
     "G7",
     "a subscriber names the log that it means",
-    LogLink._open,
+    LogLink,
     "request.start.stream, request.start.incarnation = self._stream, place.incarnation",
     "request.start.stream = self._stream",
     seeds=0,

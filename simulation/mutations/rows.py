@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from millwheel.model import envelope
-from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.commits.checkpoint import Checkpointer, StateRows
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -17,47 +14,27 @@ __all__: list[str] = []
 @mutation("G12", "the truncation point passes an entry when the rows of its keys are acknowledged")
 def floor_first() -> None:
     """The truncation point follows the base, even if rows are not acknowledged."""
-
-    replace(StateRows, "acknowledged", lambda _: lambda self: self._journal.committed)
+    rewrite(StateRows.acknowledged, "return self.upto", "return self._journal.committed")
 
 
 @mutation("G13", "the journal beyond the truncation point is kept short")
 def endless_journals() -> None:
     """Intervals write no bases, so their truncation points stand still."""
-    replace(Checkpointer, "_base_due", lambda _: lambda self: False)
+    rewrite(Checkpointer, "    if journal.needs_base(", "    return False\n    if journal.needs_base(")
 
 
 @mutation("G12", "a changed state stays in memory until its row is acknowledged")
 def unpinned_states() -> None:
     """The cache evicts states whose rows are not written yet."""
-
-    def make(evict: Any) -> Any:
-        def careless(self: CellCache, *arguments: Any) -> int:
-            for cell in self._dirty.values():
-                cell.dirty = 0
-            evicted: int = evict(self, *arguments)
-            return evicted
-
-        return careless
-
-    replace(CellCache, "evict", make)
+    drop = "    self.pages -= is_page_key(key)"
+    rewrite(CellCache.evict, drop, f"    for cell in self._dirty.values():\n        cell.dirty = 0\n{drop}")
 
 
 @mutation("G12", "the cell of a key without state stays in memory until its empty row is acknowledged")
 def hasty_forgetting() -> None:
     """A cell is removed as soon as it has no state."""
-
-    def make(changed: Any) -> Any:
-        def forgetting(self: CellCache, states: Any, commit: int) -> None:
-            changed(self, states, commit)
-            for key, encoded in states:
-                if not encoded:
-                    del self._cells[key]
-                    self._dirty.pop(key, None)
-
-        return forgetting
-
-    replace(CellCache, "changed", make)
+    remove = "if not encoded:\n            del cells[key], dirty[key]"
+    rewrite(CellCache.changed, "cell.dirty = commit", f"cell.dirty = commit\n        {remove}")
 
 
 @mutation(
@@ -72,11 +49,14 @@ def last_row_wins() -> None:
 
     The fence ends flushes of deposed owners, so this mutation removes that check, too.
     """
-
-    async def blindly(self: MemoryStore, incarnation: str, journal: str, sequencer: int, rows: list[StateRow]) -> None:
-        self._states.setdefault(incarnation, {}).update({row.key: row for row in rows})
-
-    replace(MemoryStore, "write_states", lambda _: blindly)
+    checks = (
+        "    if head is None or head.sequencer != sequencer or not rows:\n"
+        "        return\n"
+        "    rules.check_rows(journal, head, rows)\n"
+        "    states = self.states.setdefault(incarnation, {})\n"
+    )
+    blindly = "    self.states.setdefault(incarnation, {}).update({row.key: row for row in rows})\n    return\n"
+    rewrite(MemoryStore.write_states, checks, blindly)
 
 
 @mutation(

@@ -23,7 +23,7 @@ def _change(texts: dict[str, str], names: tuple[str, ...], old: str, new: str) -
 def appends_of_any_owner() -> None:
     """The transaction of an older sequencer is applied as well, even after other appends."""
     names = ("append", "append_parts")
-    _change(journals._TEXTS, names, "IF sequencer = ? AND commit = ?", "IF sequencer >= ? AND commit >= ?")
+    _change(journals.STATEMENTS, names, "IF sequencer = ? AND commit = ?", "IF sequencer >= ? AND commit >= ?")
 
 
 @mutation(
@@ -35,8 +35,8 @@ def appends_of_any_owner() -> None:
 )
 def rows_by_the_clock() -> None:
     """Of two writes of a row, the one with the larger clock time of its writer wins."""
-    _change(states._TEXTS, ("write",), " USING TIMESTAMP ?", "")
-    states._TEXTS["empty"] = states._TEXTS["write"]
+    _change(states.STATEMENTS, ("write",), " USING TIMESTAMP ?", "")
+    states.STATEMENTS["empty"] = states.STATEMENTS["write"]
 
 
 rewriting(
@@ -55,7 +55,7 @@ rewriting(
     "answers_before_the_sync",
     "G1",
     "the embedded store confirms what a sync has covered",
-    StoreThread._commit,
+    StoreThread,
     "any(call.sync for call in group)",
     "False",
     seeds=300,

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup import Dedup
-from millwheel.worker.interval import recovery
+from millwheel.worker.interval import core, recovery
 from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.state import IntervalState
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
 
-def _settling(change: Any) -> None:
+_PRODUCTION = "position, producer, stream, value, timestamp, targets, opaque = row"
+
+
+def _recovering(change: Callable[[IntervalState], None]) -> None:
     """Apply ``change`` to the state that a takeover has read."""
 
-    def make(settle: Any) -> Any:
-        def changed(state: IntervalState, *arguments: Any) -> None:
-            settle(state, *arguments)
+    def make(recover: Any) -> Any:
+        def changed(state: IntervalState, opened: Any) -> None:
+            recover(state, opened)
             change(state)
 
         return changed
 
-    replace(recovery, "_settle", make)
+    replace(core, "recover", make)
 
 
 @mutation("G12", "a takeover reads the timers")
@@ -33,9 +37,10 @@ def lost_timers() -> None:
 
     def forget(state: IntervalState) -> None:
         for table in state.timers.tables.values():
-            table._by_key.clear()
+            for key, tag, _ in [*table.items()]:
+                table.cancel(key, tag, None)
 
-    _settling(forget)
+    _recovering(forget)
 
 
 @mutation("G7", "a takeover starts from the watermark that was acted upon")
@@ -45,39 +50,25 @@ def lost_watermark() -> None:
     def forget(state: IntervalState) -> None:
         state.clocks.watermark = state.scope.watermark = state.output.value = MIN_TIMESTAMP
 
-    _settling(forget)
+    _recovering(forget)
 
 
 @mutation("G9", "a takeover sends what was produced and is not ACKed")
 def lost_productions() -> None:
     """A takeover reads no productions."""
-    replace(recovery._Reader, "_keep", lambda _: lambda self, sequence, row: None)
+    rewrite(recovery, "for target in targets:", "for target in ():")
 
 
 @mutation("G9", "a production that is sent again has the id that it had")
 def renumbered_productions() -> None:
     """A new owner sends its predecessor's productions under different positions."""
-
-    def make(keep: Any) -> Any:
-        def renumbered(self: Any, sequence: str, row: Any) -> None:
-            keep(self, sequence, (row[0] | 1 << 19, *row[1:]))
-
-        return renumbered
-
-    replace(recovery._Reader, "_keep", make)
+    rewrite(recovery, _PRODUCTION, f"{_PRODUCTION}\n    position |= 1 << 19")
 
 
 @mutation("G9", "a production that is sent again has the bytes that it had")
 def rewritten_productions() -> None:
     """A new owner sends its predecessor's productions with timestamps that are a microsecond later."""
-
-    def make(keep: Any) -> Any:
-        def rewritten(self: Any, sequence: str, row: Any) -> None:
-            keep(self, sequence, (*row[:4], row[4] + 1, *row[5:]))
-
-        return rewritten
-
-    replace(recovery._Reader, "_keep", make)
+    rewrite(recovery, _PRODUCTION, f"{_PRODUCTION}\n    timestamp += 1")
 
 
 @mutation("G1", "a takeover reads the ids of the records that were committed")
@@ -89,8 +80,4 @@ def lost_ids() -> None:
 @mutation("G12", "a key without a cached state has that of its row")
 def unread_rows() -> None:
     """A key that is not in the cache starts without a state."""
-
-    def get(self: CellCache, key: bytes) -> Any:
-        return self._cells.get(key) or self.insert(key, b"")
-
-    replace(CellCache, "get", lambda _: get)
+    rewrite(CellCache.get, "if self.evicted:", "if False:")

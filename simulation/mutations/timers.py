@@ -8,7 +8,7 @@ from millwheel.model.time import MAX_TIMESTAMP, TimeDomain, seconds
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.spilled_timers import SpilledTimers
 from millwheel.worker.interval.timers import IntervalTimers, TimerTable
-from simulation.mutations.base import mutation, replace
+from simulation.mutations.base import mutation, replace, rewrite
 
 __all__: list[str] = []
 
@@ -40,15 +40,7 @@ def unsorted_timers() -> None:
 @mutation("G5", "no timer fires before an earlier one that is in the store still")
 def far_timers_overtaken() -> None:
     """Timers in memory fire without regard to spilled ones."""
-
-    def due_until(self: IntervalTimers, domain: TimeDomain, key: bytes | None = None) -> int:
-        clocks = self._clocks
-        limit = clocks.time_in(domain)
-        if key is None or not clocks.bounded or domain is not TimeDomain.EVENT_TIME:
-            return limit
-        return max(limit, clocks.key_bounds.bound_of(key))
-
-    replace(IntervalTimers, "due_until", lambda _: due_until)
+    rewrite(IntervalTimers.due_until, "if (first := self.spilled.first[domain]) is not None:", "if False:")
 
 
 @mutation("G6", "a timer that is set again or cancelled is void where it is stored")
@@ -65,13 +57,6 @@ def unvoided_timers() -> None:
 )
 def records_first() -> None:
     """Records run before the timers that are due."""
-
-    def make(run: Any) -> Any:
-        def turned(self: KeyScheduler, *arguments: bool) -> None:
-            if self._intake.queue and not self.runner.full():
-                self.runner.run_queue(True)
-            run(self, *arguments)
-
-        return turned
-
-    replace(KeyScheduler, "run", make)
+    first = "    if room and self._table.keys:"
+    records = "    if self._intake.queue and not self.runner.full():\n        self.runner.run_queue(True)\n"
+    rewrite(KeyScheduler.run, first, records + first)

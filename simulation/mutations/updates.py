@@ -7,7 +7,7 @@ from millwheel.master.plans import Planner
 from millwheel.sdk import migration
 from millwheel.streams import declaring
 from millwheel.worker.process.destinations import CatalogRouting
-from simulation.mutations.base import mutation, replace, rewrite, rewriting
+from simulation.mutations.base import mutation, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -30,7 +30,7 @@ rewriting(
     "lambdas-all-alike",
     "G1",
     "an update notices another lambda as a key",
-    updating._key_change,
+    updating,
     "was.code != now.code",
     "False",
     seeds=0,
@@ -54,7 +54,7 @@ rewriting(
     "key-before-filter",
     "G1",
     "a filter runs before the key of a record is read",
-    declaring._keyed_as_they_are,
+    declaring,
     "not may_be_without_key(one.extractor, one.record_type)",
     "True",
     seeds=0,
@@ -78,9 +78,10 @@ def migrated_as_the_first() -> None:
 @mutation("G1", "productions are routed by the present version of the topology", seeds=_SEEDS)
 def routed_as_at_first() -> None:
     """A worker resolves a stream's consumers once, and uses them for every later owner."""
-
-    def make(route: object) -> object:
-        known: dict[tuple[int, str], object] = {}
-        return lambda self, stream: known.setdefault((id(self), stream), route(self, stream))  # type: ignore[operator]
-
-    replace(CatalogRouting, "_route", make)
+    resolve = "self._catalog.consumers(stream)"
+    known = 'vars(self).setdefault("first_consumers", {})'
+    rewrite(
+        CatalogRouting,
+        f"consumers = {resolve}\n    keyed",
+        f"consumers = {known}.setdefault(stream, {resolve})\n    keyed",
+    )

@@ -8,9 +8,9 @@ from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark, MinTracker
 from millwheel.worker.interval.clocks import OutputWatermark
 from millwheel.worker.interval.commits.sealing import Sealer
-from millwheel.worker.interval.holds import Hold, Holds
+from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.firing import Firing
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -27,35 +27,13 @@ def unpending() -> None:
 @mutation("G7", "productions that are not ACKed hold the output watermark")
 def productions_hold_nothing() -> None:
     """The output watermark passes productions in flight."""
-
-    def make(lowest: Any) -> Any:
-        def blind(self: OutputWatermark, *arguments: Any) -> Any:
-            productions, self._productions = self._productions, MinTracker()
-            try:
-                return lowest(self, *arguments)
-            finally:
-                self._productions = productions
-
-        return blind
-
-    replace(OutputWatermark, "lowest", make)
+    rewrite(OutputWatermark.lowest, "if (first := self._productions.min()) < output:", "if False:")
 
 
 @mutation("G7", "holds of states and of timers hold the output watermark")
 def forgotten_holds() -> None:
     """The output watermark passes the holds of states and timers."""
-
-    def make(lowest: Any) -> Any:
-        def blind(self: OutputWatermark, *arguments: Any) -> Any:
-            holds, self._holds = self._holds, Holds()
-            try:
-                return lowest(self, *arguments)
-            finally:
-                self._holds = holds
-
-        return blind
-
-    replace(OutputWatermark, "lowest", make)
+    rewrite(OutputWatermark.lowest, "min(self._holds.stated.min(), self._holds.passing.min())", "output")
 
 
 @mutation(
@@ -145,12 +123,7 @@ rewriting(
 @mutation("G7", "the input watermark is the minimum over all groups")
 def fastest_sender() -> None:
     """A consumer follows its furthest group."""
-
-    def furthest(self: InputWatermark) -> None:
-        values = [value for group, value in self.latest.items() if group in self.groups]
-        self._value = max([self._value, *values])
-
-    replace(InputWatermark, "_raise", lambda _: furthest)
+    rewrite(InputWatermark, "smallest = min([", "smallest = max([")
 
 
 @mutation(

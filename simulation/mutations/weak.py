@@ -9,7 +9,7 @@ from millwheel.worker.interval.commits import sealing
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.outbox.outbox import Outbox
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -23,19 +23,15 @@ __all__: list[str] = []
 )
 def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
-
-    def make(settle: Any) -> Any:
-        def at_once(self: CommitPipeline, out: list[Any]) -> Any:
-            for sealed, _ in self._waiting.queue:
-                for token in sealed.unacked:
-                    if (batch := self._outbox.get(token)) is not None:
-                        batch.awaited = None
-                sealed.unacked = set()
-            return settle(self, out)
-
-        return at_once
-
-    replace(CommitPipeline, "settle_weak", make)
+    waits = "    while self._waiting.queue and not self._appends():"
+    unwaited = (
+        "    for sealed, _ in self._waiting.queue:\n"
+        "        for token in sealed.unacked:\n"
+        "            if (batch := self._outbox.get(token)) is not None:\n"
+        "                batch.awaited = None\n"
+        "        sealed.unacked = set()\n"
+    )
+    rewrite(CommitPipeline.settle_weak, waits, unwaited + waits)
 
 
 rewriting(

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import Any, Final
 
 from millwheel.sdk.records import Timer
-from millwheel.windows.assigners import Window, _Aligned
-from millwheel.windows.computation import Aggregate
+from millwheel.windows import assigners
+from millwheel.windows.assigners import Window
 from millwheel.windows.sessions import SessionAggregate
 from millwheel.windows.spread_sessions import SessionParts
 from millwheel.worker.interval.commits.sealing import Sealer
-from simulation.mutations.base import mutation, replace, rewriting
+from simulation.mutations.base import mutation, replace, rewrite, rewriting
 
 __all__: list[str] = []
 
@@ -22,7 +22,7 @@ _TWO_PHASE: Final[Any] = import_module("millwheel.windows.two_phase")
 @mutation("G1", "every window that a timestamp is in gets its record")
 def windows_missed() -> None:
     """A record is put only into the last of its sliding windows."""
-    replace(_Aligned, "windows_of", lambda windows_of: lambda self, timestamp: windows_of(self, timestamp)[-1:])
+    rewrite(assigners, "range(first, last + 1, self.every)", "(last,)")
 
 
 @mutation("G1", "sessions that a record joins become one")
@@ -45,7 +45,7 @@ rewriting(
     "session-revision",
     "G14",
     "the result of joined sessions has a larger revision than theirs",
-    SessionAggregate._merged,
+    SessionAggregate,
     "max([one[3] for one in joined])",
     "min([one[3] for one in joined])",
     seeds=0,
@@ -56,7 +56,7 @@ rewriting(
     "session-purged",
     "G14",
     "a session that goes on is not deleted by the timer of its former end",
-    SessionAggregate._forget_timers,
+    SessionAggregate,
     "ctx.cancel_timer(_PURGE + str(begin))",
     "pass",
     seeds=0,
@@ -81,25 +81,26 @@ def partials_unwaited() -> None:
     replace(_TWO_PHASE.MergePartials, "process_record", make)
 
 
-@mutation(
+rewriting(
+    "parts-kept",
     "G1",
     "the first phase forgets what the second phase has",
+    _TWO_PHASE.PartialAggregate,
+    "ctx.state.pop(window, None)\n        if pane.early_at:",
+    "if pane.early_at:",
     seeds=0,
     test="tests/windows/test_two_phase.py::test_a_part_is_merged_once",
     why="one seed of a hundred has early results of what is spread",
 )
-def parts_kept() -> None:
-    """A part has also what earlier parts of its window had."""
-    replace(_TWO_PHASE.PartialAggregate, "_produce", lambda _: Aggregate._produce)
 
 
 rewriting(
     "parts-of-sessions-unheld",
     "G7",
     "a part of a session that goes on holds the watermark at its beginning",
-    SessionParts._time_of,
-    "window.start",
-    "window.end - 1",
+    SessionParts,
+    "return Timestamp(window.start)",
+    "return Timestamp(window.end - 1)",
     seeds=0,
     test="tests/windows/test_spread_sessions.py::test_a_session_waits_for_a_part_that_goes_on",
     why="one seed of a hundred has sessions that are spread",

@@ -46,7 +46,7 @@ def _play(scenario: Scenario, directory: Path) -> Played:
         plan.tuning[where].update(bounds)
     world = World(plan, loop, directory)
     for remote in (world.store.remote, world.coordinator.remote):
-        remote._chance = Even(0)
+        remote.chance = Even(0)
     world.network.chance = Even(0)
     stage = Stage(world, scenario.nodes, scenario.shows)
     with simulated(world, 0):

@@ -79,7 +79,7 @@ class Stage:
         ``cuts``: the keys at which computations are split. Both halves stay at the same worker.
         """
         self.world.start("operator", _idle)
-        await self._as("operator", self._submit())
+        await self.run_as("operator", self._submit())
         for name, worker in places.items():
             if self.telling.owner(name) != worker:
                 await self.move(name, worker)
@@ -193,7 +193,7 @@ class Stage:
 
     # Clients.
 
-    async def _as(self, name: str, work: Coroutine[Any, Any, Result]) -> Result:
+    async def run_as(self, name: str, work: Coroutine[Any, Any, Result]) -> Result:
         """Run work in a client's process, and return its result."""
         result: Result = await self.world.processes[name].spawn(work)
         return result
@@ -209,7 +209,7 @@ class Stage:
         async def asked() -> Result:
             return await call(control)
 
-        return await self._as("operator", asked())
+        return await self.run_as("operator", asked())
 
     async def move(self, computation: str, worker: str, key: bytes = b"", request: str = "") -> None:
         """Move an interval, as the operator."""
@@ -290,7 +290,7 @@ class ScenarioReader:
             Injector(self._stream, address=ADDRESS, process=self._name, topology=self._stage.topology()),
         )
         self._injector = injector
-        await stage._as(self._name, injector.open())
+        await stage.run_as(self._name, injector.open())
 
     async def do(self, call: Callable[[Injector], Awaitable[Result]]) -> Result:
         """Call the injector from its process."""
@@ -300,7 +300,7 @@ class ScenarioReader:
         async def called() -> Result:
             return await call(injector)
 
-        return await self._stage._as(self._name, called())
+        return await self._stage.run_as(self._name, called())
 
     async def send(self, name: str, t: float, what: str = "", *, position: int | None = None) -> None:
         """Inject a fruit."""

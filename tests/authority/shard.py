@@ -38,9 +38,9 @@ class Shard(SingleCoreDriver[m.AuthorityEvent, m.AuthorityEffect]):
 
     core: AuthorityCore
 
-    def __init__(self, settings: CoreSettings | None = None) -> None:
+    def __init__(self, settings: CoreSettings | None = None, pace: PaceSettings = AT_ONCE) -> None:
         super().__init__()
-        self.settings = replace(settings or CoreSettings(), pace=AT_ONCE)
+        self.settings = replace(settings or CoreSettings(), pace=pace)
         self.store = MemoryStore()
         result_of(self.store.create_journal(JOURNAL))
         self.broadcasts: dict[str, int] = {}

@@ -362,7 +362,8 @@ def test_what_was_removed_is_remembered_as_far_as_it_matters(*, base: bool, monk
         shard.remove(f"injector/s{number}", up_to=number)
     shard.restart()
     assert shard.snapshots > 0 or not base
-    assert len(shard.core._registry.removed) == len(shard.core._registry.ended) == 3  # noqa: SLF001  # what is kept of removed injectors is bounded
+    known = shard.core.registry
+    assert len(known.removed) == len(known.ended) == 3, "what is kept of removed injectors is bounded"
     for stream in ("s3", "s19"):
         with pytest.raises(AcceptRefusedError, match="was removed"):
             shard.begin_accept("a", 3, f"injector/{stream}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millwheel.authority.messages import AppendJournaled, BroadcastValues
@@ -9,9 +11,11 @@ from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.rpc.watermarks import AcceptRefusedError
-from tests.authority.shard import GROUP, Shard, cut
+from tests.authority.shard import AT_ONCE, GROUP, Shard, cut
 
 LEFT, RIGHT = cut(b"m")
+IDLE = 100
+"""The time until changes are appended for which nothing waits."""
 
 
 @pytest.mark.guarantee("G7", section="7.2")
@@ -82,9 +86,9 @@ def test_a_zombie_is_refused_before_the_acceptance_is_journaled() -> None:
 
 @pytest.mark.guarantee("G4", section="7.2")
 def test_acceptance_is_answered_only_when_journaled() -> None:
-    shard = Shard()
+    shard = Shard(pace=replace(AT_ONCE, idle=IDLE))
     token = shard.begin_accept(ALL_KEYS, 1)
-    assert shard.core._urgent  # noqa: SLF001  # when it is journaled shows only later
+    assert shard.core.next_deadline() == shard.now
     shard.append()
     assert token not in shard.answers
     shard.restart()
@@ -201,12 +205,13 @@ def test_a_value_is_broadcast_only_when_journaled() -> None:
 
 @pytest.mark.guarantee("G8")
 def test_a_report_that_moves_nothing_is_not_urgent_and_not_lost() -> None:
-    shard = Shard()
+    shard = Shard(pace=replace(AT_ONCE, idle=IDLE))
     shard.own_all([LEFT, RIGHT])
     shard.report(LEFT, 1, 10)
     shard.report(RIGHT, 2, 20)
     shard.say(RIGHT, 2, 30)
-    assert (shard.core._urgent, shard.core._dirty) == (False, True)  # noqa: SLF001  # when it is journaled shows only later
+    assert shard.core.next_deadline() == shard.now + IDLE
+    shard.now += IDLE
     shard.flush()
     shard.restart()
     assert shard.report(LEFT, 1, 100) == 30

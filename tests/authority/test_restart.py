@@ -26,7 +26,7 @@ def state(core: AuthorityCore) -> object:
             group.value,
             [(share.member, share.sequencer, share.watermark, share.idle) for share in group.shares()],
         )
-        for group in core._registry  # noqa: SLF001  # all that a restart knows
+        for group in core.registry  # all that a restart knows
     }
 
 

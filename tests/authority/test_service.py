@@ -21,6 +21,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import AcceptRefusedError, BroadcastUpdate, Member, WatermarkReport, report_to_wire
 from tests.authority.conftest import Served
 from tests.authority.shard import GROUP, INJECTOR, STREAM, cut
+from tests.kept import kept
 from tests.patience import patience, until
 
 LEFT, RIGHT = cut(b"m")
@@ -79,7 +80,7 @@ async def test_a_refused_zombie_is_notified_and_stops_reporting(served: Served) 
         zombie.report(said(1_000))
         await until(lambda: len(refused) == 1)
         assert (refused[0].group, refused[0].member, refused[0].sequencer) == (GROUP, ALL_KEYS, 1)
-        assert zombie.reports._newest == {}  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+        assert kept(zombie.reports, WatermarkReport) == refused, "nothing else is kept"
         successor.report(said(6, 2))
         await reaches(updates, 6)
     assert served.registry.get_sample_value("millwheel_authority_refused_total", {"reason": "superseded"}) == 1
@@ -199,7 +200,8 @@ async def test_a_report_never_accepted_is_accepted_when_sent_again(served: Serve
         await owner.accept(GROUP, ALL_KEYS, 5)
         owner.report(said(20, 3))
         await until(lambda: len(refused) == 1)
-        await until(lambda: owner.reports._accepting == {})  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
+        owner.report(said(30, 5))
+        await reaches(updates, 30)
 
 
 @pytest.mark.guarantee("G8")
@@ -391,8 +393,8 @@ async def test_a_client_closes_connections_to_shards_it_stopped_using() -> None:
 
     async with ShardedWatermarks(Apart(), on_refused=lambda _: None) as sharded:
         for number in range(5):
-            kept = sharded.client_for("injector/s")
+            lasting = sharded.client_for("injector/s")
             sharded.client_for(f"c.{number}")
             sharded.keep(["injector/s", f"c.{number}"])
-            assert len(sharded._clients) == 2  # noqa: SLF001  # what is kept of reports and connections shows nowhere else
-        assert sharded.client_for("injector/s") is kept
+            await until(lambda: len(kept(sharded, WatermarkClient)) == 2)
+        assert sharded.client_for("injector/s") is lasting

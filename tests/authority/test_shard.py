@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.broadcasts import Listener
 from millwheel.authority.core import CoreSettings
 from millwheel.authority.driver import AuthorityStoppedError
 from millwheel.authority.shard import AuthorityShard, ShardSettings
@@ -19,6 +20,7 @@ from millwheel.store.contract import Append, JournalMissingError, PartId, Sequen
 from millwheel.store.memory import MemoryStore
 from tests.authority.shard import GROUP, INJECTOR, JOURNAL, STREAM, cut
 from tests.faulty_store import FaultyStore
+from tests.kept import kept
 from tests.patience import patience
 
 
@@ -326,7 +328,7 @@ async def test_a_slow_listener_gets_only_the_newest_value() -> None:
     assert await anext(slow) == {GROUP: BroadcastUpdate(49)}
     await slow.aclose()
     await fast.aclose()
-    assert len(open_shard.broadcasts._listeners) == 0  # noqa: SLF001  # nothing is kept of a listener that went
+    assert not kept(open_shard.broadcasts, Listener)
     await open_shard.close()
 
 
@@ -334,18 +336,26 @@ async def test_a_slow_listener_gets_only_the_newest_value() -> None:
 async def test_a_listener_that_missed_many_sequencers_gets_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millwheel.authority.broadcasts._MAX_WAITING_SEQUENCERS", 3)
+    monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
     open_shard = await opened(MemoryStore(), settings=ShardSettings(coalesce=0.0))
     updates = open_shard.broadcasts.watch([GROUP])
     await anext(updates)
     pieces = cut(b"a", b"b", b"c", b"d", b"e")
     for sequencer, keys in enumerate(pieces, start=1):
         await open_shard.accept(GROUP, keys, sequencer)
-    (listener,) = open_shard.broadcasts._listeners  # noqa: SLF001  # nothing is kept of a listener that went
-    assert len(listener._sequencers) == 0  # noqa: SLF001  # nothing is kept of a listener that went
     news = await anext(updates)
     assert dict(news[GROUP].sequencers) == dict(zip(pieces, range(1, 7), strict=True))
     await open_shard.close()
+
+
+@pytest.mark.guarantee("G13")
+async def test_a_listener_keeps_a_bounded_number_of_sequencers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.authority.broadcasts.MAX_WAITING_SEQUENCERS", 3)
+    listener = Listener([GROUP], lambda group: (0, []))
+    await listener.next()
+    for sequencer, keys in enumerate(cut(b"a", b"b", b"c", b"d", b"e"), start=1):
+        listener.publish({}, [(GROUP, keys, sequencer)])
+        assert len(kept(listener, KeyInterval)) <= 3
 
 
 @pytest.mark.paper(section="5.2")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from millwheel.client.background import BackgroundLoop
+from millwheel.client.control import ControlClient
 from millwheel.client.states import StateReader
 from millwheel.client.subscription import StreamTable
 from millwheel.model.incarnation import IncarnationId
@@ -42,17 +43,17 @@ def placement(address: str) -> control.GetTopologyResponse:
     return found
 
 
-async def test_a_worker_that_answers_for_no_key_is_asked_with_back_off() -> None:
+async def test_a_worker_that_answers_for_no_key_is_asked_with_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = Silent()
     async with LoopbackServer(
         lambda server: state_pb2_grpc.add_StateServiceServicer_to_server(silent, server)
     ) as address:
         reader = StateReader("shop/count", int, patience=0.3)
 
-        async def found(name: str) -> control.GetTopologyResponse:
+        async def found(client: ControlClient, name: str) -> control.GetTopologyResponse:
             return placement(address)
 
-        reader._control.get_topology = found  # type: ignore[method-assign]  # noqa: SLF001  # no master is needed
+        monkeypatch.setattr(ControlClient, "get_topology", found)
         async with reader:
             with pytest.raises(RequestError, match="answered for no key"):
                 await asyncio.wait_for(reader.get("k"), patience(10))
@@ -75,12 +76,12 @@ class Answers:
         pass
 
 
-async def test_a_table_enters_though_its_records_are_gone_meanwhile() -> None:
-    table = StreamTable[bytes, bytes]("words", lambda value: value)
+async def test_a_table_enters_though_its_records_are_gone_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     first = wire.SubscribeResponse(first_offset=0, next_offset=1, values=[b"a"], timestamps_us=[1], end_offset=9)
     # Retention has deleted the rest before it was read.
     gone = wire.SubscribeResponse(first_offset=9, next_offset=9, end_offset=9)
-    table.subscription._calls = Answers(first, gone)  # type: ignore[assignment]  # noqa: SLF001  # no server is needed
+    monkeypatch.setattr("millwheel.client.subscription.subscriber.LogLink", lambda *_: Answers(first, gone))
+    table = StreamTable[bytes, bytes]("words", lambda value: value)
     async with asyncio.timeout(patience(10)), table:
         assert table.rows == {b"a": b"a"}
 

@@ -26,6 +26,7 @@ from millwheel.coordination.contract import (
     TransactionTooLargeError,
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.coordination.etcd.link import EtcdConnection
 from millwheel.model.envelope import wrap
 from tests.components import etcd
 from tests.patience import patience
@@ -245,15 +246,15 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
     settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
     async with opened(settings, clock=lambda: now) as coordinator:
         lease = await coordinator.grant_lease(60)
-        renew = coordinator._renew  # noqa: SLF001  # a pause falls between the answer and what follows
+        exchange = EtcdConnection.exchange
 
-        async def paused(lease: int) -> int:
+        async def paused(link: EtcdConnection, *arguments: Any) -> Any:
             nonlocal now
-            ttl = await renew(lease)
+            answer = await exchange(link, *arguments)
             now += 61
-            return ttl
+            return answer
 
-        monkeypatch.setattr(coordinator, "_renew", paused)
+        monkeypatch.setattr(EtcdConnection, "exchange", paused)
         with pytest.raises(LeaseExpiredError, match="was not renewed"):
             await coordinator.keep_alive(lease)
         await coordinator.revoke_lease(lease)
@@ -263,13 +264,15 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
 
 
 @pytest.mark.paper(section="7.1")
-async def test_a_short_lease_is_renewed_in_time_with_a_paused_member(tmp_path: Path) -> None:
+async def test_a_short_lease_is_renewed_in_time_with_a_paused_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Regression: half of the call's deadline was spent on the paused member. The lease ended before that."""
     (real,) = etcd().endpoints
+    monkeypatch.setattr("millwheel.coordination.etcd.link.random.sample", lambda members, count: list(members))
     async with CuttingProxy(real) as proxy:
         settings = EtcdSettings((proxy.address, real), prefix=f"etcd{tmp_path}/", timeout=patience(10))
         async with opened(settings) as coordinator:
-            coordinator._link._order = [proxy.address, real]  # noqa: SLF001  # the member that is tried first is drawn
             lease = await coordinator.grant_lease(patience(3))
             proxy.is_deaf = True
             # LeaseExpiredError if the lease ends meanwhile.

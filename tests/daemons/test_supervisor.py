@@ -27,7 +27,7 @@ def python(code: str) -> Sequence[str]:
 
 async def test_a_process_that_the_cluster_refuses_ends_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the process was restarted for ever, for example when two daemons had one worker.id."""
-    monkeypatch.setattr(supervisor, "_RETRY_BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr(supervisor, "RETRY_BACKOFF", Backoff(0.01, 0.01))
     commands = {0: python(SERVE), 1: python("exit(6)")}
     stop = asyncio.Event()
     async with asyncio.timeout(patience(20)):
@@ -36,7 +36,7 @@ async def test_a_process_that_the_cluster_refuses_ends_the_daemon(monkeypatch: p
 
 
 async def test_a_process_that_fails_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_RETRY_BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr(supervisor, "RETRY_BACKOFF", Backoff(0.01, 0.01))
     runs, stop = tmp_path / "runs", asyncio.Event()
     once = python(f"open({str(runs)!r}, 'a').write('x'); exit(1)")
     supervising = asyncio.ensure_future(supervise(lambda index: once, 1, stop, patience(10), {6}))

@@ -29,7 +29,7 @@ async def test_a_worker_that_cannot_read_a_topology_gets_none_of_it(
 
     It was given intervals that workers with the record in memory can run.
     """
-    monkeypatch.setattr(startup, "_RETRY_BACKOFF", Backoff(0.05, 0.05))
+    monkeypatch.setattr(startup, "RETRY_BACKOFF", Backoff(0.05, 0.05))
     coordinator, key = MemoryCoordinator(), topology_key("words")
     await coordinator.transact((), [Put(key, b"\xff")])
 

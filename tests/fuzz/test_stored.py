@@ -42,7 +42,7 @@ async def test_a_damaged_row_is_named_and_stays(tmp_path: Path) -> None:
             batch.put(key, value, *([database.rocks.state_family] if kind == "state" else []))
             database.rocks.write(batch)
             if kind in ("head", "part list"):
-                database.store._heads.load()  # noqa: SLF001  # heads are read once, when a database is opened
+                database.store.heads.load()  # heads are read once, when a database is opened
 
         async def case(random: Random) -> str:
             kind = random.choice(sorted(rows))

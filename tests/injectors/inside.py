@@ -22,7 +22,7 @@ def admission_of(injector: Injector) -> Any:
 
 def routing_task_of(injector: Injector) -> asyncio.Task[None]:
     """The follower of its routing."""
-    task = session_of(injector).follower._task  # noqa: SLF001  # it is ended, as by an error
+    task = session_of(injector).follower.task
     assert task is not None
     return task
 
@@ -35,6 +35,6 @@ async def explained(injector: Injector) -> str:
 def ask_instead(injector: Injector, ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Replace the function that asks a worker for keys by ``ask``. Returns the former function."""
     keying: Any = admission_of(injector).keying
-    before: Callable[..., Awaitable[Any]] = keying._ask  # noqa: SLF001  # a worker that hangs, or answers late
-    keying._ask = ask  # noqa: SLF001  # see above: in one place
+    before: Callable[..., Awaitable[Any]] = keying.ask
+    keying.ask = ask
     return before

@@ -369,8 +369,8 @@ async def test_a_link_that_cannot_connect_reports_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the duration of a failed attempt counted as that of a healthy stream, so it was never logged."""
-    monkeypatch.setattr("millwheel.rpc.delivery_connection._CONNECT_SECONDS", 0.002)
-    monkeypatch.setattr("millwheel.rpc.delivery_connection._HEALTHY_SECONDS", 0.001)
+    monkeypatch.setattr("millwheel.rpc.delivery_connection.CONNECT_SECONDS", 0.002)
+    monkeypatch.setattr("millwheel.rpc.delivery_connection.HEALTHY_SECONDS", 0.001)
     connect: Any = lambda address: _Connecting()  # noqa: E731
     one = DeliveryConnection[Any]("here:1", lambda send: wire.DeliverRequest(), MagicMock(), connect)
     await until(lambda: "no connection within" in caplog.text)

@@ -65,7 +65,7 @@ def routes(injector: Injector) -> list[Route]:
 async def test_a_stall_is_logged_with_its_reason(
     server: DevServer, submit: Submit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("millwheel.client.injector.stalls._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("millwheel.client.injector.stalls.CHECK_SECONDS", 0.01)
     monkeypatch.setattr("millwheel.client.injector.stalls.AckWatch.__init__.__defaults__", (0.1, 60.0))
     await submit("codekeyed")
     async with ControlClient(server.address) as control, Injector("orders", address=server.address) as injector:
@@ -97,7 +97,7 @@ async def test_a_stall_names_the_key_and_what_its_hook_raises(server: DevServer,
 async def test_a_timeout_names_the_unreachable_server_and_since_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("millwheel.client.injector.stalls._ASK_SECONDS", 0.5)
+    monkeypatch.setattr("millwheel.client.injector.stalls.ASK_SECONDS", 0.5)
     async with running(DevSettings(db=tmp_path / "db", port=0)) as server:
         await submit_to(server.address, name, tmp_path)
         injector = Injector("orders", address=server.address)

@@ -444,7 +444,7 @@ def test_an_update_of_many_owners_takes_several_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(change_plan, "MAX_OPERATIONS", 20)
-    monkeypatch.setattr(assignment, "_MAX_WORKERS_PER_TRANSACTION", 6)
+    monkeypatch.setattr(assignment, "MAX_WORKERS_PER_TRANSACTION", 6)
     cluster = Cluster()
     names = [f"w{number:02}" for number in range(30)]
     for name in names:

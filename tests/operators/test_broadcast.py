@@ -139,7 +139,7 @@ def test_a_firing_joins_a_part_of_what_waits(events: list[Event], steps: int, cr
     payments.join_broadcast("checked", rules, check, Checked, as_of=True, removes=removes, copies=1)
     expected = [(check(event, table_as_of(events, time)), time) for time, event in events if isinstance(event, Payment)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(broadcast, "_STEPS", steps)
+        patch.setattr(broadcast, "MAX_STEPS", steps)
         harness = run(topology, events, crash_at, None)
         harness.advance(at(1_000))
     assert checked(harness) == sorted(expected)
@@ -217,7 +217,7 @@ def test_a_change_that_is_late_at_a_copy_is_not_lost(as_of: bool, late: Any, mon
     """The table's new owner does not know yet which low watermark the copies have seen."""
     topology, payments, rules = bank()
     payments.join_broadcast("checked", rules, check, Checked, as_of=as_of, copies=3, late=late)
-    harness, start = TopologyHarness(topology, split_at=SPLITS), vars(VirtualCluster)["_start"]
+    harness, start = TopologyHarness(topology, split_at=SPLITS), VirtualCluster.start
 
     def start_behind(self: VirtualCluster, name: str, *args: Any) -> None:
         now = self.watermarks
@@ -229,7 +229,7 @@ def test_a_change_that_is_late_at_a_copy_is_not_lost(as_of: bool, late: Any, mon
     send(harness, 0, Rule(1, 5))
     harness.advance(at(100))
     with monkeypatch.context() as patch:
-        patch.setattr(VirtualCluster, "_start", start_behind)
+        patch.setattr(VirtualCluster, "start", start_behind)
         harness.crash()
     send(harness, 50, Rule(1, 6))
     harness.advance(at(101))

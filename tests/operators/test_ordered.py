@@ -122,7 +122,7 @@ def test_ordered_hooks_are_a_loop_over_sorted_records(
     topology = mw.Topology("diaries")
     topology.source("steps", Step).key_by("key").ordered_by_time("seq").process("diary", kind, {"diary": str})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "_STEPS", most)
+        patch.setattr(ordered, "MAX_STEPS", most)
         harness = run(topology, steps, crash_at, lag)
     for one in harness.produced("diary"):
         assert f" at {one.timestamp - BEGIN}, " in one.value

@@ -30,7 +30,7 @@ def files(name: str) -> TlsFiles:
 @pytest.fixture(autouse=True)
 def _no_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unset the TLS identity for each test, because it belongs to the whole process."""
-    monkeypatch.setattr("millwheel.rpc.identity._chosen", [None])
+    monkeypatch.setattr("millwheel.rpc.identity.chosen", [None])
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_certificates_are_replaced_while_the_server_runs(address: str, cha
 
 
 def test_the_environment_names_the_files_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.rpc.identity._chosen", [])
+    monkeypatch.setattr("millwheel.rpc.identity.chosen", [])
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     assert process_tls() is None

@@ -45,7 +45,7 @@ def _forget_packages() -> Iterator[None]:
     for name in set(sys.modules) - modules:
         del sys.modules[name]
     sys.meta_path[:] = finders
-    loading._finders.clear()  # noqa: SLF001  # what loading keeps by package
+    loading.finders.clear()
 
 
 def write(path: Path, text: str) -> Path:
@@ -224,7 +224,7 @@ def test_a_package_that_is_unloaded_leaves_nothing_behind(tmp_path: Path) -> Non
     for built in packages:
         loading.unload_package(built.digest)
     assert (set(sys.modules), list(sys.meta_path)) == before
-    assert loading._finders == {}  # noqa: SLF001  # what loading keeps by package
+    assert loading.finders == {}
 
 
 def test_a_foreign_module_of_the_process_is_not_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

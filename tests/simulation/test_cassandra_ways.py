@@ -84,7 +84,7 @@ def test_the_next_owner_settles_an_append_left_unfinished(tmp_path: Path) -> Non
             await owner.create_journal(journal)
             await owner.fence(journal, 1)
             world.network.cut("store", "w0")
-            store._ways["unfinished"] = 1.0  # noqa: SLF001  # the way that is tested is rare
+            store.ways["unfinished"] = 1.0  # the way that is tested is rare
             try:
                 await owner.append(journal, Append(1, 1, 0, (), b"a"))
             except StoreUnavailableError:

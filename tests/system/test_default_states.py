@@ -29,8 +29,7 @@ def _counter(server: DevServer) -> IntervalCore:
 
 
 async def _rows(server: DevServer, core: IntervalCore, keys: list[bytes]) -> list[bytes]:
-    store = server.worker.hosts._store  # noqa: SLF001  # a server shows no rows
-    rows = await store.read_states(core.state.config.incarnation, keys)
+    rows = await server.worker.hosts.store.read_states(core.state.config.incarnation, keys)
     return [row.key for row in rows if row is not None]
 
 

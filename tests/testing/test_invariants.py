@@ -10,7 +10,7 @@ import pytest
 from millwheel.model.core_protocol import InvariantError, Tick
 from millwheel.model.keys import ALL_KEYS
 from simulation.taps import Taps
-from tests.authority.shard import GROUP, Shard
+from tests.authority.shard import Shard
 from tests.injectors.test_core import add, opened
 from tests.master.harness import Cluster as MasterCluster
 from tests.master.harness import Master
@@ -44,7 +44,7 @@ def injector() -> tuple[Any, Callable[[], None]]:
     add(core, [1])
 
     def spoil() -> None:
-        core.outbound._filled_records += 1  # noqa: SLF001  # invariants are broken on purpose
+        core.accepted -= 1
 
     return core, spoil
 
@@ -53,7 +53,7 @@ def master() -> tuple[Any, Callable[[], None]]:
     core = Master(MasterCluster()).core
 
     def spoil() -> None:
-        core._unusable -= 1  # noqa: SLF001  # invariants are broken on purpose
+        core.catalog.revision -= 1
 
     return core, spoil
 
@@ -64,7 +64,7 @@ def authority() -> tuple[Any, Callable[[], None]]:
     shard.report(ALL_KEYS, 1, 10)
 
     def spoil() -> None:
-        shard.core._broadcast[GROUP] = 11  # noqa: SLF001  # invariants are broken on purpose
+        shard.core.commit -= 1
 
     return shard.core, spoil
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import millwheel as mw
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
+from tests.testing.inside import cluster_of
 
 FEW = IntervalSettings(flush_interval=0, checkpoint_entries=2, timer_part=2, timers_kept=2, timer_lead=1)
 """Memory keeps two timers."""
@@ -29,7 +30,7 @@ def test_timers_in_the_store_are_shown() -> None:
     times = range(1_000, 21_000, 1_000)
     for at in times:
         harness.send("numbers", at, mw.Timestamp(1))
-    (core,) = harness._cluster.cores_of("reminder")  # noqa: SLF001  # only memory shows what is spilled
+    (core,) = cluster_of(harness).cores_of("reminder")
     assert core.state.timers.spilled.count >= 10
 
     shown = harness.timers("reminder", "one")

@@ -89,7 +89,7 @@ def test_records_behind_the_last_waiting_one_get_a_second_lookup() -> None:
 @pytest.mark.guarantee("G13", section="4.1")
 def test_the_sender_that_was_silent_longest_is_forgotten() -> None:
     receiver = Receiver()
-    with patch("millwheel.worker.ordered_senders._MAX_SENDERS", 2):
+    with patch("millwheel.worker.ordered_senders.MAX_SENDERS", 2):
         receiver.arrives(made("busy", 1, 0))
         receiver.arrives(made("silent", 1, 0))
         receiver.arrives(made("busy", 2, 1))
@@ -232,7 +232,7 @@ def test_room_is_kept_for_a_sender_that_comes_as_often_as_others() -> None:
 def test_forgotten_senders_that_ended_keep_no_room() -> None:
     receiver = Receiver(SIZE)
     receiver.arrives(made("first", 1, 0), Admission.WAITS)
-    with patch("millwheel.worker.lookups._MAX_REFUSED_SENDERS", 2):
+    with patch("millwheel.worker.lookups.MAX_REFUSED_SENDERS", 2):
         for origin in ("gone", "gone too"):
             receiver.arrives(made(origin, 1, 0), Admission.WAITS)
         receiver.answers(Admission.TAKEN)
@@ -266,7 +266,7 @@ class ArrivalModel(RuleBasedStateMachine):
         self.receiver = Receiver(5 * SIZE)
         self.sent = {"a": (1, 0, 0), "b": (1, 0, 0)}
         """By origin: the sequencer, the last number sent, and the number that the next delivery follows."""
-        self.senders = self.receiver.order._senders  # noqa: SLF001  # the model is compared with all that is kept
+        self.senders = self.receiver.order.senders
 
     plans = st.lists(st.sampled_from([*Admission, Admission.WAITS]), max_size=6)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
+from millwheel.worker.process import refused_batches
 from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
@@ -45,14 +44,14 @@ async def test_acks_come_at_once_and_name_what_is_left() -> None:
 
 async def test_refusals_are_retried_together_and_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     core, channel, _ = sender()
-    loop, delays = asyncio.get_running_loop(), list[float]()
-    monkeypatch.setattr("millwheel.worker.process.refused_batches.random.random", lambda: 1.0)
+    delays = list[float]()
 
-    def call_later(delay: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        delays.append(delay)
-        return loop.call_later(0, call)
+    class AtOnce(Backoff):
+        def delay(self, failures: int, chance: float) -> float:
+            delays.append(self.step(failures))
+            return 0.0
 
-    monkeypatch.setattr(channel.refused, "_loop", SimpleNamespace(call_later=call_later, time=loop.time))
+    monkeypatch.setattr(refused_batches, "BACKOFF", AtOnce(refused_batches.BACKOFF.first))
     for round_number in range(4):
         channel.reply(7, FULL, [0], "full")
         channel.reply(5, NOT_OWNER, (), "moved")
@@ -133,7 +132,7 @@ async def test_persistent_refusals_are_reported_once_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log over its cap names the cursor that keeps it full. Regression: the reason was not reported."""
-    monkeypatch.setattr("millwheel.worker.process.refused_batches._BACKOFF", Backoff(0.02, 0.04))
+    monkeypatch.setattr("millwheel.worker.process.refused_batches.BACKOFF", Backoff(0.02, 0.04))
     core, channel, _ = sender()
     for round_number in range(6):
         channel.reply(7, FULL, [0], "the slowest cursor is 'c'")

@@ -39,7 +39,7 @@ async def test_an_error_does_not_end_the_following_of_the_catalog(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Regression: the error ended the task without a report. The worker never received an assignment again."""
-    monkeypatch.setattr("millwheel.worker.process.follower._BACKOFF", Backoff(0.01, 0.01))
+    monkeypatch.setattr("millwheel.worker.process.follower.BACKOFF", Backoff(0.01, 0.01))
 
     class Odd(MemoryCoordinator):
         errors = 1

@@ -135,9 +135,9 @@ async def test_parts_read_ahead_are_forgotten_if_reading_breaks_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Regression: such parts were kept for ever. Once there were enough of them, nothing was read ahead any more."""
-    monkeypatch.setattr(handover, "_KEPT_SECONDS", 0.05)
+    monkeypatch.setattr(handover, "KEPT_SECONDS", 0.05)
     store, parts = await with_base()
-    monkeypatch.setattr(handover, "_KEPT_BYTES", 2)
+    monkeypatch.setattr(handover, "KEPT_BYTES", 2)
     ahead: ReadAhead = {}
     async with handing_over(store, ahead) as stub:
         request = wire.PrepareOpenRequest(incarnation=IncarnationId("c.1"), journals=[JOURNAL])

@@ -14,6 +14,7 @@ from millwheel.sdk.errors import KeyExtractionError, PackageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
 from millwheel.worker.process.programs import Programs
+from tests.kept import kept
 from tests.patience import patience
 
 CODE = specs.CodeReference(digest="ab" * 32, entry_point="other:topology")
@@ -113,7 +114,7 @@ async def test_nothing_is_kept_of_packages_that_came_and_went(tmp_path: Path) ->
     for number in range(20):
         with pytest.raises(PackageError):
             await programs.load(specs.CodeReference(digest=f"{number:064x}", entry_point="m:t"))
-    assert not programs._locks  # noqa: SLF001  # nothing is kept of what has ended
+    assert not kept(programs, asyncio.Lock)
 
 
 _COUNTING = """

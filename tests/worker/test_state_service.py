@@ -218,7 +218,7 @@ async def test_a_request_has_a_bounded_number_of_keys() -> None:
 
 @pytest.mark.guarantee("G13", section="8.3")
 async def test_lookups_beyond_a_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_service, "_MAX_REQUESTS", 2)
+    monkeypatch.setattr(state_service, "MAX_REQUESTS", 2)
     _, store, service = await owner()
     store.gate.clear()
     two = [asyncio.create_task(states(service, "k")) for _ in range(2)]

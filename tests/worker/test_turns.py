@@ -54,7 +54,7 @@ class Full:
             receipt = self.next
         self.turns.entered(flow.origin, stamp, receipt)
         if receipt is not None:
-            (self.inside if self.turns._holding == receipt else self.before)[receipt] = flow.origin  # noqa: SLF001  # which turn it is shows only in what comes next
+            (self.inside if self.turns.holding == receipt else self.before)[receipt] = flow.origin
         return True
 
     def commit(self) -> None:

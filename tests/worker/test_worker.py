@@ -44,6 +44,7 @@ from millwheel.worker.process.building import Built
 from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted
+from millwheel.worker.process.registration import Registration
 from millwheel.worker.process.watermarks import OnRefused
 from millwheel.worker.process.worker import Worker, WorkerSettings
 from tests.coordination.memory import MemoryCoordinator
@@ -215,8 +216,8 @@ async def test_an_interval_that_cannot_be_built_delays_no_other(
 
 async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: after ten successive errors, only the worker's log showed them. The cluster was healthy."""
+    monkeypatch.setattr(Registration, "renew_from_scratch", lambda self: None)
     one = worker(tmp_path)
-    monkeypatch.setattr(one.ownership, "_renew", lambda: None)
     for sequencer in range(11):
         hosted(one, "c.1.j1", sequencer)
         host = one.hosts.hosted["c.1.j1"].host
@@ -232,7 +233,7 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a sender that was retired while an interval opened stayed in its memory and base for ever."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = ScriptedCore()
@@ -249,7 +250,7 @@ async def test_ended_journals_are_forgotten_after_a_takeover(tmp_path: Path, mon
 
 @pytest.mark.guarantee("G13", section="7.1")
 async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     coordinator = MemoryCoordinator()
     one = worker(tmp_path, coordinator=coordinator)
     core = hosted(one, "c.1.j1", 4)
@@ -273,7 +274,7 @@ async def test_what_removed_computations_had_sent_is_forgotten(tmp_path: Path, m
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the check ran once. A record of a failing hook then kept all ids of its sender for ever."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     knows(core, groups=("u.1",))
@@ -292,7 +293,7 @@ async def test_an_interval_that_opens_for_long_is_looked_at_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: the check came while the interval was opening, and found no sender. Later the interval learned it."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     core.phase = OwnerPhase.OPENING
@@ -307,7 +308,7 @@ async def test_an_interval_that_opens_for_long_is_looked_at_later(
 @pytest.mark.guarantee("G13", section="6.1.1")
 async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an injected feedback stream, and of a stream that an update took from the inputs, never came."""
-    monkeypatch.setattr(notices, "_SETTLED_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
     of = one.hosts.hosted["c.1.j1"]
@@ -397,11 +398,15 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     """
 
     class Ended(Quiet):
+        ended = True
+
         async def watch(self, computations: Iterable[str]) -> AsyncIterator[GroupWatermarks]:
-            yield GroupWatermarks({"injector/s": MAX_TIMESTAMP})
+            if self.ended:
+                yield GroupWatermarks({"injector/s": MAX_TIMESTAMP})
             await asyncio.Event().wait()
 
-    one = worker(tmp_path, Ended())
+    authority = Ended()
+    one = worker(tmp_path, authority)
     lives = {"injector/s": (("t", 5),)}
     monkeypatch.setattr(one.hosts.builder, "groups", lambda inputs: frozenset(lives))
     monkeypatch.setattr(one.catalog, "injector_lives", lambda: dict(lives))
@@ -413,7 +418,7 @@ async def test_a_new_interval_learns_nothing_of_a_senders_former_life(
     await until(lambda: late.of(GroupWatermarks))
     assert late.events[-1].values == {"injector/s": MAX_TIMESTAMP}
     lives["injector/s"] = (("t", 9),)
-    monkeypatch.setattr(one.notices.watch, "_watch", Quiet().watch)
+    authority.ended = False
     new = hosted(one, "c.2.j1", 6)
     one.notices.notify()
     await until(lambda: new.of(GroupWatermarks))

@@ -36,7 +36,8 @@ class DuplicateCheck:
         self.opaque_groups: Collection[str] = self.tables.opaque.keys()
         """The sending groups that have sent opaque ids. They stay, also without ids."""
         self.segment_ids = segment_ids
-        self._news = IdDelta()
+        self.news = IdDelta()
+        """What has changed since the last commit was sealed."""
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
 
     def check(
@@ -69,7 +70,7 @@ class DuplicateCheck:
 
     def _learn(self, group: str, span: Span, sequencer: int) -> None:
         if self.tables.sequencers.learn(group, span, sequencer):
-            self._news.sequencers.append((group, span, sequencer))
+            self.news.sequencers.append((group, span, sequencer))
             if isinstance(span, str):
                 self._forget_drawn(span, sequencer)
 
@@ -92,9 +93,9 @@ class DuplicateCheck:
             if sender.keys is not None:
                 return DeliveryVerdict(CheckOutcome.UNKNOWN_SEQUENCE, len(keys))
             source = self.tables.admit(ids.sequence, sender.name)
-            self._news.admitted.append((ids.sequence, sender.name))
+            self.news.admitted.append((ids.sequence, sender.name))
             # A replay retires last. The retired one was of a former life.
-            self._news.retired = [sequence for sequence in self._news.retired if sequence != ids.sequence]
+            self.news.retired = [sequence for sequence in self.news.retired if sequence != ids.sequence]
         verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
         verdict._ids = ids.positions
         verdict._source = source
@@ -125,7 +126,7 @@ class DuplicateCheck:
         Invariant: each fresh record is taken once or abandoned once. Deltas are committed in the order in which they
         were taken. The caller must ensure both.
         """
-        delta, self._news = self._news, IdDelta()
+        delta, self.news = self.news, IdDelta()
         delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
         positions: dict[str, list[int]] = {}
         opaque: dict[str, tuple[int, list[bytes]]] = {}
@@ -187,7 +188,7 @@ class DuplicateCheck:
 
         The caller looks its later deliveries up, and refuses them. No effect while records of it are pending.
         """
-        tables, news = self.tables, self._news
+        tables, news = self.tables, self.news
         source = tables.positions.get(name) or tables.opaque.get(name)
         if (source is not None and source.pending.ids) or not tables.retire(name):
             return

@@ -92,7 +92,7 @@ class Dedup(DuplicateCheck):
         known = self.tables.positions.get(sequence)
         if known is None or not known.complete:
             self.tables.admit(sequence, "")
-            self._news.admitted.append((sequence, ""))
+            self.news.admitted.append((sequence, ""))
 
     def journals(self) -> list[str]:
         """The senders' journals for which positions or marks are kept."""
@@ -128,7 +128,7 @@ class Dedup(DuplicateCheck):
         ``first``: this owner knew of no life before. An earlier version may have served the present life without its
         floor. Then the journal has a sequencer of the present life. The ids stay, and the life has no floor here.
         """
-        tables, news = self.tables, self._news
+        tables, news = self.tables, self.news
         if floor <= max(tables.sequencers.floor(group), tables.lives_without_floor.get(group, 0)):
             return
         if first and tables.sequencers.has_above(group, floor):
@@ -169,8 +169,8 @@ class Dedup(DuplicateCheck):
             source.horizon = horizon
             if source.runs or source.segments:
                 source.forget()
-            self._news.horizons = [row for row in self._news.horizons if row[0] != group]
-            self._news.horizons.append((group, watermark, horizon))
+            self.news.horizons = [row for row in self.news.horizons if row[0] != group]
+            self.news.horizons.append((group, watermark, horizon))
 
     def segment_stored(self, name: str) -> None:
         """Both parts of the segment are in the store: later snapshots rely on them."""

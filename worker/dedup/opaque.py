@@ -27,7 +27,7 @@ from millwheel.worker.dedup.segments import (
 
 __all__ = ["OpaqueSource"]
 
-_MAX_RUN_IDS: Final = 1024
+MAX_RUN_IDS: Final = 1024
 """Exact ids are kept in runs of at most this size (or one commit), in commit order."""
 
 
@@ -154,7 +154,7 @@ class OpaqueSource:
         """The ids are committed, and may be forgotten once the horizon is above ``collect``."""
         self.exact.update(ids)
         runs = self.runs
-        if runs and len(runs[-1].ids) + len(ids) <= _MAX_RUN_IDS:
+        if runs and len(runs[-1].ids) + len(ids) <= MAX_RUN_IDS:
             runs[-1].ids += ids
             runs[-1].collect = max(runs[-1].collect, collect)
         else:

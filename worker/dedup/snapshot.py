@@ -20,7 +20,7 @@ from millwheel.worker.dedup.tables import Tables
 __all__ = ["DedupSnapshot", "dump", "inherit", "load"]
 
 _ROW_IDS: Final = 16_384
-_BLOB_BYTES: Final = 1 << 20
+BLOB_BYTES: Final = 1 << 20
 """A blob is closed when its rows reach this size. A row is at most a quarter of it."""
 
 Row = list[Any]
@@ -44,7 +44,7 @@ def dump(tables: Tables) -> DedupSnapshot:
     for row in _rows(tables):
         rows.append(encode(row))
         size += len(rows[-1])
-        if size >= _BLOB_BYTES:
+        if size >= BLOB_BYTES:
             blobs.append(_blob(rows))
             rows, size = [], 0
     blobs.append(_blob(rows))

@@ -38,7 +38,8 @@ class IntervalClocks:
         self.elapsed = 0
         """The clock of delays. It advances with the wall clock and never goes back, even if an earlier owner's clock
         was ahead."""
-        self._now = 0
+        self.now = 0
+        """The wall clock."""
         self.highest_stated: int = MIN_TIMESTAMP
         """The highest watermark stated by any delivery. Some computation before this one may have reached it."""
         self.key_bounds = KeyWatermarkBounds(())
@@ -63,12 +64,12 @@ class IntervalClocks:
         """
         if now > self.wall or self.wall - now > MAX_CLOCK_SKEW_US:
             self.wall = self._scope.now = now
-        self.elapsed += max(0, now - self._now)
-        self._now = now
+        self.elapsed += max(0, now - self.now)
+        self.now = now
 
     def wall_at(self, elapsed: int) -> int:
         """The wall-clock time that corresponds to ``elapsed``, unless the clock is set in between."""
-        return self._now + elapsed - self.elapsed
+        return self.now + elapsed - self.elapsed
 
     def advance(self, pending: int) -> None:
         """Advance the input watermark = min(senders' broadcast values, ``pending``: records that are not committed).
@@ -91,7 +92,7 @@ class IntervalClocks:
         A ``wall`` far ahead of this clock is ignored: the earlier owner's clock was wrong. See ``set_now``.
         """
         self.watermark = self._scope.watermark = watermark
-        if wall - self._now <= MAX_CLOCK_SKEW_US:
+        if wall - self.now <= MAX_CLOCK_SKEW_US:
             self.wall = self._scope.now = max(self.wall, wall)
         self._set_key_bounds(KeyWatermarkBounds(bounds).above(watermark))
 

@@ -9,7 +9,7 @@ from millwheel.worker.messages import Delivery, OwnerEffect
 
 __all__ = ["EarlyDeliveries"]
 
-_MAX_DELIVERIES: Final = 1_000
+MAX_DELIVERIES: Final = 1_000
 
 
 class EarlyDeliveries:
@@ -23,7 +23,7 @@ class EarlyDeliveries:
     def add(self, delivery: Delivery) -> list[OwnerEffect]:
         """Keep a delivery, or refuse it if there is no room."""
         size = sum(map(len, delivery.values))
-        if self._bytes + size > self._limit_bytes or len(self._waiting) >= _MAX_DELIVERIES:
+        if self._bytes + size > self._limit_bytes or len(self._waiting) >= MAX_DELIVERIES:
             return [refusal(delivery, "the interval is being opened")]
         self._bytes += size
         self._waiting.append(delivery)

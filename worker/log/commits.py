@@ -119,7 +119,8 @@ class LogCommits:
         # Without records there are no ids, and the other facts may wait for the next commit with records.
         delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces) if pieces else None
         entry = self._entry(pieces, cuts, start, changes, delta)
-        return _Sealed(state.journal.committed + 1, pieces, delta, entry, changes, checkpoint)
+        state.journal.sealed += 1
+        return _Sealed(state.journal.sealed, pieces, delta, entry, changes, checkpoint)
 
     def _entry(
         self,

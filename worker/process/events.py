@@ -52,7 +52,7 @@ log = logging.getLogger("millwheel.worker")
 _TURN_SECONDS: Final = 0.005
 """How long the run queue runs before sockets and timers get their turn."""
 
-_MAX_SLEEP_SECONDS: Final = 30.0
+MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
 forward. And the event loop's timers do not count the time during which the machine was suspended."""
 
@@ -176,13 +176,14 @@ class EventHost(ABC):
     def _step(self, event: ServedEvent) -> None:
         """Perform a step. A core with an internal error must stop: its successor starts from the journal."""
         try:
-            self._perform(self.core.step(event, self._now()))
+            self.perform(self.core.step(event, self._now()))
         except Exception as error:
             self._failed(error)
 
     # Effects.
 
-    def _perform(self, effects: Sequence[ServedEffect]) -> None:
+    def perform(self, effects: Sequence[ServedEffect]) -> None:
+        """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:
                 case Acknowledge():
@@ -229,7 +230,7 @@ class EventHost(ABC):
         self._alarm_at = at
         if at is not None and not self.closed:
             delay = max(0.0, (at - self._now()) / 1e6)
-            self._alarm = asyncio.get_running_loop().call_later(min(delay, _MAX_SLEEP_SECONDS), self._ring)
+            self._alarm = asyncio.get_running_loop().call_later(min(delay, MAX_SLEEP_SECONDS), self._ring)
 
     def _ring(self) -> None:
         at, self._alarm, self._alarm_at = self._alarm_at, None, None

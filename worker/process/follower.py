@@ -22,7 +22,7 @@ log = logging.getLogger("millwheel.worker")
 _OF_OTHERS: Final = (MASTERS, CANDIDATES, SEQUENCER, ELECTIONS)
 """The prefixes of keys that do not concern a worker."""
 
-_BACKOFF: Final = Backoff(0.5, 0.5)
+BACKOFF: Final = Backoff(0.5, 0.5)
 
 _STEP_BACKOFF: Final = Backoff(0.25, 30.0)
 """Seconds until the catalog is processed again after a step has failed."""
@@ -69,7 +69,7 @@ async def follow(coordinator: Coordinator, catalog: Catalog) -> AsyncIterator[No
         except Exception:
             # Without this the caller would stop for ever without notice. Read everything again instead.
             log.exception("the catalog cannot be followed, trying again")
-        await asyncio.sleep(_BACKOFF.delay(1, random.random()))
+        await asyncio.sleep(BACKOFF.delay(1, random.random()))
 
 
 class CatalogFollower:

@@ -24,9 +24,9 @@ __all__ = ["HandoverService"]
 
 log = logging.getLogger("millwheel.worker")
 
-_KEPT_SECONDS: Final = 60.0
+KEPT_SECONDS: Final = 60.0
 """Seconds for which parts that were read ahead are kept if no opening uses them."""
-_KEPT_BYTES: Final = 256 << 20
+KEPT_BYTES: Final = 256 << 20
 
 
 class HandoverService(HandoverServiceServicer):
@@ -89,9 +89,9 @@ class HandoverService(HandoverServiceServicer):
         for part in needed_parts(head.parts):
             if (journal, part) in self._ahead:
                 continue
-            if sum(map(len, self._ahead.values())) > _KEPT_BYTES:
+            if sum(map(len, self._ahead.values())) > KEPT_BYTES:
                 return
             (blob,) = await self._store.read_parts(journal, [part])
             self._ahead[journal, part] = blob
             # Store each part separately: the limit, the store or the caller may end the reading early.
-            loop.call_later(_KEPT_SECONDS, self._ahead.pop, (journal, part), None)
+            loop.call_later(KEPT_SECONDS, self._ahead.pop, (journal, part), None)

@@ -34,7 +34,7 @@ __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
 
 log = logging.getLogger("millwheel.worker")
 
-_CLOSE_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 5.0
 """How long a closing host waits for hooks to react to their cancellation. The worker's next steps wait for the host."""
 
 
@@ -162,7 +162,7 @@ class CoreHost(EventHost):
             task.cancel()
         if not tasks:
             return
-        _, left = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+        _, left = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
         if left:
             # User code ignores its cancellation. Nothing that it still does is committed.
             log.error(

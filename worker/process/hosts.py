@@ -86,7 +86,7 @@ class Hosts:
         self.queue = queue
         self.routing = routing
         self._catalog = catalog
-        self._store = store
+        self.store = store
         self._tallies = tallies
         self.authority = connect(self._report_refused, self._pending_of)
 
@@ -100,7 +100,7 @@ class Hosts:
         interval = owned.interval
         place = self.place_of(owned.incarnation)
         host = CoreHost(
-            interval.journal, built.core, self._store, peers, self.queue, partial(hooks.take, place),
+            interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
             self.logs.perform if built.log_of else None, self.ahead, built.clock,
         )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))

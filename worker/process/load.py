@@ -22,7 +22,7 @@ from millwheel.worker.process.tallies import HookPlace
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
-_MAX_WINDOW_SECONDS: Final = 10.0
+MAX_WINDOW_SECONDS: Final = 10.0
 _MIN_WINDOW_SECONDS: Final = 0.5
 """The longest and shortest period of a rate, in seconds."""
 
@@ -62,7 +62,7 @@ class _Rate:
 
     def per_second(self, now: float, total: float) -> float:
         seen = self._seen
-        while len(seen) > 1 and seen[1][0] <= now - _MAX_WINDOW_SECONDS:
+        while len(seen) > 1 and seen[1][0] <= now - MAX_WINDOW_SECONDS:
             seen.popleft()
         before, base = seen[0]
         if now - seen[-1][0] >= _MIN_WINDOW_SECONDS:

@@ -26,7 +26,7 @@ __all__ = ["HostNotices"]
 
 log = logging.getLogger("millwheel.worker")
 
-_SETTLED_AFTER_SECONDS: Final = 90.0
+SETTLED_AFTER_SECONDS: Final = 90.0
 """Maximum seconds after the opening of an interval until its state of journals retired meanwhile is dropped."""
 
 
@@ -134,7 +134,7 @@ class HostNotices:
     def forget_dead_later(self, *hosted: Hosted) -> None:
         """Drop duplicate-check state of senders that no longer exist, after some time."""
         for one in hosted:
-            delay = jittered(_SETTLED_AFTER_SECONDS, random.random())
+            delay = jittered(SETTLED_AFTER_SECONDS, random.random())
             # Pass the names, not ``one``: the timer would keep a released interval in memory.
             place = (one.host.journal, one.sequencer)
             asyncio.get_running_loop().call_later(delay, self._forget_dead_now, *place)

@@ -16,7 +16,7 @@ __all__ = ["RefusedBatches"]
 
 log = logging.getLogger("millwheel.worker")
 
-_BACKOFF: Final = Backoff(0.02, 1.0)
+BACKOFF: Final = Backoff(0.02, 1.0)
 """Seconds until refused batches are sent again."""
 
 _LOG_SECONDS: Final = 60.0
@@ -49,8 +49,8 @@ class RefusedBatches:
             self._host.post(Halted(token))
         if not self._refused:
             self.failures += 1
-            self._timer = self._loop.call_later(_BACKOFF.delay(self.failures, random.random()), self._resend)
-            if why and _BACKOFF.step(self.failures) >= _BACKOFF.largest and self._loop.time() >= self._log_at:
+            self._timer = self._loop.call_later(BACKOFF.delay(self.failures, random.random()), self._resend)
+            if why and BACKOFF.step(self.failures) >= BACKOFF.largest and self._loop.time() >= self._log_at:
                 self._log_at = self._loop.time() + _LOG_SECONDS
                 log.warning("journal %s: its deliveries are refused, and sent again: %s", self._host.journal, why)
         if full and token not in self._refused:

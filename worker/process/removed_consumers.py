@@ -16,7 +16,7 @@ from millwheel.worker.process.follower import read_topologies
 
 __all__ = ["RemovedConsumers"]
 
-_MAX_GONE: Final = 1_000
+MAX_GONE: Final = 1_000
 """Maximum number of known removals. A forgotten one is looked up again."""
 
 Edge = tuple[str, str]
@@ -53,7 +53,7 @@ class RemovedConsumers:
                 return False
             if edge in self.known:
                 return False
-            if len(self._gone) >= _MAX_GONE:
+            if len(self._gone) >= MAX_GONE:
                 self._gone.clear()
             self._gone.add(edge)
         return True

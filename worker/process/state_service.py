@@ -26,7 +26,7 @@ __all__ = ["FreshHeads", "StateService"]
 _MAX_KEYS: Final = 1_000
 _MAX_ANSWER_BYTES: Final = 4 << 20
 """An answer takes no further state once it has this many bytes. So it has at most 8 MiB: a state has at most 4 MiB."""
-_MAX_REQUESTS: Final = 256
+MAX_REQUESTS: Final = 256
 """Requests that are being answered at a time. More are refused, and asked again later."""
 _ROWS_AT_ONCE: Final = 16
 """Rows that one read of the store returns. With ``_MAX_READS`` they bound the memory: 256 MiB of the largest states."""
@@ -83,10 +83,10 @@ class StateService(StateServiceServicer):
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
-        if self._requests >= _MAX_REQUESTS:
+        if self._requests >= MAX_REQUESTS:
             raise RequestError(
                 FailureCode.RESOURCE_EXHAUSTED,
-                f"this worker is answering {_MAX_REQUESTS} look-ups of states",
+                f"this worker is answering {MAX_REQUESTS} look-ups of states",
                 "try again later, or ask for more keys at a time",
             )
         self._requests += 1

@@ -201,9 +201,10 @@ class InjectorDriver(ABC):
     def step(self, event: InjectorEvent) -> None:
         """Pass an event to the core, and perform its effects."""
         # One more microsecond than the truncated value, so that a timer that fires sees its time as past.
-        self._perform(self.core.step(event, int(self._loop.time() * 1e6) + 1))
+        self.perform(self.core.step(event, int(self._loop.time() * 1e6) + 1))
 
-    def _perform(self, effects: Sequence[InjectorEffect]) -> None:
+    def perform(self, effects: Sequence[InjectorEffect]) -> None:
+        """Perform the effects of an event, in their order."""
         if not self.is_open:
             # A connection opened or received an answer while the session was closing.
             self._notify()

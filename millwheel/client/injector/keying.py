@@ -74,7 +74,7 @@ class RecordKeys:
 
     def __init__(self, encoder: RecordEncoder, ask: Ask, *, check: bool = False) -> None:
         self._encoder = encoder
-        self._ask = ask
+        self.ask = ask
         self._check = check
         self._seen: StreamRouting | None = None
         self._local = False
@@ -116,7 +116,7 @@ class RecordKeys:
         has_keys = self._encoder.keys_locally(consumer) or self._encoder.has_column(consumer, given)
         if has_keys and not self._checks(consumer, routing):
             return self._extract(consumer, values, encoded, given, routing.format)
-        answer = await self._ask(consumer, encoded, None)
+        answer = await self.ask(consumer, encoded, None)
         if isinstance(answer, str):
             if has_keys:
                 return self._extract(consumer, values, encoded, given, routing.format)
@@ -159,7 +159,7 @@ class RecordKeys:
             encoded = encoded[:1]
         answer: wire.PrepareRecordsResponse | str = "no worker answers"
         if waiting is not None:
-            answer = await self._ask(consumer, encoded, waiting)
+            answer = await self.ask(consumer, encoded, waiting)
         if not isinstance(answer, str):
             return _answered(consumer, answer)
         column.why, column.unknown = column.why or answer, True

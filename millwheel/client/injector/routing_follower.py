@@ -53,19 +53,19 @@ class RoutingFollower:
         self._stream = core.stream
         self._take = take
         self._fail = fail
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self.fetches = SharedFetches(self._fetch)
         """Requests for a master's current routing. A change that the caller knows of may not have arrived yet."""
 
     def start(self) -> None:
         """Start to follow."""
-        self._task = asyncio.create_task(self._run(), name=f"routing of {self._stream}")
+        self.task = asyncio.create_task(self._run(), name=f"routing of {self._stream}")
 
     async def close(self) -> None:
         """Stop to follow, and end all fetches."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
         await self.fetches.close()
 
     async def _run(self) -> None:

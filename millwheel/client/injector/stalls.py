@@ -29,11 +29,11 @@ log = logging.getLogger("millwheel.client")
 Explain = Callable[[IncarnationId], Awaitable[str]]
 """Says why a computation, given by its incarnation, does not commit delivered records. Empty if that is unknown."""
 
-_CHECK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 _STALL_SECONDS: Final = 10.0
 _STUCK_SECONDS: Final = 60.0
 """Longer than ``_STALL_SECONDS``: a batch of slow records is ACKed in parts, so its oldest record may take longer."""
-_ASK_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 5.0
 _MAX_CONSUMERS: Final = 3
 """The most computations to examine and name."""
 
@@ -90,7 +90,7 @@ class StallMonitor:
         loop = asyncio.get_running_loop()
         logged = ""
         while core.failed is None:
-            await asyncio.sleep(_CHECK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             if not self._watch.missing(loop.time(), core.acked, core.oldest_unacked(), core.unacked):
                 self.text = logged = ""
                 continue
@@ -136,14 +136,14 @@ class StallMonitor:
         if consumer is None or consumer.log:
             return self._session.control.unreachable()
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with asyncio.timeout(ASK_SECONDS):
                 raised = await self._hook_failures(consumer)
                 if raised:
                     return "; ".join(raised)
                 why = "" if self._explain is None else await self._explain(incarnation)
                 return why or await self._ask_owner(incarnation)
         except TimeoutError:
-            return self._session.control.unreachable() or f"the server does not say why within {_ASK_SECONDS:g} s"
+            return self._session.control.unreachable() or f"the server does not say why within {ASK_SECONDS:g} s"
         except (RequestError, InjectorError) as error:
             return self._session.control.unreachable() or f"the server does not say why: {error}"
 
@@ -168,7 +168,7 @@ async def _interval_status(route: Route) -> str:
         stub: Any = InspectionServiceStub(channel)
         request = inspection.GetIntervalStatusRequest(journal=route.journal)
         try:
-            status: inspection.GetIntervalStatusResponse = await stub.GetIntervalStatus(request, timeout=_ASK_SECONDS)
+            status: inspection.GetIntervalStatusResponse = await stub.GetIntervalStatus(request, timeout=ASK_SECONDS)
         except grpc.aio.AioRpcError as error:
             return f"interval {route.keys}: {from_rpc_error(error, route.address)}"
     if status.stopped:

@@ -15,11 +15,11 @@ from millwheel.sdk.growing.pages import Pages
 
 __all__ = ["PageTree"]
 
-_ROOT_BYTES: Final = 512
+ROOT_BYTES: Final = 512
 """The largest root. It is written with each change of the state."""
-_BLOB_BYTES: Final = PAGE_BYTES // 4
+BLOB_BYTES: Final = PAGE_BYTES // 4
 """A value from this size on has a page of its own, so a leaf has room for several elements."""
-_SMALL_BYTES: Final = PAGE_BYTES // 4
+SMALL_BYTES: Final = PAGE_BYTES // 4
 """A page below this size is merged with a neighbour if both fit into three quarters of a page."""
 
 _MIN_DIVIDED: Final = 8
@@ -184,7 +184,7 @@ class PageTree:
         return self._pages.edit(page) if page >= 0 else node
 
     def _stored(self, value: bytes) -> Any:
-        if len(value) < _BLOB_BYTES:
+        if len(value) < BLOB_BYTES:
             return value
         self.blobs += 1
         return self._pages.add(Node([], [value]))
@@ -210,7 +210,7 @@ class PageTree:
             node = self._edit(parent, page)
             node.insert(index + 1, key, self._pages.add(rest))
             at, inner = index + 1, True
-        if page < 0 and node.size > _ROOT_BYTES and len(node.keys) > 1:
+        if page < 0 and node.size > ROOT_BYTES and len(node.keys) > 1:
             # The new child of the root may be too large, too.
             inner = self.depth > 0
             child = self._pages.add(node)
@@ -226,7 +226,7 @@ class PageTree:
         leaf.extend(rest)
         self.count -= high - low
         node, inner = leaf, False
-        while page >= 0 and (node.size < _SMALL_BYTES or (inner and len(node.keys) < _MIN_DIVIDED // 2)):
+        while page >= 0 and (node.size < SMALL_BYTES or (inner and len(node.keys) < _MIN_DIVIDED // 2)):
             parent, above, index = path.pop()
             if not node.keys:
                 self._pages.free(page)
@@ -273,7 +273,7 @@ class PageTree:
                 return
             page = self.root.values[0]
             child = self._pages.node(page)
-            if child.size > _ROOT_BYTES // 2:
+            if child.size > ROOT_BYTES // 2:
                 return
             self.root, self.depth = child.copy(), self.depth - 1
             self._pages.free(page)

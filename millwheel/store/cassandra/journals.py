@@ -39,14 +39,14 @@ FOR_EVER: Final = 1 << 62
 """A write time above any other. A deletion with this time is final, also if clocks are wrong. This is safe because ids
 and commit numbers of a journal are never used again."""
 
-_MAX_CONCURRENT_READS: Final = 64
+MAX_CONCURRENT_READS: Final = 64
 
-_MAX_KEPT_HEADS: Final = 10_000
+MAX_KEPT_HEADS: Final = 10_000
 """Heads kept in memory: the most recently written ones. A worker that gives up a journal does not notify the store."""
 
 _HEAD: Final = f"WHERE journal = ? AND entry = {HEAD_ROW}"
 _CONDITION: Final = "WHERE journal = ? AND entry = ? IF sequencer = ? AND commit = ? AND truncation_point <= ?"
-_TEXTS: Final = {
+STATEMENTS: Final = {
     "create": (
         "INSERT INTO {k}.journals (journal, entry, value, sequencer, commit, truncation_point, creator) "
         f"VALUES (?, {HEAD_ROW}, ?, 0, ?, ?, ?) IF NOT EXISTS"
@@ -88,7 +88,7 @@ class Journals:
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
         """Prepare the statements. Blocks."""
-        prepared = {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
+        prepared = {name: driver.prepare(text.format(k=keyspace)) for name, text in STATEMENTS.items()}
         for name in _LINEARIZABLE:
             prepared[name].consistency_level = ConsistencyLevel.SERIAL
         return prepared
@@ -122,7 +122,7 @@ class Journals:
         head = await self._session.settle(lambda _: self.head(journal))
         if head.sequencer != sequencer:
             raise SequencerRefusedError(journal, head.sequencer, head.commit)
-        self._keep(journal, head)
+        self.keep(journal, head)
         return head
 
     async def seal(self, journal: str, sequencer: int) -> JournalHead:
@@ -179,13 +179,13 @@ class Journals:
             # The append may have changed the head, so the remembered part list may differ from the stored one.
             self._own.pop(journal, None)
             raise
-        self._keep(journal, JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts))
+        self.keep(journal, JournalHead(append.sequencer, append.commit, append.truncation_point, append.parts))
 
     async def read_entries(self, journal: str, first: int, last: int) -> list[bytes]:
         """See :meth:`StateStore.read_entries`."""
         entries: list[bytes] = []
-        for start in range(first, last + 1, _MAX_CONCURRENT_READS):
-            end = min(start + _MAX_CONCURRENT_READS - 1, last)
+        for start in range(first, last + 1, MAX_CONCURRENT_READS):
+            end = min(start + MAX_CONCURRENT_READS - 1, last)
             rows = await self._session.repeat(self._statements["entries"], (journal, start, end))
             found: dict[int, bytes] = dict(rows)
             for commit in range(start, end + 1):
@@ -208,11 +208,11 @@ class Journals:
         await self._session.repeat(self._statements["delete"], (journal, TERMINAL_SEQUENCER))
         self._own.pop(journal, None)
 
-    def _keep(self, journal: str, head: JournalHead) -> None:
+    def keep(self, journal: str, head: JournalHead) -> None:
         """Remember a head that was just written. A head that this drops from memory is read again when needed."""
         self._own.pop(journal, None)
         self._own[journal] = head
-        if len(self._own) > _MAX_KEPT_HEADS:
+        if len(self._own) > MAX_KEPT_HEADS:
             del self._own[next(iter(self._own))]
 
     def _bind_append(self, journal: str, append: Append, value: bytes) -> tuple[PreparedStatement, tuple[object, ...]]:

@@ -19,7 +19,7 @@ __all__ = ["CHUNK_BYTES", "Parts"]
 CHUNK_BYTES: Final = 1 << 20
 
 _ONE: Final = "journal = ? AND name = ? AND sequencer = ? AND commit = ?"
-_TEXTS: Final = {
+STATEMENTS: Final = {
     "write": "INSERT INTO {k}.parts (journal, name, sequencer, commit, chunk, value) VALUES (?, ?, ?, ?, ?, ?)",
     "read": f"SELECT value FROM {{k}}.parts WHERE {_ONE}",
     "list": "SELECT name, sequencer, commit FROM {k}.parts WHERE journal = ? GROUP BY name, sequencer, commit",
@@ -39,7 +39,7 @@ class Parts:
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
         """Prepare the statements. Blocks."""
-        return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
+        return {name: driver.prepare(text.format(k=keyspace)) for name, text in STATEMENTS.items()}
 
     async def write(self, journal: str, part: PartId, blob: bytes) -> None:
         """See :meth:`StateStore.write_part`. The checksum covers all chunks, so a missing chunk is found as damage."""

@@ -28,13 +28,13 @@ EMPTY_SECONDS: Final = 10 * 24 * 3600
 """How long the mark of an emptied row protects against older writes that arrive late (hints for a node that was down,
 for example). Cassandra must be repaired at least this often, as it requires in any case."""
 
-_BATCH_ROWS: Final = 100
+BATCH_ROWS: Final = 100
 _BATCH_BYTES: Final = 128 << 10
 _READ_KEYS: Final = 100
-_MAX_CONCURRENT_WRITES: Final = 8
+MAX_CONCURRENT_WRITES: Final = 8
 """Batches of one call that are sent or wait at the gate. The limit leaves room for other callers' reads."""
 _INSERT: Final = "INSERT INTO {k}.states (incarnation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
-_TEXTS: Final = {
+STATEMENTS: Final = {
     "write": _INSERT,
     "empty": f"{_INSERT} AND TTL {EMPTY_SECONDS}",
     "read": "SELECT key, value FROM {k}.states WHERE incarnation = ? AND bucket = ? AND key IN ?",
@@ -66,7 +66,7 @@ class States:
     @staticmethod
     def prepare(driver: DriverSession, keyspace: str) -> dict[str, PreparedStatement]:
         """Prepare the statements. Blocks."""
-        return {name: driver.prepare(text.format(k=keyspace)) for name, text in _TEXTS.items()}
+        return {name: driver.prepare(text.format(k=keyspace)) for name, text in STATEMENTS.items()}
 
     async def write(self, incarnation: IncarnationId, rows: Sequence[StateRow]) -> None:
         """See :meth:`StateStore.write_states`. Each batch goes to one partition, so it is one mutation there."""
@@ -79,7 +79,7 @@ class States:
             for bucket, batch in batches:
                 await self._write_batch(incarnation, bucket, batch)
 
-        writers = [asyncio.ensure_future(write_some()) for _ in range(_MAX_CONCURRENT_WRITES)]
+        writers = [asyncio.ensure_future(write_some()) for _ in range(MAX_CONCURRENT_WRITES)]
         try:
             await asyncio.gather(*writers)
         finally:
@@ -113,7 +113,7 @@ class States:
             batch = waiting.setdefault(bucket, [])
             batch.append(row)
             sizes[bucket] = sizes.get(bucket, 0) + len(row.key) + len(row.blob)
-            if len(batch) >= _BATCH_ROWS or sizes[bucket] >= _BATCH_BYTES:
+            if len(batch) >= BATCH_ROWS or sizes[bucket] >= _BATCH_BYTES:
                 yield bucket, waiting.pop(bucket)
                 del sizes[bucket]
         yield from waiting.items()

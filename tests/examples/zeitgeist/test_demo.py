@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 import millwheel as mw
-from examples.demo.__main__ import _missing
+from examples.demo.__main__ import missing
 from examples.demo.files import write_files
 from examples.demo.picture import alert_line, render_page
-from examples.demo.second_pass import _check, second_pass
+from examples.demo.second_pass import check, second_pass
 from examples.demo.server import DemoServer
 from examples.demo.showing import Show, percentiles
 from examples.demo.watching import Found
@@ -27,12 +27,12 @@ from tests.examples.zeitgeist.running import Run
 
 def test_what_happened_has_to_be_found(flights: pd.DataFrame) -> None:
     found = anomalies(flights, END)
-    assert _missing(found) == []
-    assert _missing([one for one in found if not alert_line(one).startswith("2013-07-01")]) == [
+    assert missing(found) == []
+    assert missing([one for one in found if not alert_line(one).startswith("2013-07-01")]) == [
         "the delays of 1 July was not found"
     ]
-    assert _missing([one for one in found if one.kind == "spike"]) == ["the blizzard was not found"]
-    assert len(_missing([])) == 3
+    assert missing([one for one in found if one.kind == "spike"]) == ["the blizzard was not found"]
+    assert len(missing([])) == 3
 
 
 def test_an_alert_is_a_line_that_begins_with_its_local_date() -> None:
@@ -98,6 +98,6 @@ async def test_late_and_duplicate_departures_are_counted_and_harmless(flights: p
         # The check itself can fail.
         outcome.late += 1
         winter = flights[flights["scheduled"] < WINTER_END]
-        _check(outcome, server, anomalies(winter, WINTER_END)[1:], winter[winter["flight"] % 97 != 0])
+        check(outcome, server, anomalies(winter, WINTER_END)[1:], winter[winter["flight"] % 97 != 0])
     assert len(outcome.problems) == 3
     assert outcome.problems[0] == "window-counter counted 316 late records instead of 317"

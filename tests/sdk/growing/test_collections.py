@@ -1,6 +1,6 @@
 """Growing states as users write them: their content, their storage, and what is refused (section 4.4)."""
 
-# ruff: noqa: SLF001, RUF012  # it looks at pages; defaults of states are copied
+# ruff: noqa: RUF012  # defaults of states are copied
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from millwheel.sdk.errors import UnsupportedTypeError
 from millwheel.sdk.growing import collections, expiring, fields
 from millwheel.sdk.growing.codec import any_state_codec, reset, sizes
 from millwheel.sdk.growing.pages import ReadPages
+from tests.sdk.growing.pages import pages_of
 
 
 class Payment(msgspec.Struct):
@@ -65,7 +66,7 @@ CODEC = any_state_codec(Account, "computation 'accounts'")
 def stored(state: Any) -> Any:
     """A state as it comes back; its pages stay."""
     back = CODEC.decode(CODEC.verify(state))
-    back._pages.changed = state._pages.changed
+    pages_of(back).changed = pages_of(state).changed
     return back
 
 
@@ -115,14 +116,14 @@ def test_an_emptied_state_is_stored_until_its_pages_are_gone() -> None:
     nodes: dict[int, bytes] = {}
 
     def commit(state: Account) -> Account:
-        for number, node in state._pages.changed.items():
+        for number, node in pages_of(state).changed.items():
             if node is None:
                 del nodes[number]
             else:
                 nodes[number] = node.encode()
         encoded = CODEC.encode(state)
         state = CODEC.decode(encoded) if encoded else Account()
-        state._pages.source = ReadPages(nodes.__getitem__)
+        pages_of(state).source = ReadPages(nodes.__getitem__)
         return state
 
     state = Account()
@@ -133,8 +134,8 @@ def test_an_emptied_state_is_stored_until_its_pages_are_gone() -> None:
     reset(state)
     assert (state.balance, len(state.payments)) == (0, 0)
     rounds = 0
-    while (state := commit(state))._pages.garbage:
-        state._pages.collect(50)
+    while pages_of(state := commit(state)).garbage:
+        pages_of(state).collect(50)
         rounds += 1
     assert (len(nodes), CODEC.encode(state)) == (0, b"")
     assert 2 < rounds < 20
@@ -157,7 +158,7 @@ def test_a_deleted_state_is_none_though_its_default_varies(size: int) -> None:
     codec, nodes = any_state_codec(WithNumber, "computation 'c'"), dict[int, bytes]()
 
     def commit(state: Any) -> bytes:
-        for number, node in state._pages.changed.items():
+        for number, node in pages_of(state).changed.items():
             nodes.pop(number, None)
             if node is not None:
                 nodes[number] = node.encode()
@@ -165,7 +166,7 @@ def test_a_deleted_state_is_none_though_its_default_varies(size: int) -> None:
 
     def opened(encoded: bytes) -> Any:
         state = codec.decode(encoded)
-        state._pages.source = ReadPages(nodes.__getitem__)
+        pages_of(state).source = ReadPages(nodes.__getitem__)
         return state
 
     state = WithNumber()
@@ -177,7 +178,7 @@ def test_a_deleted_state_is_none_though_its_default_varies(size: int) -> None:
     while encoded:
         assert codec.present(encoded) == b""
         state = opened(encoded)
-        state._pages.collect(50)
+        pages_of(state).collect(50)
         encoded = commit(state)
     assert nodes == {}
     number = state.made.number
@@ -324,7 +325,7 @@ def test_no_two_fields_ever_share_their_pages(steps: list[str]) -> None:
 
     def opened(encoded: bytes) -> Any:
         state = codec.decode(encoded) if encoded else Rotated()
-        state._pages.source = ReadPages(nodes.__getitem__)
+        pages_of(state).source = ReadPages(nodes.__getitem__)
         return state
 
     encoded, kept = b"", ([""] * 0, [""] * 0)
@@ -350,7 +351,7 @@ def test_no_two_fields_ever_share_their_pages(steps: list[str]) -> None:
         elif step == "commit":
             if state.now is now and state.before is before:
                 encoded, kept = codec.verify(state), model
-                nodes.update({number: node.encode() for number, node in state._pages.changed.items() if node})
+                nodes.update({number: node.encode() for number, node in pages_of(state).changed.items() if node})
             else:
                 with pytest.raises(mw.MillwheelError, match="was replaced by another ListState"):
                     codec.verify(state)

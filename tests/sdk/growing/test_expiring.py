@@ -1,7 +1,5 @@
 """Maps whose elements end, against a dict with ends: renewed, removed, stored and read again (section 4.4)."""
 
-# ruff: noqa: SLF001  # it looks at pages
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,8 +15,9 @@ from millwheel.sdk.growing import tree
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.pages import ReadPages
 from millwheel.sdk.schema import state_schema
+from tests.sdk.growing.pages import pages_of, tree_of
 
-TINY = {"PAGE_BYTES": 120, "_ROOT_BYTES": 40, "_BLOB_BYTES": 70, "_SMALL_BYTES": 30}
+TINY = {"PAGE_BYTES": 120, "ROOT_BYTES": 40, "BLOB_BYTES": 70, "SMALL_BYTES": 30}
 KEYS = [b"", b"\x00", b"\x01", b"\xff", b"\xff" * 9, *(b"%d" % number for number in range(20))]
 TIMES = [mw.MIN_TIMESTAMP, *map(mw.Timestamp, range(-1, 3)), mw.MAX_TIMESTAMP]
 
@@ -66,7 +65,7 @@ class Stored:
 
     def commit(self, key: int, time: int, size: int) -> None:
         self.encoded, self.kept = CODEC.verify(self.cart), self.model
-        for number, node in self.cart._pages.changed.items():
+        for number, node in pages_of(self.cart).changed.items():
             self.nodes.pop(number, None)
             if node is not None:
                 self.nodes[number] = node.encode()
@@ -75,13 +74,13 @@ class Stored:
     def crash(self, key: int, time: int, size: int) -> None:
         """Go on with what was committed last."""
         self.cart: Cart = CODEC.decode(self.encoded) if self.encoded else Cart()
-        self.cart._pages.source = ReadPages(self.nodes.__getitem__)
+        pages_of(self.cart).source = ReadPages(self.nodes.__getitem__)
         self.model = dict(self.kept)
 
     def check(self) -> None:
         amounts = self.amounts
         assert dict(amounts) == {key: value for key, (_, value) in self.model.items()}
-        assert (len(amounts), amounts._tree.count) == (len(self.model), 2 * len(self.model))
+        assert (len(amounts), tree_of(amounts).count) == (len(self.model), 2 * len(self.model))
         assert amounts.next_end() == min((end for end, _ in self.model.values()), default=None)
         for key in KEYS:
             assert (key in amounts, amounts.get(key)) == (key in self.model, self.model.get(key, (0, None))[1])
@@ -91,8 +90,8 @@ class Stored:
         """Remove everything, and the pages of it."""
         self.expire(0, len(TIMES) - 1, 0)
         self.commit(0, 0, 0)
-        while self.cart._pages.garbage:
-            self.cart._pages.collect(50)
+        while pages_of(self.cart).garbage:
+            pages_of(self.cart).collect(50)
             self.commit(0, 0, 0)
 
 

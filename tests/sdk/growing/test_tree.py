@@ -115,15 +115,15 @@ class TreeMachine(RuleBasedStateMachine):
 
     def hook(self, run: Callable[[PageTree], Any], fails: bool = False) -> Any:
         while True:
-            pages, tree = self.saved.load(self.source)
+            self.pages, tree = self.saved.load(self.source)
             try:
                 result = run(tree)
                 break
             except PagesNeededError as needed:
                 self.source.read(needed.numbers)
         if not fails:
-            self.source.commit(pages)
-            self.saved = Saved(pages, tree)
+            self.source.commit(self.pages)
+            self.saved = Saved(self.pages, tree)
         return result
 
     @rule(pairs=st.data(), many=st.integers(1, 60), fails=st.booleans())
@@ -173,7 +173,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(most=st.integers(1, 40))
     def collects(self, most):  # type: ignore[no-untyped-def]
         stored = len(self.source.stored)
-        self.hook(lambda tree: tree._pages.collect(most))  # noqa: SLF001
+        self.hook(lambda tree: self.pages.collect(most))
         assert 0 < stored - len(self.source.stored) <= most + PAGE_BYTES // 6
 
     @rule(data=st.data())

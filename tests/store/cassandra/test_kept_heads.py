@@ -9,15 +9,16 @@ import pytest
 from millwheel.store.cassandra import journals
 from millwheel.store.cassandra.journals import Journals
 from millwheel.store.contract import JournalHead
+from tests.kept import kept
 
 
 @pytest.mark.guarantee("G13")
 def test_the_heads_written_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: the heads of all journals that were ever owned here stayed, with their part lists."""
-    monkeypatch.setattr(journals, "_MAX_KEPT_HEADS", 3)
-    kept = Journals(cast("Any", None), {})
+    monkeypatch.setattr(journals, "MAX_KEPT_HEADS", 3)
+    written = Journals(cast("Any", None), {})
     for number in range(10):
-        kept._keep("c.1.j1", JournalHead(1, number, 0, ()))  # noqa: SLF001  # what is kept is bounded
-        kept._keep(f"c.1.j{number + 2}", JournalHead(1, 1, 0, ()))  # noqa: SLF001  # what is kept is bounded
-        assert len(kept._own) <= 3  # noqa: SLF001  # what is kept is bounded
-    assert kept._own["c.1.j1"].commit == 9  # noqa: SLF001  # what is kept is bounded
+        written.keep("c.1.j1", JournalHead(1, number, 0, ()))
+        written.keep(f"c.1.j{number + 2}", JournalHead(1, 1, 0, ()))
+        assert len(kept(written, JournalHead)) <= 3
+    assert JournalHead(1, 9, 0, ()) in kept(written, JournalHead)

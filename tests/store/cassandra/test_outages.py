@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from cassandra.connection import ConnectionException
+from cassandra.pool import HostConnection
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore
@@ -22,6 +23,7 @@ from millwheel.store.contract import (
     StoreUnavailableError,
 )
 from tests.components import cassandra
+from tests.kept import kept
 from tests.patience import patience, until
 from tests.store.cassandra.conftest import OpenStore
 
@@ -211,8 +213,9 @@ async def test_a_refused_login_is_tried_again_until_it_is_let_in(
     refused = await open_store(replace(settings, username=name, password="p", timeout_seconds=0.5))
     driver.execute(f"ALTER ROLE {name} WITH PASSWORD = 'other'")
     await asyncio.sleep(2.1)  # for as long passwords are remembered
-    for pool in refused._session._driver.get_pools():  # noqa: SLF001  # the driver's own connection breaks
-        pool._connection.defunct(ConnectionException("the network"))  # noqa: SLF001  # the driver's own connection breaks
+    for pool in kept(refused, HostConnection):
+        for connection in pool.get_connections():
+            connection.defunct(ConnectionException("the network"))
     with pytest.raises(StoreUnavailableError, match=r"tried again"):
         await refused.list_parts(name)
     await asyncio.sleep(0.5)

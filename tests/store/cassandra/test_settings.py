@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cassandra import ConsistencyLevel
@@ -14,6 +13,7 @@ from deploy.local.child import free_ports
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraSettings, CassandraStore, StoreSettingsError
 from millwheel.store.contract import Append, PartId, StateRow, StoreUnavailableError
+from tests.kept import kept
 from tests.store.cassandra.conftest import OpenStore
 
 
@@ -71,10 +71,11 @@ async def test_writes_are_acknowledged_by_the_set_number_of_replicas(
         await store.write_states(IncarnationId(name), name, 1, [StateRow(b"k", 1, b"state")])
         assert await store.read_entries(name, 1, 1) == [b"entry"]
         assert await store.read_states(IncarnationId(name), [b"k"]) == [StateRow(b"k", 1, b"state")]
-        held: list[Any] = [store._journals, store._parts, store._states]  # noqa: SLF001  # levels show only in what is prepared
-        levels = {text.consistency_level for one in held for text in one._statements.values() if _writes(text)}  # noqa: SLF001  # levels show only in what is prepared
+        statements = kept(store, PreparedStatement)
+        levels = {one.consistency_level for one in statements if _writes(one)}
         assert levels == {getattr(ConsistencyLevel, level.upper())}
-        assert store._journals._statements["head"].consistency_level == ConsistencyLevel.SERIAL  # noqa: SLF001  # levels show only in what is prepared
+        (head,) = (one for one in statements if one.query_string.startswith("SELECT sequencer, "))
+        assert head.consistency_level == ConsistencyLevel.SERIAL
     finally:
         await store.close()
 

@@ -17,7 +17,9 @@ from millwheel.store.contract import JournalHead, PartId
 from millwheel.worker import messages as m
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.interval.commits.base_parts import write_base
 from millwheel.worker.interval.commits.divided import is_entry_part
+from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.hook_times import HookMeter
 from tests.driving import SingleCoreDriver
 
@@ -132,14 +134,12 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
 
     def base(self) -> m.WriteParts:
         """The base that the core would write now."""
-        write = self.core._checkpoints._write_base()  # noqa: SLF001  # a step that waits for its time otherwise
-        assert isinstance(write, m.WriteParts)
-        return write
+        return write_base(self.state, Spilling(self.state))
 
     @property
     def outbox_full(self) -> bool:
         """Whether the outbox is full. Then no hook that produces runs, except those that hold the watermark."""
-        return self.core._scheduler.outbox_full  # noqa: SLF001  # a step that waits for its time otherwise
+        return self.state.outbox.unacked.records >= self.state.config.settings.outbox_records
 
     def sent(self) -> list[tuple[str, int]]:
         """The (value, timestamp) pairs that were sent since the last call."""

@@ -13,6 +13,7 @@ from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import decode_entry
 from millwheel.worker.messages import AppendEntry, FlushStates, StatesFlushed
+from tests.testing.inside import cluster_of
 from tests.worker.interval.driver import IntervalDriver
 
 _NOW = IntervalSettings(flush_interval=0)
@@ -186,9 +187,9 @@ def test_keys_that_come_and_go_leave_no_rows_and_no_cells() -> None:
         harness.advance(mw.Timestamp(number * 100 + 50))
     harness.finish()
     harness.advance_clock(mw.minutes(5))
-    (core,) = harness._cluster.cores_of("windows")  # noqa: SLF001  # the harness shows states, not cores
+    (core,) = cluster_of(harness).cores_of("windows")
     assert len(core.state.cells) == 0
-    states = harness.store._states[core.state.config.incarnation]  # noqa: SLF001  # scans show no empty rows
+    states = harness.store.states[core.state.config.incarnation]  # scans show no empty rows
     assert len(states) == 2_000
     assert not [row for row in states.values() if row.blob]
     harness.crash()

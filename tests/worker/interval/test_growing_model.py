@@ -27,7 +27,9 @@ from millwheel.testing import cluster
 from millwheel.testing.harness import TopologyHarness
 from millwheel.worker.interval.cache import pages as interval_pages
 from millwheel.worker.interval.state import IntervalState
+from tests.sdk.growing.pages import pages_of, tree_of
 from tests.stored_rows import rows_of
+from tests.testing.inside import cluster_of
 from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
 
 KEYS = ["a", "b", "m", "z"]
@@ -249,9 +251,9 @@ def tiny_pages(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pages of some elements, and collections that are deleted page by page."""
     with patch.context() as patched:
         patched.setattr(cluster, "CoreDriver", SlowStore)
-        for name, size in {"PAGE_BYTES": 120, "_ROOT_BYTES": 40, "_BLOB_BYTES": 70, "_SMALL_BYTES": 30}.items():
+        for name, size in {"PAGE_BYTES": 120, "ROOT_BYTES": 40, "BLOB_BYTES": 70, "SMALL_BYTES": 30}.items():
             patched.setattr(tree, name, size)
-        patched.setattr(interval_pages, "_COLLECTED", 3)
+        patched.setattr(interval_pages, "MAX_COLLECTED_PAGES", 3)
         yield
 
 
@@ -268,7 +270,7 @@ class History:
             on_failure=mw.dead_letter(after=99, initial=Duration(3), maximum=Duration(9)), strong=not self.weak,
         )  # fmt: skip
         self.harness = TopologyHarness(made, split_at=["k"], now=Timestamp(1_000), settings=SMALL, any_timestamp=True)
-        driver = self.harness._cluster.driver  # noqa: SLF001  # this test's own
+        driver = cluster_of(self.harness).driver
         assert isinstance(driver, SlowStore)
         self.driver = driver
         self.expected = Expected()
@@ -319,22 +321,22 @@ class History:
             assert what == self.expected.take(self.open.pop(number))
         self.checked = len(seen)
         assert not self.open
-        incarnation = self.harness._cluster.incarnations["keeper"]  # noqa: SLF001  # this test's own
+        incarnation = cluster_of(self.harness).incarnations["keeper"]
         stored = rows_of(self.harness.store, incarnation)
         reachable: set[bytes] = set()
         for key in KEYS:
             state = self.harness.state("keeper", key)
             assert content(state or Model()) == content(self.expected.models[key])
-            reachable |= set() if state is None else pages_of(key, state)
+            reachable |= set() if state is None else page_rows_of(key, state)
         pages = {row.key for row in stored if is_page_key(row.key)}
         assert pages == reachable, (pages - reachable, reachable - pages)
         self.reached["deep"] += len(reachable) > 12
 
 
-def pages_of(key: str, state: Kept) -> set[bytes]:
+def page_rows_of(key: str, state: Kept) -> set[bytes]:
     """The rows of all pages of a state."""
-    assert state._pages.garbage == [], "at rest, all discarded pages are deleted"  # noqa: SLF001
-    source, found = state._pages.source, set()  # noqa: SLF001
+    assert pages_of(state).garbage == [], "at rest, all discarded pages are deleted"
+    source, found = pages_of(state).source, set()
     read = source.node
 
     def node(number: int) -> Any:
@@ -343,7 +345,7 @@ def pages_of(key: str, state: Kept) -> set[bytes]:
 
     setattr(source, "node", node)  # noqa: B010
     content(state)
-    list(state.ending._tree.items())  # noqa: SLF001  # also the ends
+    list(tree_of(state.ending).items())  # also the ends
     return found
 
 

@@ -48,7 +48,7 @@ def delivery(number: int) -> Delivery:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_a_takeover_knows_ids_that_fill_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.worker.dedup.snapshot._BLOB_BYTES", 1)
+    monkeypatch.setattr("millwheel.worker.dedup.snapshot.BLOB_BYTES", 1)
     driver = IntervalDriver(Passing())
     for number in range(SEQUENCES):
         driver.handle(delivery(number))

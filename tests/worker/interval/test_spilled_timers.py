@@ -28,6 +28,7 @@ from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import FenceJournal, IntervalEffect, StoreEffect
 from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.owned_states import OwnedStates
+from tests.testing.inside import cluster_of
 
 KEYS = ["a", "b", "m", "z"]
 TAGS = ["r", "s", "t"]
@@ -160,7 +161,7 @@ class Timed:
         self.harness = TopologyHarness(
             clockwork(), split_at=["k"], now=Timestamp(1_000), settings=SMALL, any_timestamp=True
         )
-        driver = self.harness._cluster.driver  # noqa: SLF001  # this test's own
+        driver = cluster_of(self.harness).driver
         assert isinstance(driver, SlowStore)
         self.driver = driver
         self.now = 0

@@ -154,7 +154,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
     @property
     def stored(self) -> Any:
         """The journal in the store."""
-        return self.store._journals[JOURNAL]  # noqa: SLF001  # only tests need it
+        return self.store.journals[JOURNAL]
 
     def rows(self) -> set[int]:
         """First offsets of the segment rows in the store."""

@@ -33,10 +33,12 @@ from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub, add_
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.log import LogConfig, LogCore, LogSettings
+from millwheel.worker.log.sessions import SubscriberSession
 from millwheel.worker.messages import AcceptSequencer, Delivery, GroupWatermarks
 from millwheel.worker.process.events import RunQueue, steady_now
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.log_service import LogService
+from tests.kept import kept
 from tests.patience import patience, until
 from tests.worker import doubles
 
@@ -382,9 +384,8 @@ async def test_a_subscriber_that_disconnects_is_forgotten(cluster: Cluster) -> N
     core = cluster.host.core
     assert isinstance(core, LogCore)
     async with Subscription(STREAM, address=cluster.address):
-        sessions = core._sessions  # noqa: SLF001  # no public name counts subscribers
-        assert len(sessions.by_subscriber) == 1
-    await until(lambda: not sessions.by_subscriber, patience(5))
+        assert len(kept(core, SubscriberSession)) == 1
+    await until(lambda: not kept(core, SubscriberSession), patience(5))
 
 
 async def test_cursors_are_listed_and_deleted(cluster: Cluster) -> None:
@@ -495,8 +496,8 @@ async def test_a_subscriber_that_does_not_read_holds_few_responses(cluster: Clus
         for _ in range(40):
             await cluster.produce([b"." * 100_000] * 10)
         await asyncio.sleep(0.1)
-        [call] = cluster.workers[0].service._calls  # noqa: SLF001  # the call of a subscriber that hangs
-        assert call.queue.qsize() <= 4
+        [responses] = kept(cluster.workers[0].service, asyncio.Queue)
+        assert responses.qsize() <= 4
         assert len(offsets(await collected(subscription, 400))) == 400
 
 

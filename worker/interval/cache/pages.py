@@ -32,11 +32,11 @@ from millwheel.worker.messages import HookFailed
 
 __all__ = ["PageTable", "undoable"]
 
-_COLLECTED: Final = 512
+MAX_COLLECTED_PAGES: Final = 512
 """Pages of discarded collections that one commit deletes."""
 _COLLECT_DELAY_US: Final = 100_000
 """The time between two such commits of a key, in microseconds."""
-_LEAST_READABLE: Final = 32 << 20
+LEAST_READABLE_BYTES: Final = 32 << 20
 """Bytes of pages that a hook may always read, however small the cache is."""
 _ADVICE: Final = "read a slice in each of several hooks, in a chain of timers, or give the worker a larger cache"
 
@@ -51,7 +51,7 @@ class PageTable:
             setup.scope.growing = self
         self._cells = cells
         self._timers = timers
-        self._most = max(setup.settings.cache_bytes // 2, _LEAST_READABLE)
+        self._most = max(setup.settings.cache_bytes // 2, LEAST_READABLE_BYTES)
         self.in_use = PagesInUse(setup.settings.cache_bytes // (2 * DECODED_FACTOR))
         """The pages that must stay in memory."""
         self._damaged: dict[bytes, dict[bytes, str]] = {}
@@ -120,7 +120,7 @@ class PageTable:
         """
         pages = context.state._pages
         try:
-            pages.collect(_COLLECTED)
+            pages.collect(MAX_COLLECTED_PAGES)
         except (StateDamagedError, CorruptValueError) as error:
             self.ended = None
             key, top = context._key, pages.garbage.pop()[0]

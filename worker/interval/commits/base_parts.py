@@ -33,7 +33,7 @@ OUTBOX_PART: Final = "outbox"
 INHERITED_PART: Final = "inherited"
 """Productions of parents. While the committed head names such a part, the parents' sequences must stay alive."""
 
-_MAX_OUTBOX_ROWS: Final = 5_000
+MAX_OUTBOX_ROWS: Final = 5_000
 """Maximum productions in one part."""
 _ROW_BYTES: Final = 64
 """Bytes counted for each production besides its value, keys and names: numbers, an id, framing."""
@@ -51,9 +51,9 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(HOLDS_PART, list(state.holds.of_keys.items()), _MAX_SMALL_ROWS)
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
-    blobs |= numbered(OUTBOX_PART, own_rows(outbox), _MAX_OUTBOX_ROWS, _row_bytes)
+    blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, _row_bytes)
     inherited = inherited_rows(outbox)
-    blobs |= numbered(INHERITED_PART, inherited, _MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
+    blobs |= numbered(INHERITED_PART, inherited, MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
     return journal.write_base(blobs, state.ids.dedup.snapshot(), spilled, kept)
 
 

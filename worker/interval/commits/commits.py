@@ -40,7 +40,7 @@ from millwheel.worker.messages import (
 
 __all__ = ["CommitPipeline"]
 
-_STUCK_AFTER_COMMITS: Final = 1_000
+STUCK_AFTER_COMMITS: Final = 1_000
 """Number of commits after which a production without an ACK counts as stuck."""
 
 
@@ -213,7 +213,7 @@ class CommitPipeline:
             ids = PositionIds(outbound.sequence, 0, outbound.positions)
         else:
             committed = self._journal.committed
-            otherwise, old = (committed + 1) << INDEX_BITS, (committed - _STUCK_AFTER_COMMITS) << INDEX_BITS
+            otherwise, old = (committed + 1) << INDEX_BITS, (committed - STUCK_AFTER_COMMITS) << INDEX_BITS
             mark, unacked = self._outbox.statement(outbound.consumer, otherwise, old)
             ids = PositionIds(name, mark, outbound.positions, unacked)
         return SendDelivery(

@@ -35,7 +35,7 @@ from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["WeakCommits"]
 
-_MAX_ACKS_PER_ENTRY: Final = 10_000
+MAX_ACKS_PER_ENTRY: Final = 10_000
 """Maximum ACKs of stored productions in one entry: some MiB with the longest names, in addition to the batch."""
 
 
@@ -172,7 +172,7 @@ class WeakCommits:
         """The ACKs that fit into one entry, with their holds. The others wait for the next entry."""
         rows: list[tuple[str, int, IncarnationId]] = []
         holds: list[Hold] = []
-        while self.acked and (not rows or len(rows) + len(self.acked[0][0]) <= _MAX_ACKS_PER_ENTRY):
+        while self.acked and (not rows or len(rows) + len(self.acked[0][0]) <= MAX_ACKS_PER_ENTRY):
             taken, hold = self.acked.popleft()
             rows += taken
             holds.append(hold)

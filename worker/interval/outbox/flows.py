@@ -26,7 +26,7 @@ A commit has room for 2^24 productions: MAX_PRODUCTIONS of one key, and those of
 are 2^39 commit numbers: 17 years at a thousand per second.
 """
 
-_MAX_BATCH_RECORDS: Final = 8_192
+MAX_BATCH_RECORDS: Final = 8_192
 _MAX_BATCH_BYTES: Final = 1 << 20
 """An outbound batch takes no more records at this number or size. It fits into one message (at most 2 MiB)."""
 
@@ -85,7 +85,7 @@ class ProductionBatch(OutboundBatch):
 
     def room(self) -> bool:
         """Whether another record fits."""
-        return len(self.keys) < _MAX_BATCH_RECORDS and self.bytes < _MAX_BATCH_BYTES
+        return len(self.keys) < MAX_BATCH_RECORDS and self.bytes < _MAX_BATCH_BYTES
 
     def compact(self) -> None:
         """Drop the records that are ACKed.

@@ -25,10 +25,10 @@ from millwheel.worker.messages import DeliveryOrder
 
 __all__ = ["Outbox", "ProductionBatch"]
 
-_MAX_STUCK_RECORDS: Final = 64
+MAX_STUCK_RECORDS: Final = 64
 """Maximum stuck records per consumer that are stated one by one. Receivers can then still forget younger ids."""
 
-_MAX_SIFTED_BATCHES: Final = 1_000
+MAX_SIFTED_BATCHES: Final = 1_000
 """Maximum outbound batches of one consumer that are searched for stuck ones."""
 
 _OWN_AGE: Final = 1 << 62
@@ -244,7 +244,7 @@ class Outbox:
         batches = self._by_consumer[batch.consumer]
         firsts = self._firsts.setdefault(batch.consumer, [])
         heapq.heappush(firsts, (batch.first, batch.token))
-        if len(firsts) > 2 * len(batches) + _MAX_STUCK_RECORDS:
+        if len(firsts) > 2 * len(batches) + MAX_STUCK_RECORDS:
             # The first entry may be stuck, with outdated entries behind it.
             firsts[:] = [(one.first, one.token) for one in batches.values()]
             heapq.heapify(firsts)
@@ -283,7 +283,7 @@ class Outbox:
         Otherwise one key that always fails would force all receivers to remember every later id.
         """
         mark = self.mark(consumer, otherwise)
-        if mark >= stuck_below or len(self._by_consumer[consumer]) > _MAX_SIFTED_BATCHES:
+        if mark >= stuck_below or len(self._by_consumer[consumer]) > MAX_SIFTED_BATCHES:
             return mark, []
         stuck: list[int] = []
         beyond = otherwise
@@ -291,7 +291,7 @@ class Outbox:
             if batch.first >= stuck_below:
                 beyond = min(beyond, batch.first)
                 continue
-            if len(stuck) + batch.count() > _MAX_STUCK_RECORDS:
+            if len(stuck) + batch.count() > MAX_STUCK_RECORDS:
                 return mark, []
             stuck.extend(batch.positions[index] for index in batch.indexes())
         return beyond, sorted(position for position in stuck if position < beyond)

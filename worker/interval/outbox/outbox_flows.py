@@ -15,7 +15,7 @@ from millwheel.worker.interval.outbox.flows import Flow, ProductionBatch
 
 __all__ = ["OutboxFlows"]
 
-_MAX_FLOWS: Final = 1_000
+MAX_FLOWS: Final = 1_000
 """Number of flows of a consumer above which empty ones are dropped. Otherwise there is one for every past journal."""
 
 _FIRST_WINDOW_BATCHES: Final = 1
@@ -56,7 +56,7 @@ class OutboxFlows:
         flows = self.by_consumer.get(consumer)
         if not flows:
             return
-        if len(flows) > _MAX_FLOWS:
+        if len(flows) > MAX_FLOWS:
             self._forget_empty(flows)
         gone = [flow for flow in flows.values() if flow.batches and self._moved(flow)]
         if gone:
