@@ -86,7 +86,7 @@ rewriting(
     "G1",
     "the first phase forgets what the second phase has",
     _TWO_PHASE.PartialAggregate,
-    "ctx.state.pop(window, None)\n        if pane.early_at:",
+    "ctx.state.pop(window, None)\n    if pane.early_at:",
     "if pane.early_at:",
     seeds=0,
     test="tests/windows/test_two_phase.py::test_a_part_is_merged_once",
