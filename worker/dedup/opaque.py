@@ -4,6 +4,10 @@ Invariant: an id is in exactly one place: in ``exact`` (committed recently), in 
 stored segment. Each id has a time from which it may be forgotten. That is the largest of its record's timestamp and the
 sending group's watermark at sending and at receipt. Otherwise a late record's id could be collected at once.
 Runs and segments keep the largest time of their ids: a time that is too large only keeps ids longer.
+
+One id may be committed twice: its owner had forgotten it, and a copy came again, for example of an injected record
+after ``id_slack``. A takeover replays both commits, and may still have the first one in a run. So an id in ``exact`` is
+in one run, that of its last commit, with the larger time. Otherwise the end of the first run would take it away.
 """
 
 from __future__ import annotations
@@ -152,6 +156,8 @@ class OpaqueSource:
 
     def remember(self, collect: int, ids: Sequence[bytes]) -> None:
         """The ids are committed, and may be forgotten once the horizon is above ``collect``."""
+        if not self.exact.isdisjoint(ids):
+            collect = max(collect, self._take_out(self.exact.intersection(ids)))
         self.exact.update(ids)
         runs = self.runs
         if runs and len(runs[-1].ids) + len(ids) <= MAX_RUN_IDS:
@@ -159,6 +165,15 @@ class OpaqueSource:
             runs[-1].collect = max(runs[-1].collect, collect)
         else:
             runs.append(_IdRun(collect, list(ids)))
+
+    def _take_out(self, again: Collection[bytes]) -> int:
+        """Take ids that are committed again out of their runs. Return the latest time of these runs."""
+        latest = int(MIN_TIMESTAMP)
+        for run in self.runs:
+            left = [id_ for id_ in run.ids if id_ not in again]
+            if len(left) < len(run.ids):
+                run.ids, latest = left, max(latest, run.collect)
+        return latest
 
     def forget(self) -> None:
         """Forget the ids below the horizon. The sender sends no record with such an id again.
@@ -217,16 +232,24 @@ class OpaqueSource:
         """Merge the ids and times of a parent into this source."""
         self.horizon = max(self.horizon, parent.horizon)
         self.watermark = max(self.watermark, parent.watermark)
+        held = {id_: run for run in self.runs for id_ in run.ids}
         for run in parent.runs:
-            self._inherit_ids(run.collect, run.ids)
+            self._inherit_ids(run.collect, run.ids, held)
         self._front.adopt(parent._front)
         for segment in parent.segments.values():
             if segment.ids is None:
                 self.segments[segment.name] = segment
             else:
-                self._inherit_ids(segment.collect, segment.ids)
+                self._inherit_ids(segment.collect, segment.ids, held)
 
-    def _inherit_ids(self, collect: int, ids: Collection[bytes]) -> None:
-        new = [id_ for id_ in ids if id_ not in self.exact]
+    def _inherit_ids(self, collect: int, ids: Collection[bytes], held: Mapping[bytes, _IdRun]) -> None:
+        """``held``: the runs of the ids that other parents have. Of two times of an id the larger one counts."""
+        new = []
+        for id_ in ids:
+            run = held.get(id_)
+            if run is not None:
+                run.collect = max(run.collect, collect)
+            elif id_ not in self.exact:
+                new.append(id_)
         if new:
             self.remember(collect, new)

@@ -329,3 +329,32 @@ def test_a_replayed_floor_drops_ids_of_earlier_entries(old: DeliveryIds, new: De
     for one in (dedup, restarted):
         assert judge(one, new, sender=present).duplicates, "a copy in the present life"
         assert commit(one, old, sender=present)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_an_id_committed_again_is_kept_by_its_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A successor that replays both commits still has the first one, in a run that ends earlier."""
+    monkeypatch.setattr("millwheel.worker.dedup.opaque.MAX_RUN_IDS", 2)
+    owner = Dedup(ALL_KEYS, "r1")
+    successor = restored(owner)
+    deltas = [commit(owner, OpaqueIds([X]), sender=weak(1, 10))]
+    other = owner.take([(judge(owner, OpaqueIds([Y]), sender=weak(1, 50)), None)])
+    owner.advance("weak.1", 20, 0)  # forgets X
+    owner.committed(other)
+    deltas += [other, commit(owner, OpaqueIds([X]), sender=weak(1, 100))]
+    for delta in deltas:
+        successor.replay(decode_delta(msgspec.msgpack.decode(msgspec.msgpack.encode(delta.to_wire()))))
+    for dedup in (owner, successor):
+        dedup.advance("weak.1", 60, 0)  # forgets Y
+        assert list(judge(dedup, OpaqueIds([X]), sender=weak(1, 100)).duplicates) == [0]
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_of_two_times_of_a_merged_id_the_larger_counts() -> None:
+    left, right = Dedup(LEFT, "l"), Dedup(RIGHT, "r")
+    commit(left, OpaqueIds([X]), sender=weak(1, 20))
+    commit(right, OpaqueIds([X]), b"z", weak(1, 100))
+    for parents in ([left, right], [right, left]):
+        child = Dedup.inherit(ALL_KEYS, "c", parents)
+        child.advance("weak.1", 60, 0)
+        assert list(judge(child, OpaqueIds([X]), sender=weak(1, 100)).duplicates) == [0]
