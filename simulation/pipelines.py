@@ -5,7 +5,7 @@ must hold of them in every order of arrival. Where late records may have been pr
 of its key.
 
 A record that is late at its stream may be on time for a new owner of the first step (G14). It may be late at the second
-step nevertheless, which may drop it.
+step nevertheless, which may drop it. An operator of several steps knows which rows may be so (``Row.late``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _differences(plan: Plan, node: dict[str, Any], sunk: Sunk) -> Iterator[str]:
     known = not plan.ending and (bool(aside) or not late or not OPERATORS[node["arguments"][0][0]].has_options)
     for key in sorted({*groups, *found}):
         if known:
-            due = groups.get(key, [])
+            due = [row._replace(late=not late.isdisjoint(row.ids)) for row in groups.get(key, [])]
             wrongs: Iterable[str] = list(OPERATORS[name].judge(due, found[key], arguments))
             dropped = (late - _ids(found[key]) if before else set()) & _ids(due)
             if wrongs and dropped:

@@ -36,3 +36,48 @@ def test_a_record_in_time_must_be_in_the_results() -> None:
     assert judged((1, [1]), (3, [1, 3]), late=0) != []
     assert judged((1, [1]), (3, [1, 3]), late=3) != []
     assert judged((2, [2]), (3, [2, 3]), late=2) != []
+
+
+def joined(*results: tuple[int, list[int]], late: int) -> list[str]:
+    """The differences of `join broadcast as of`: records 1, 3, 5 and 6 meet rows 2 and 4, one of which was late.
+
+    Each has its number as its timestamp.
+    """
+    numbers = {"s0": (1, 3, 5, 6), "s1": (2, 4)}
+    node: dict[str, Any] = plain_node() | {
+        "name": "operators",
+        "kind": PIPELINE,
+        "inputs": {"s0": "a", "s1": "a"},
+        "sources": [["s0"], ["s1"]],
+        "outputs": ["op", "op-late"],
+        "arguments": [["join broadcast as of", "a", [True]]],
+    }
+    readers = [
+        SourceReader(source, "r0", [PlannedRecord(one, one, "k", "k", one == late) for one in each], [], False)
+        for source, each in numbers.items()
+    ]
+    items = [(at, Item([at, *rows], "k", f"1+{len(rows)}")) for at, rows in results]
+    return list(pipeline_differences(Plan(1, nodes=[node], readers=readers), {"op": dict(enumerate(items))}))
+
+
+def test_a_late_row_may_hold_from_a_later_time_on() -> None:
+    """A new owner of the step before the table may take it for one in time, and the table knows better (G14)."""
+    assert joined((1, []), (3, [2]), (5, [4]), (6, [4]), late=4) == []
+    assert joined((1, []), (3, [2]), (5, [2]), (6, [4]), late=4) == []
+    assert joined((1, []), (3, [2]), (5, [2]), (6, [2]), late=4) == []
+    assert joined((1, []), (3, []), (5, [4]), (6, [4]), late=2) == []
+
+
+def test_a_late_row_neither_goes_nor_hides_a_newer_one() -> None:
+    assert joined((1, []), (3, [2]), (5, [4]), (6, [2]), late=4) != []
+    assert joined((1, []), (3, []), (5, [2]), (6, [4]), late=2) != []
+    assert joined((1, [2]), (3, [2]), (5, [4]), (6, [4]), late=2) != []
+    assert joined((1, []), (3, [2]), (5, [4]), late=4) != []
+
+
+def test_a_row_in_time_holds_from_its_time_on() -> None:
+    """Also if another one is late."""
+    assert joined((1, []), (3, [2]), (5, [2]), (6, [4]), late=0) != []
+    assert joined((1, []), (3, []), (5, [4]), (6, [4]), late=0) != []
+    assert joined((1, []), (3, [2]), (5, [2]), (6, [4]), late=2) != []
+    assert joined((1, []), (3, []), (5, [4]), (6, [4]), late=4) != []

@@ -24,6 +24,7 @@ __all__ = [
     "Operator",
     "Row",
     "chunks",
+    "compared",
     "duration",
     "in_order",
     "keyed_by_a",
@@ -45,6 +46,8 @@ class Row(NamedTuple):
     b: str
     left: bool
     """The record's side of a join."""
+    late: bool = False
+    """Whether it was late at its stream, or came from a record that was. So it may be late at any step (G14)."""
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -129,9 +132,14 @@ class Operator(ABC):
 
     def judge(self, rows: list[Row], found: list[Row], arguments: list[Any]) -> Iterator[str]:
         """The violations in the results of one key's records, which are in the order of arrival."""
-        expected, results = (Counter(one[:4] for one in some) for some in (self.model(rows, arguments), found))
-        if expected != results:
-            yield f"lacks results {[*(expected - results).elements()]}, and has {[*(results - expected).elements()]}"
+        yield from compared(self.model(rows, arguments), found)
+
+
+def compared(due: Iterable[Row], found: Iterable[Row]) -> Iterator[str]:
+    """The violations in results that are known."""
+    expected, results = (Counter(one[:4] for one in some) for some in (due, found))
+    if expected != results:
+        yield f"lacks results {[*(expected - results).elements()]}, and has {[*(results - expected).elements()]}"
 
 
 UNREAD: Final = mw.Retention(bytes=1)
