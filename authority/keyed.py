@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from millwheel.authority.group import Group
 from millwheel.authority.percentiles import Work, work_of
 from millwheel.authority.shares import Explanation, Share
-from millwheel.model.interval_map import IntervalMap
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.range_map import RangeMap
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
@@ -29,7 +29,7 @@ class KeyedGroup(Group[KeyInterval]):
     def __init__(self, name: str, value: int = MIN_TIMESTAMP, shares: Iterable[Share[KeyInterval]] = ()) -> None:
         """``shares`` are disjoint. Keys without a share get one with sequencer 0."""
         super().__init__(name, value)
-        self._map = IntervalMap.from_items((share.member, share) for share in shares)
+        self._map = RangeMap.from_items((share.member, share) for share in shares)
         for gap in self._map.gaps(ALL_KEYS):
             self._map.assign(gap, Share(gap, 0, MIN_TIMESTAMP))
         for share in self._map.values():

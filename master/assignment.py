@@ -11,7 +11,7 @@ from millwheel.model.catalog import code_of as spec_code_of
 from millwheel.model.catalog_keys import worker_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import IntervalChunk
-from millwheel.model.interval_table import NO_OWNER
+from millwheel.model.interval_map import NO_OWNER
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = [
@@ -72,8 +72,8 @@ class IntervalAssigner:
         self._load = dict.fromkeys(sorted(known.workers), 0.0)
         self._machines = dict.fromkeys(map(self._machine, self._load), 0.0)
         self._given: set[str] = set()
-        for table in known.tables.values():
-            for (worker, registration), owned in table.owned.items():
+        for interval_map in known.maps.values():
+            for (worker, registration), owned in interval_map.owned.items():
                 if self.lives(worker, registration):
                     self._weigh(
                         worker, len(owned) * _IDLE_LOAD + (sum(loads.get(one, 0.0) for one in owned) if loads else 0)
@@ -159,18 +159,18 @@ def add_assignments(known: Catalog, builder: PlanBuilder, most: int, loads: Mapp
     assigner = IntervalAssigner(known, loads)
     since = switching_since(known)
     for incarnation in _active(known):
-        table = known.tables.get(incarnation)
+        interval_map = known.maps.get(incarnation)
         if most == 0 or builder.is_full:
             return
         switching = since.get(incarnation, 0)
-        if table is None or known.is_damaged(incarnation):
+        if interval_map is None or known.is_damaged(incarnation):
             continue
         code = code_of(known, incarnation)
-        lost = [owner for owner in table.owned if not assigner.lives(*owner)]
+        lost = [owner for owner in interval_map.owned if not assigner.lives(*owner)]
         if assigner.choose(code) is None:
             # No worker may run this code: skip intervals without an owner instead of checking each again.
             lost = [owner for owner in lost if owner != NO_OWNER]
-        chunks = table.chunks if switching else table.chunks_of(lost)
+        chunks = interval_map.chunks if switching else interval_map.chunks_of(lost)
         changed = [_assign_chunk(builder, assigner, incarnation, chunk, code, switching) for chunk in chunks]
         most -= any(changed)
 
@@ -205,13 +205,13 @@ def _assign_chunk(
 def add_releases(known: Catalog, builder: PlanBuilder, most: int) -> None:
     """Remove the owners from the intervals of up to ``most`` incarnations that should have none."""
     active = set(_active(known))
-    for incarnation, table in sorted(known.tables.items()):
+    for incarnation, interval_map in sorted(known.maps.items()):
         if most == 0 or builder.is_full:
             return
         if (
             incarnation not in active
             and not known.is_damaged(incarnation)
-            and any(owner != NO_OWNER for owner in table.owned)
+            and any(owner != NO_OWNER for owner in interval_map.owned)
         ):
             release(known, incarnation, builder)
             most -= 1
@@ -222,10 +222,10 @@ def release(known: Catalog, incarnation: IncarnationId, builder: PlanBuilder) ->
 
     :func:`add_releases` handles the rest, once the incarnation is no longer one that should have owners.
     """
-    table = known.tables.get(incarnation)
-    if table is None or known.is_damaged(incarnation):
+    interval_map = known.maps.get(incarnation)
+    if interval_map is None or known.is_damaged(incarnation):
         return
-    for chunk in table.chunks_of(owner for owner in table.owned if owner != NO_OWNER):
+    for chunk in interval_map.chunks_of(owner for owner in interval_map.owned if owner != NO_OWNER):
         if builder.is_full:
             return
         intervals = []

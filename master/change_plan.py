@@ -130,14 +130,14 @@ class PlanBuilder:
         self._follow_on(incarnation, intervals)
         if not edit.replace(intervals):
             return False
-        self._write(incarnation, edit, self._known.tables[incarnation].origin)
+        self._write(incarnation, edit, self._known.maps[incarnation].origin)
         return True
 
     def _edit(self, incarnation: IncarnationId) -> MapEdit:
         self._known.check_map(incarnation)
         if incarnation not in self._edits:
-            table = self._known.tables.get(incarnation)
-            self._edits[incarnation] = MapEdit(incarnation, table.chunks if table is not None else ())
+            interval_map = self._known.maps.get(incarnation)
+            self._edits[incarnation] = MapEdit(incarnation, interval_map.chunks if interval_map is not None else ())
         return self._edits[incarnation]
 
     def _follow_on(self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord]) -> None:
@@ -146,9 +146,9 @@ class PlanBuilder:
         The journal of a split's or a merge's child is not noted. The first owner that opens the child creates it,
         from the end of its parents' journals.
         """
-        table = self._known.tables.get(incarnation)
+        interval_map = self._known.maps.get(incarnation)
         for interval in intervals:
-            was = table.of_journal(interval.journal) if table is not None else None
+            was = interval_map.of_journal(interval.journal) if interval_map is not None else None
             if was is None:
                 if not interval.parents:
                     self._journals[interval.journal] = None

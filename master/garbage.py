@@ -81,12 +81,12 @@ def collect_garbage(known: Catalog, most: int) -> ChangePlan:
     for _, record in known.live_topologies():
         referred.update(record.incarnations.values())
         referred.update(removed.incarnation for removed in record.removed)
-    garbage = sorted(one for one in set(known.tables) - referred if not known.is_damaged(one))
+    garbage = sorted(one for one in set(known.maps) - referred if not known.is_damaged(one))
     builder = PlanBuilder(known)
     journals: dict[str, None] = {}
     forgotten = []
     for incarnation in garbage:
-        chunks = known.tables[incarnation].chunks
+        chunks = known.maps[incarnation].chunks
         for chunk in chunks[:most]:
             builder.delete(keys.chunk_key(incarnation, chunk.number))
             for interval in chunk.intervals:

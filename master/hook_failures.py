@@ -81,8 +81,10 @@ def _reported(known: Catalog, book: LoadBook) -> dict[IncarnationId, list[inspec
         if not (load.stopped or load.absence or load.HasField("failures")):
             continue
         incarnation = incarnation_of_journal(journal)
-        table = known.tables.get(incarnation)
-        interval = None if table is None or known.is_damaged(table.name) else table.of_journal(journal)
+        interval_map = known.maps.get(incarnation)
+        interval = (
+            None if interval_map is None or known.is_damaged(interval_map.name) else interval_map.of_journal(journal)
+        )
         if interval is not None and interval.HasField("owner") and interval.sequencer == load.sequencer:
             found.setdefault(incarnation, []).append(load)
     return found

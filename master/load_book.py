@@ -115,9 +115,9 @@ class LoadBook:
         """Return the intervals whose present owners report that they no longer need their parents."""
         found = {}
         for journal, report in self.intervals.items():
-            table = known.tables.get(incarnation_of_journal(journal))
-            interval = None if table is None or not report.load.independent else table.of_journal(journal)
-            if table is not None and known.is_damaged(table.name):
+            interval_map = known.maps.get(incarnation_of_journal(journal))
+            interval = None if interval_map is None or not report.load.independent else interval_map.of_journal(journal)
+            if interval_map is not None and known.is_damaged(interval_map.name):
                 continue
             if interval is not None and interval.parents and interval.sequencer == report.load.sequencer:
                 found[journal] = interval.sequencer

@@ -24,7 +24,7 @@ from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
 from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
-from millwheel.model.interval_table import initial_intervals, interval_to_proto
+from millwheel.model.interval_map import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import Timestamp
@@ -296,7 +296,7 @@ class Planner:
     def _where_is(self, stream: str, is_new: bool) -> control.EnsureStreamLogResponse:
         log = self._known.logs[stream]
         incarnation = log.incarnation
-        interval = next(iter(self._known.tables[incarnation]))
+        interval = next(iter(self._known.maps[incarnation]))
         owner = interval.owner if interval.HasField("owner") else None
         return control.EnsureStreamLogResponse(
             incarnation=incarnation,
@@ -407,8 +407,8 @@ class Planner:
 
     def _behind(self, incarnation: IncarnationId, number: int) -> int:
         """Count the intervals of an incarnation whose owners are from before an update."""
-        table = self._known.tables.get(incarnation)
-        return sum(interval.sequencer < number for interval in table) if table is not None else 0
+        interval_map = self._known.maps.get(incarnation)
+        return sum(interval.sequencer < number for interval in interval_map) if interval_map is not None else 0
 
     def waiting_for(self, name: str) -> list[str]:
         """Describe what the updates of a topology still wait for, as text for operators."""

@@ -32,7 +32,7 @@ from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, new_journal
-from millwheel.model.interval_table import interval_from_proto, interval_to_proto
+from millwheel.model.interval_map import interval_from_proto, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.wording import state_name
@@ -85,7 +85,7 @@ def incarnation_of(known: Catalog, name: IntervalName) -> IncarnationId:
     """Return the incarnation that ``name`` refers to. RequestError (NOT_FOUND) names what exists instead."""
     if not name.topology and not name.computation and name.journal:
         incarnation = incarnation_of_journal(name.journal)
-        if incarnation not in known.tables:
+        if incarnation not in known.maps:
             _refuse_unknown_journal(name.journal)
         return incarnation
     record = known.topologies.get(name.topology)
@@ -101,7 +101,7 @@ def incarnation_of(known: Catalog, name: IntervalName) -> IncarnationId:
             f"it has {', '.join(there)}",
             reason="COMPUTATION_UNKNOWN",
         )
-    if found not in known.tables:
+    if found not in known.maps:
         _refuse_not_running(record)
     return found
 
@@ -125,20 +125,20 @@ def find(known: Catalog, name: IntervalName) -> IntervalPlace:
 
 
 def _interval(known: Catalog, incarnation: IncarnationId, name: IntervalName) -> catalog.IntervalRecord | None:
-    table = known.tables[incarnation]
+    interval_map = known.maps[incarnation]
     if name.journal:
-        return table.of_journal(name.journal)
+        return interval_map.of_journal(name.journal)
     if name.key is not None:
         _check_length(name.key)
-        return table.locate(name.key)
-    if len(table) != 1:
+        return interval_map.locate(name.key)
+    if len(interval_map) != 1:
         raise RequestError(
             FailureCode.INVALID_ARGUMENT,
-            f"{name.topology}/{name.computation} has {len(table):,} intervals, and none of them is named",
+            f"{name.topology}/{name.computation} has {len(interval_map):,} intervals, and none of them is named",
             "name one by a key in it, or by its journal",
             reason="INTERVAL_UNNAMED",
         )
-    return table.locate(b"")
+    return interval_map.locate(b"")
 
 
 def find_next(known: Catalog, place: IntervalPlace) -> IntervalPlace:
@@ -165,7 +165,7 @@ def repeated(known: Catalog, request: ReshapeRequest) -> Intervals | None:
     if not request.request_id:
         return None
     mark = _mark(request)
-    made = [one for one in known.tables[incarnation_of(known, request.interval)] if one.request_id == mark]
+    made = [one for one in known.maps[incarnation_of(known, request.interval)] if one.request_id == mark]
     return Intervals(tuple(made)) if made else None
 
 
@@ -365,7 +365,7 @@ class _Reshaping:
 
 
 def _now(known: Catalog, incarnation: IncarnationId, journals: list[str]) -> Intervals:
-    found = (known.tables[incarnation].of_journal(journal) for journal in journals)
+    found = (known.maps[incarnation].of_journal(journal) for journal in journals)
     return Intervals(tuple(one for one in found if one is not None))
 
 
@@ -385,8 +385,8 @@ def plan_release(known: Catalog, request: ReleaseParents) -> ChangePlan:
     retiring: dict[str, tuple[IncarnationId, catalog.ParentJournal]] = {}
     for journal, sequencer in sorted(request.independent.items()):
         incarnation = incarnation_of_journal(journal)
-        table = known.tables.get(incarnation)
-        old = None if table is None else table.of_journal(journal)
+        interval_map = known.maps.get(incarnation)
+        old = None if interval_map is None else interval_map.of_journal(journal)
         if old is None or not old.parents or old.sequencer != sequencer:
             continue
         if len(released) == _MAX_RELEASES or builder.is_full:

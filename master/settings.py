@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.master.balancing import BalanceSettings
-from millwheel.model.interval_table import initial_intervals
+from millwheel.model.interval_map import initial_intervals
 from millwheel.model.time import Duration, milliseconds, seconds
 
 __all__ = ["MasterSettings"]
@@ -21,7 +21,7 @@ _BALANCING: Final = BalanceSettings()
 class MasterSettings:
     """Settings of a master.
 
-    ``intervals_per_computation`` and ``split_points``: see :func:`millwheel.model.interval_table.initial_intervals`.
+    ``intervals_per_computation`` and ``split_points``: see :func:`millwheel.model.interval_map.initial_intervals`.
 
     - ``drain_grace``: the time after the start of a drain in which injectors send the records that they still hold.
       Before it has passed, an idle topology does not count as drained.

@@ -8,7 +8,7 @@ from millwheel.master.load_book import LoadBook
 from millwheel.master.reshaping import SPLIT_BY_OPERATOR
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -38,8 +38,8 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
     incarnations = [*names_of(known), *(log.incarnation for log in known.logs.values())]
     intervals: list[IntervalView] = []
     for incarnation in sorted(incarnations):
-        table, code = known.tables.get(incarnation), code_of(known, incarnation)
-        intervals += [_interval(incarnation, code, one, book) for one in table or ()]
+        interval_map, code = known.maps.get(incarnation), code_of(known, incarnation)
+        intervals += [_interval(incarnation, code, one, book) for one in interval_map or ()]
     return ClusterView(workers, tuple(intervals))
 
 

@@ -16,7 +16,7 @@ from millwheel.coordination.contract import Change
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import split_key
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP

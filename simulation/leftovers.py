@@ -74,7 +74,7 @@ def _of_ended(world: World) -> set[tuple[str, int, str]]:
     found = set[tuple[str, int, str]]()
     for name, core in serving(world):
         if world.processes[name].alive:
-            ended = set(core.state.dedup.computations()) - world.workers[name].catalog.tables.keys()
+            ended = set(core.state.dedup.computations()) - world.workers[name].catalog.maps.keys()
             found.update((core.state.config.journal, core.state.config.sequencer, one) for one in ended)
     return found
 

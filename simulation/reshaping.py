@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from millwheel.client.control import ControlClient
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import interval_pb2

@@ -98,12 +98,12 @@ class CassandraNode:
         self._process.kill()
 
     def pause(self) -> None:
-        """SIGSTOP the node. Its connections stay open, and it does not respond."""
-        self._process.signal(signal.SIGSTOP)
+        """Pause the node. Its connections stay open, and it does not respond."""
+        self._process.pause()
 
     def resume(self) -> None:
-        """SIGCONT the node."""
-        self._process.signal(signal.SIGCONT)
+        """End the node's pause."""
+        self._process.resume()
 
     def _listens(self) -> bool:
         try:

@@ -121,10 +121,23 @@ class ChildProcess:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process. SIGSTOP pauses it, and SIGCONT resumes it."""
+        """Send a signal to the process."""
         if self.is_running:
             assert self._process is not None
             os.killpg(self._process.pid, number)
+
+    def pause(self) -> None:
+        """Pause the process by SIGSTOP, and return when all of its threads stand still.
+
+        On a busy machine that takes a while.
+        """
+        self.signal(signal.SIGSTOP)
+        if self.is_running:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL the process, and return when it has ended."""

@@ -6,7 +6,6 @@ import asyncio
 import json
 import platform
 import shutil
-import signal
 import ssl
 import time
 import urllib.error
@@ -147,12 +146,12 @@ class EtcdCluster:
         self.members[number].kill()
 
     def pause(self, number: int) -> None:
-        """SIGSTOP a member. Its connections stay open, and it does not respond."""
-        self.members[number].signal(signal.SIGSTOP)
+        """Pause a member. Its connections stay open, and it does not respond."""
+        self.members[number].pause()
 
     def resume(self, number: int) -> None:
-        """SIGCONT a member."""
-        self.members[number].signal(signal.SIGCONT)
+        """End a member's pause."""
+        self.members[number].resume()
 
     def stop(self) -> None:
         """Stop all members. Their data stay."""

@@ -97,8 +97,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
         owned = dict.fromkeys(known.workers, 0)
-        for table in known.tables.values():
-            for (worker, registration), intervals in table.owned.items():
+        for interval_map in known.maps.values():
+            for (worker, registration), intervals in interval_map.owned.items():
                 if worker in owned and registration == known.registration(worker):
                     owned[worker] += len(intervals)
         now, book = steady_clock(), self._replica.book
@@ -154,12 +154,12 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
         if record.state in ACTIVE_STATES:
             incarnations += incarnations_of(record)
     totals = wire.IntervalTotals()
-    for table in (known.tables[one] for one in incarnations if one in known.tables):
-        totals.all += len(table)
-        for (worker, registration), intervals in table.owned.items():
+    for interval_map in (known.maps[one] for one in incarnations if one in known.maps):
+        totals.all += len(interval_map)
+        for (worker, registration), intervals in interval_map.owned.items():
             lives = worker in known.workers and registration == known.registration(worker)
             totals.without_owner += 0 if lives else len(intervals)
-        totals.with_parents += sum(bool(interval.parents) for interval in table)
+        totals.with_parents += sum(bool(interval.parents) for interval in interval_map)
     return totals
 
 

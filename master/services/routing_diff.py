@@ -42,9 +42,9 @@ class RoutingDiff:
             routes = {route.incarnation: route for route in message.consumers}
             for name, route in routes.items():
                 route.only_changes = begin > 0 or name not in first
-                table = known.tables.get(name)
-                if table is not None:
-                    route.intervals.computation, route.intervals.topology = table.origin
+                interval_map = known.maps.get(name)
+                if interval_map is not None:
+                    route.intervals.computation, route.intervals.topology = interval_map.origin
             for name, chunk in parts[begin : begin + _MAX_CHUNKS_PER_MESSAGE]:
                 routes[name].intervals.intervals.extend(chunk.intervals)
             messages.append(message)
@@ -58,9 +58,9 @@ class RoutingDiff:
         A catalog that was read again has new chunk objects, whose contents may be the same.
         """
         sent = self._chunks.get(incarnation, {})
-        table = known.tables.get(incarnation)
+        interval_map = known.maps.get(incarnation)
         found = []
-        for chunk in table.chunks if table is not None else ():
+        for chunk in interval_map.chunks if interval_map is not None else ():
             before = sent.get(chunk.number)
             if before is not chunk and (before is None or before.intervals != chunk.intervals):
                 found.append(chunk)
@@ -68,5 +68,5 @@ class RoutingDiff:
 
 
 def _by_number(known: Catalog, incarnation: IncarnationId) -> dict[int, IntervalChunk]:
-    table = known.tables.get(incarnation)
-    return {chunk.number: chunk for chunk in table.chunks} if table is not None else {}
+    interval_map = known.maps.get(incarnation)
+    return {chunk.number: chunk for chunk in interval_map.chunks} if interval_map is not None else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.cli.graph import key_text
 from millwheel.cli.output import Plain
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.v1 import catalog_pb2 as catalog

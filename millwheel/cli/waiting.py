@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from millwheel.client.control import ControlClient
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.stream_names import owner_of
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog

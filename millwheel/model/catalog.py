@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
 from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
-from millwheel.model.interval_table import IntervalTable
+from millwheel.model.interval_map import IntervalMap
 from millwheel.model.key_values import Change, PrefixSnapshot
 from millwheel.model.topology_index import (
     ACTIVE_STATES,
@@ -90,7 +90,7 @@ class Catalog:
         # The revision of the last snapshot. A snapshot includes the effect of all deletions up to its revision.
         self._listed = 0
         self.shape_version = 0
-        self.tables: dict[IncarnationId, IntervalTable] = {}
+        self.maps: dict[IncarnationId, IntervalMap] = {}
         # By a chunk's key: a hash of the chunk in the tables. A new snapshot updates only chunks that differ.
         self._digests: dict[str, int] = {}
         self._index: TopologyIndex | None = None
@@ -244,13 +244,13 @@ class Catalog:
         changed, self._chunks = self._chunks, {}
         try:
             for incarnation, chunks in changed.items():
-                table = self.tables.setdefault(incarnation, IntervalTable(incarnation))
-                table.update(chunks)
-                if not table:
-                    del self.tables[incarnation]
+                interval_map = self.maps.setdefault(incarnation, IntervalMap(incarnation))
+                interval_map.update(chunks)
+                if not interval_map:
+                    del self.maps[incarnation]
         except ValueError:
             # The tables are only partly updated. A caller that continues after this error must load a new snapshot.
-            self.tables, self._digests = {}, {}
+            self.maps, self._digests = {}, {}
             raise
 
     def modified(self, key: str) -> int:
@@ -424,13 +424,13 @@ class Catalog:
 
         To read only some intervals, use :attr:`tables`: it is cheaper.
         """
-        table = self.tables.get(incarnation)
-        return None if table is None else table.record
+        interval_map = self.maps.get(incarnation)
+        return None if interval_map is None else interval_map.record
 
     def locate(self, incarnation: IncarnationId, key: bytes) -> catalog.IntervalRecord | None:
         """The interval of ``incarnation`` that contains ``key``: its journal, sequencer and owner, if it has one."""
-        table = self.tables.get(incarnation)
-        return None if table is None else table.locate(key)
+        interval_map = self.maps.get(incarnation)
+        return None if interval_map is None else interval_map.locate(key)
 
     def owned_by(self, worker_id: str, registration: int | None = None) -> list[OwnedInterval]:
         """The intervals that a worker owns.
@@ -439,15 +439,15 @@ class Catalog:
         under that registration. Intervals of an expired registration are then left out.
         """
         found = []
-        for incarnation, table in self.tables.items():
-            for (owner, revision), intervals in table.owned.items():
+        for incarnation, interval_map in self.maps.items():
+            for (owner, revision), intervals in interval_map.owned.items():
                 if owner == worker_id and registration in (None, revision):
                     found += [OwnedInterval(incarnation, interval) for interval in intervals.values()]
         return found
 
     def journal_lives(self, journal: str) -> bool:
         """Whether an interval of the catalog writes to ``journal``, or was created from it by a split or a merge."""
-        return any(table.home(journal) is not None for table in self.tables.values())
+        return any(interval_map.home(journal) is not None for interval_map in self.maps.values())
 
     def registration(self, worker_id: str) -> int:
         """The revision that created a worker's record; 0 if the worker is not registered."""

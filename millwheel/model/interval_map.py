@@ -1,119 +1,222 @@
-"""A map that is constant on key intervals, for example of owners or watermarks (sections 7.1, 7.2).
-
-The pieces are disjoint and sorted. Keys in no piece are *gaps*. Adjacent pieces with equal values stay separate,
-because a piece represents an interval of a computation and not only a value.
-
-A lookup is a binary search, and so is an assignment that replaces exactly one piece. Any other assignment also moves
-the tails of three lists. That is one block copy for each list, without work for each piece.
-"""
+"""Interval maps in the catalog: the journal, sequencer and owner of each key (section 7.1, G11)."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import Generic, TypeVar
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.interval_chunks import (
+    CoverageError,
+    IntervalChunk,
+    MapEdit,
+    check_coverage,
+    interval_from_proto,
+    interval_to_proto,
+)
+from millwheel.model.keys import KeyInterval
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["IntervalMap"]
+__all__ = [
+    "NO_OWNER",
+    "CoverageError",
+    "IntervalMap",
+    "Owner",
+    "check_coverage",
+    "initial_intervals",
+    "interval_from_proto",
+    "interval_to_proto",
+]
 
-V = TypeVar("V")
+Owner: TypeAlias = tuple[str, int]
+"""A worker's id, and the revision that created the registration under which it got an interval.
+
+NO_OWNER stands for an interval without an owner.
+"""
+
+NO_OWNER: Final[Owner] = ("", 0)
+
+_FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 
 
-class IntervalMap(Generic[V]):
-    """A piecewise constant map from keys to values of type ``V``.
+def initial_intervals(count: int, split_points: Iterable[bytes] = ()) -> list[KeyInterval]:
+    """The first intervals of a computation, before any of its keys is known.
 
-    When an assignment cuts a piece, the remains keep the *same* value object. A caller with mutable values must assign
-    copies to the remains.
+    If there are ``split_points``, they are the boundaries. Otherwise ``count`` intervals divide the printable ASCII
+    range evenly, by the first two characters. User keys are text, so an even division of the whole byte space would
+    leave most intervals without keys. Both ways are only estimates. Later splits by observed keys correct them.
+
+    Args:
+        count: The number of intervals, if there are no split points.
+        split_points: Keys at which intervals begin.
+
+    Raises:
+        ValueError: A split point is empty, or ``count`` is out of range.
+    """
+    points = sorted(set(split_points)) or _spread(count)
+    if b"" in points:
+        raise ValueError("the empty key cannot be a split point: every interval map begins there")
+    edges: list[bytes | None] = [*points, None]
+    return [KeyInterval(start, end) for start, end in zip([b"", *points], edges, strict=True)]
+
+
+def _spread(count: int) -> list[bytes]:
+    width = _LAST_PRINTABLE - _FIRST_PRINTABLE + 1
+    if not 1 <= count <= width * width:
+        raise ValueError(f"{count} initial intervals: give a number from 1 to {width * width}")
+    points = []
+    for index in range(1, count):
+        high, low = divmod(index * width * width // count, width)
+        points.append(bytes([_FIRST_PRINTABLE + high, _FIRST_PRINTABLE + low]))
+    return points
+
+
+class IntervalMap:
+    """An interval map with indexes for lookups by key, by journal and by owner.
+
+    The cost of applying a changed chunk depends on the chunk's size alone, not on the map's size. A map without
+    references is deleted chunk by chunk. During that deletion some keys are in no interval.
+
+    Invariant: no two intervals contain the same key, so each key has one owner. A wrong edit in the coordinator could
+    break this; ``chunks`` then raises CoverageError.
     """
 
-    __slots__ = ("_pieces", "_starts", "_values")
+    __slots__ = ("_by_number", "_chunks", "_journals", "_owned", "_parents", "_record", "_starts", "name", "origin")
 
-    def __init__(self) -> None:
+    def __init__(self, name: IncarnationId, record: catalog.IntervalMapRecord | None = None) -> None:
+        """``record``: a whole map; CoverageError if it violates G11. None: ``update`` adds the chunks later."""
+        self.name = name
+        self.origin = ("", "")
+        """The names of the computation and of its topology. Both are empty for a log."""
+        self._by_number: dict[int, IntervalChunk] = {}
+        self._chunks: list[IntervalChunk] | None = []
         self._starts: list[bytes] = []
-        self._pieces: list[KeyInterval] = []
-        self._values: list[V] = []
+        self._record: catalog.IntervalMapRecord | None = None
+        self._journals: dict[str, catalog.IntervalRecord] = {}
+        self._parents: dict[str, set[int]] = {}
+        self._owned: dict[Owner, dict[str, catalog.IntervalRecord]] = {}
+        if record is not None:
+            edit = MapEdit(name, ())
+            edit.replace_all(record.intervals)
+            head = catalog.IntervalMapRecord(computation=record.computation, topology=record.topology)
+            self._take(head, edit.changes()[0])
 
-    @classmethod
-    def from_items(cls, items: Iterable[tuple[KeyInterval, V]]) -> IntervalMap[V]:
-        """A map of ``items``, which may be in any order; ValueError if two of them overlap."""
-        ordered = sorted(items, key=lambda item: item[0].start)
-        for (left, _), (right, _) in pairwise(ordered):
-            if left.end is None or left.end > right.start:
-                raise ValueError(f"intervals {left} and {right} overlap")
-        made = cls()
-        made._starts = [piece.start for piece, _ in ordered]
-        made._pieces = [piece for piece, _ in ordered]
-        made._values = [value for _, value in ordered]
-        return made
+    # Following the coordinator.
+
+    def update(self, chunks: Mapping[int, catalog.IntervalMapRecord | None]) -> None:
+        """Apply the chunks of one revision, by number. None deletes a chunk."""
+        for number in chunks:
+            self._drop(number)
+        for number, record in chunks.items():
+            if record is not None:
+                self._take(record, [IntervalChunk(self.name, number, record.intervals)])
+
+    def _drop(self, number: int) -> None:
+        chunk = self._by_number.pop(number, None)
+        if chunk is None:
+            return
+        self._chunks = self._record = None
+        for interval in chunk.intervals:
+            del self._journals[interval.journal]
+            owned = self._owned[_owner_of(interval)]
+            del owned[interval.journal]
+            if not owned:
+                del self._owned[_owner_of(interval)]
+            for parent in interval.parents:
+                # Both children of a split may be in this chunk. The first one removes the entry; the second finds none.
+                homes = self._parents.get(parent.journal, set())
+                homes.discard(number)
+                if not homes:
+                    self._parents.pop(parent.journal, None)
+
+    def _take(self, head: catalog.IntervalMapRecord, chunks: Iterable[IntervalChunk]) -> None:
+        self.origin = (head.computation, head.topology)
+        for chunk in chunks:
+            self._chunks = self._record = None
+            self._by_number[chunk.number] = chunk
+            for interval in chunk.intervals:
+                self._journals[interval.journal] = interval
+                self._owned.setdefault(_owner_of(interval), {})[interval.journal] = interval
+                for parent in interval.parents:
+                    self._parents.setdefault(parent.journal, set()).add(chunk.number)
+
+    # Lookups.
+
+    @property
+    def chunks(self) -> Sequence[IntervalChunk]:
+        """The chunks in key order. CoverageError if two of them overlap."""
+        if self._chunks is None:
+            self._chunks = sorted(self._by_number.values(), key=lambda chunk: chunk.start)
+            self._starts = [chunk.start for chunk in self._chunks]
+            for index in range(1, len(self._chunks)):
+                end = self._chunks[index - 1].end
+                if end is None or end > self._starts[index]:
+                    problem = f"chunks {self._chunks[index - 1].number} and {self._chunks[index].number} overlap"
+                    raise CoverageError(f"interval map {self.name}: {problem}")
+        return self._chunks
+
+    @property
+    def record(self) -> catalog.IntervalMapRecord:
+        """The whole map in one message. It is built again, interval by interval, after each change."""
+        if self._record is None:
+            computation, topology = self.origin
+            self._record = catalog.IntervalMapRecord(computation=computation, topology=topology, intervals=self)
+        return self._record
+
+    @property
+    def intervals(self) -> tuple[KeyInterval, ...]:
+        """The key intervals, in key order."""
+        return tuple(interval_from_proto(interval.keys) for interval in self)
+
+    def __iter__(self) -> Iterator[catalog.IntervalRecord]:
+        """All intervals, in key order."""
+        for chunk in self.chunks:
+            yield from chunk.intervals
 
     def __len__(self) -> int:
-        """The number of pieces."""
-        return len(self._starts)
+        """The number of intervals."""
+        return len(self._journals)
 
-    def items(self) -> Iterator[tuple[KeyInterval, V]]:
-        """All pieces in key order. The caller must not change the map during the iteration."""
-        return zip(self._pieces, self._values, strict=True)
+    def chunk_of(self, key: bytes) -> IntervalChunk | None:
+        """The chunk that contains ``key``, or None."""
+        chunks = self.chunks
+        index = bisect_right(self._starts, key) - 1
+        if index < 0 or not (chunks[index].end is None or key < chunks[index].end):  # type: ignore[operator]
+            return None
+        return chunks[index]
 
-    def values(self) -> list[V]:
-        """A copy of the values, in key order of their pieces."""
-        return self._values.copy()
+    def locate(self, key: bytes) -> catalog.IntervalRecord | None:
+        """The interval that contains ``key``. There is exactly one while any topology or log refers to the map."""
+        chunk = self.chunk_of(key)
+        return None if chunk is None else chunk.intervals[bisect_right(chunk.starts, key) - 1]
 
-    def exact(self, interval: KeyInterval) -> V | None:
-        """The value of the piece that is exactly ``interval``; None if there is no such piece."""
-        index = self._index_of(interval)
-        return None if index is None else self._values[index]
+    def of_journal(self, journal: str) -> catalog.IntervalRecord | None:
+        """The interval that writes to ``journal``, or None."""
+        return self._journals.get(journal)
 
-    def overlapping(self, interval: KeyInterval) -> list[tuple[KeyInterval, V]]:
-        """The whole pieces that overlap ``interval``, in key order."""
-        first, last = self._span(interval)
-        return list(zip(self._pieces[first:last], self._values[first:last], strict=True))
+    def home(self, journal: str) -> int | None:
+        """The number of a chunk with an interval that writes to ``journal``, or was created from it; else None."""
+        interval = self._journals.get(journal)
+        chunk = None if interval is None else self.chunk_of(interval.keys.start)
+        if chunk is not None:
+            return chunk.number
+        return min(self._parents.get(journal, ()), default=None)
 
-    def gaps(self, interval: KeyInterval = ALL_KEYS) -> list[KeyInterval]:
-        """The parts of ``interval`` that no piece covers, in key order."""
-        first, last = self._span(interval)
-        found = []
-        reached: bytes | None = interval.start
-        for piece in self._pieces[first:last]:
-            if reached is not None and piece.start > reached:
-                found.append(KeyInterval(reached, piece.start))
-            reached = piece.end
-        if reached is not None and (interval.end is None or reached < interval.end):
-            found.append(KeyInterval(reached, interval.end))
-        return found
+    @property
+    def owned(self) -> Mapping[Owner, Mapping[str, catalog.IntervalRecord]]:
+        """By owner: its intervals, by journal."""
+        return self._owned
 
-    def assign(self, interval: KeyInterval, value: V) -> None:
-        """Make ``interval`` one piece with ``value``. A piece that this cuts keeps its part outside the interval."""
-        index = self._index_of(interval)
-        if index is not None:
-            self._values[index] = value
-            return
-        first, last = self._span(interval)
-        middle = [(interval, value)]
-        if first < last:
-            left, right = self._pieces[first], self._pieces[last - 1]
-            if left.start < interval.start:
-                middle.insert(0, (KeyInterval(left.start, interval.start), self._values[first]))
-            if interval.end is not None and (right.end is None or interval.end < right.end):
-                middle.append((KeyInterval(interval.end, right.end), self._values[last - 1]))
-        self._starts[first:last] = [piece.start for piece, _ in middle]
-        self._pieces[first:last] = [piece for piece, _ in middle]
-        self._values[first:last] = [value for _, value in middle]
+    def chunks_of(self, owners: Iterable[Owner]) -> list[IntervalChunk]:
+        """The chunks with intervals of these owners, in key order. An empty result needs no scan of the map."""
+        numbers = {self.home(journal) for owner in owners for journal in self._owned.get(owner, ())}
+        return [chunk for chunk in self.chunks if chunk.number in numbers] if numbers else []
 
-    def _index_of(self, interval: KeyInterval) -> int | None:
-        """The index of the piece that equals ``interval``, or None."""
-        index = bisect_left(self._starts, interval.start)
-        if index < len(self._starts):
-            piece = self._pieces[index]
-            if piece.start == interval.start and piece.end == interval.end:
-                return index
-        return None
+    def addresses(self) -> set[str]:
+        """The addresses of the owners. An interval without an owner adds the empty address."""
+        return {next(iter(intervals.values())).owner.address for intervals in self._owned.values()}
 
-    def _span(self, interval: KeyInterval) -> tuple[int, int]:
-        """The index range of the pieces that overlap ``interval``: the first, and one past the last."""
-        first = bisect_right(self._starts, interval.start) - 1
-        if first < 0 or not self._pieces[first].overlaps(interval):
-            first += 1
-        last = len(self._starts) if interval.end is None else bisect_left(self._starts, interval.end)
-        return first, last
+
+def _owner_of(interval: catalog.IntervalRecord) -> Owner:
+    return interval.owner.worker_id, interval.owner_revision

@@ -17,7 +17,7 @@ from millwheel.authority.journal import decode_entry as decode_authority
 from millwheel.coordination.contract import Change
 from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS, split_key
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.model.stream_names import local_name, owner_of
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -106,7 +106,7 @@ class Telling(Checks):
         return self._interval(computation, key).journal
 
     def _interval(self, computation: str, key: bytes) -> catalog.IntervalRecord:
-        incarnation = next(one for one in self._catalog.tables if self.name(one) == computation)
+        incarnation = next(one for one in self._catalog.maps if self.name(one) == computation)
         found = self._catalog.locate(incarnation, key)
         assert found is not None, f"no interval of {computation} has the key {key!r}"
         return found

@@ -16,7 +16,7 @@ from millwheel.master.change_plan import PlanBuilder
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunks_prefix
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import check_coverage, interval_to_proto
+from millwheel.model.interval_map import check_coverage, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from tests.components import etcd
@@ -103,8 +103,8 @@ async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdC
     for begin in range(0, count, PER_TRANSACTION):
         await follower.grow(begin, count)
     print(f"built in {time.monotonic() - began:.1f} s")
-    table = follower.catalog.tables[NAME]
-    assert len(table) == count
+    interval_map = follower.catalog.maps[NAME]
+    assert len(interval_map) == count
 
     # One move.
     began = time.monotonic()
@@ -146,7 +146,7 @@ async def test_any_number_of_intervals_and_what_a_move_writes(coordinator: EtcdC
         f"{len(snapshot.entries)} chunks, {size / 1e6:.1f} MB, largest {max(len(e.value) for e in snapshot.entries)} "
         f"bytes; listed in {listed - began:.1f} s, taken in in {time.monotonic() - listed:.1f} s"
     )
-    assert len(newcomer.tables[NAME]) == count + 1
-    check_coverage(NAME, newcomer.tables[NAME].intervals)
+    assert len(newcomer.maps[NAME]) == count + 1
+    check_coverage(NAME, newcomer.maps[NAME].intervals)
     assert len(newcomer.owned_by("worker-7.example.org")) == count / 200
     await follower.watch.aclose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -73,7 +72,7 @@ class Cluster:
             return Victim(f"cassandra {len(self.cassandra.nodes)}", node.kill, node.start, node.pause, node.resume)
         name = await self._daemon(role)
         process = self.daemons.services.processes[name]
-        pause, resume = partial(process.signal, signal.SIGSTOP), partial(process.signal, signal.SIGCONT)
+        pause, resume = process.pause, process.resume
         return Victim(name, process.kill, lambda: None, pause, resume)
 
     async def _daemon(self, role: str) -> str:

@@ -21,7 +21,7 @@ from tests.injectors.receivers import Consumer
 from tests.patience import patience, until
 
 QUICK = Limits(batch_records=50, window_records=2_000, retry_first=2_000, retry_last=50_000, resend_after=2_000_000)
-SETTINGS = InjectorSettings(patience=10, limits=QUICK)
+SETTINGS = InjectorSettings(patience=patience(10), limits=QUICK)
 RECORDS = 3_000
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from millwheel.master.balancing import Balancer, BalanceSettings, ClusterView, IntervalView, WorkerView
 from millwheel.master.messages import MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import check_coverage
+from millwheel.model.interval_map import check_coverage
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import Duration, Timestamp, minutes, seconds
 from millwheel.rpc.v1 import inspection_pb2 as wire

@@ -57,7 +57,7 @@ def incarnation_of(cluster: Cluster, name: str) -> IncarnationId:
 
 
 def owners(cluster: Cluster, incarnation: IncarnationId) -> set[str]:
-    return {one.owner.worker_id for one in cluster.catalog().tables[incarnation]}
+    return {one.owner.worker_id for one in cluster.catalog().maps[incarnation]}
 
 
 def refused(master: Master, request: object) -> RequestError:
@@ -76,11 +76,9 @@ def test_a_new_master_drops_nothing_of_an_unreadable_topology(kind: str) -> None
     Its state, journals, logs and injectors would have been deleted.
     """
     cluster, _ = running()
-    journals = [
-        one.journal for name in ("one", "two") for one in cluster.catalog().tables[incarnation_of(cluster, name)]
-    ]
+    journals = [one.journal for name in ("one", "two") for one in cluster.catalog().maps[incarnation_of(cluster, name)]]
     journals += [
-        one.journal for log in cluster.catalog().logs.values() for one in cluster.catalog().tables[log.incarnation]
+        one.journal for log in cluster.catalog().logs.values() for one in cluster.catalog().maps[log.incarnation]
     ]
     key = keys.topology_key("one") if kind == "topology" else keys.log_key("one/one.out")
     value = damage(cluster, key)
@@ -98,14 +96,14 @@ def test_a_new_master_drops_nothing_of_an_unreadable_topology(kind: str) -> None
     restore(cluster, key, value)
     again = Master(cluster, "m3")
     again.tick(int(hours(41)))
-    assert all(owners(cluster, table) == {"w2"} for table in cluster.catalog().tables)
+    assert all(owners(cluster, one) == {"w2"} for one in cluster.catalog().maps)
 
 
 @pytest.mark.guarantee("G11", section="7.1")
 def test_a_map_with_a_damaged_chunk_is_frozen_and_others_go_on() -> None:
     cluster, _ = running()
     one, two = incarnation_of(cluster, "one"), incarnation_of(cluster, "two")
-    journals = [interval.journal for interval in cluster.catalog().tables[one]]
+    journals = [interval.journal for interval in cluster.catalog().maps[one]]
     key = keys.chunk_key(one, 0)
     value = damage(cluster, key)
     damaged = cluster.state.entry(key)
@@ -172,7 +170,7 @@ def test_garbage_collection_spares_what_a_damaged_chunk_names() -> None:
     """This also holds for a master that has read the chunk while it was whole."""
     cluster, master = running()
     one, two = incarnation_of(cluster, "one"), incarnation_of(cluster, "two")
-    mine, others = ([interval.journal for interval in cluster.catalog().tables[table]] for table in (one, two))
+    mine, others = ([interval.journal for interval in cluster.catalog().maps[name]] for name in (one, two))
     damage(cluster, keys.chunk_key(one, 0))
     damaged = cluster.state.entry(keys.chunk_key(one, 0))
     master.handle(SnapshotLoaded(cluster.state.list("")))

@@ -56,7 +56,7 @@ def look(known: Catalog, *, work: int = 0, commit: int = 7, watermark: int = 5, 
     intervals = {
         one.journal: IntervalProgress(one.sequencer - stale, commit, work, 0)
         for incarnation in incarnations
-        for one in known.tables[incarnation].record.intervals
+        for one in known.maps[incarnation].record.intervals
     }
     return Progress("zeitgeist", dict.fromkeys(incarnations, watermark), intervals)
 
@@ -176,7 +176,7 @@ def test_a_drained_topology_keeps_state_and_logs_without_owners() -> None:
     master.run()
     known = cluster.catalog()
     for incarnation in known.topologies["zeitgeist"].incarnations.values():
-        (interval,) = known.tables[incarnation].record.intervals
+        (interval,) = known.maps[incarnation].record.intervals
         assert not interval.HasField("owner")
         assert cluster.has_journal(interval.journal)
     assert known.locate(known.logs["zeitgeist/dips"].incarnation, b"").owner.worker_id == "w1"  # type: ignore[union-attr]
@@ -253,7 +253,7 @@ def test_cancel_drops_a_streams_log_and_injectors_with_readers() -> None:
     assert known.groups_of("zeitgeist/queries") == (), "what reads it goes on, and gets nothing"
     master.call(CancelTopology("reader"))
     known = cluster.catalog()
-    assert (known.logs, known.tables, known.injectors) == ({}, {}, {})
+    assert (known.logs, known.maps, known.injectors) == ({}, {}, {})
 
 
 def test_a_stream_whose_last_reader_is_cancelled_gets_a_log() -> None:
@@ -274,7 +274,9 @@ def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
     cluster = Cluster()
     old = Master(cluster, "old")
     old.call(SubmitTopology(topology(), "r1"))
-    journals = [one.journal for table in cluster.catalog().tables.values() for one in table.record.intervals]
+    journals = [
+        one.journal for interval_map in cluster.catalog().maps.values() for one in interval_map.record.intervals
+    ]
     old.ask(CancelTopology("zeitgeist"))
     while not isinstance(old.waiting[0], Transact):
         old.step()
@@ -282,7 +284,7 @@ def test_a_new_leader_finishes_the_clearing_away_of_the_old_one() -> None:
     assert cluster.has_journal(journals[0])
     Master(cluster, "new").run()
     assert not any(cluster.has_journal(journal) for journal in journals)
-    assert cluster.catalog().tables == {}
+    assert cluster.catalog().maps == {}
 
 
 def test_a_deposed_masters_garbage_collection_spares_a_used_log() -> None:
@@ -296,7 +298,11 @@ def test_a_deposed_masters_garbage_collection_spares_a_used_log() -> None:
     new.call(SubmitTopology(topology(), "r2"))
     old.run()
     known = cluster.catalog()
-    assert all(cluster.has_journal(one.journal) for table in known.tables.values() for one in table.record.intervals)
+    assert all(
+        cluster.has_journal(one.journal)
+        for interval_map in known.maps.values()
+        for one in interval_map.record.intervals
+    )
 
 
 @pytest.mark.guarantee("G7", section="6.2")
@@ -410,14 +416,14 @@ def test_a_returning_stream_has_a_new_log_beside_the_old_one() -> None:
     assert set(known.logs) == set(former)
     for stream, log in known.logs.items():
         assert log.incarnation != former[stream]
-        (owned,) = known.tables[log.incarnation]
+        (owned,) = known.maps[log.incarnation]
         assert cluster.has_journal(owned.journal)
         assert owned.owner.worker_id == "w1"
-        (ended,) = known.tables[former[stream]]
+        (ended,) = known.maps[former[stream]]
         assert not ended.HasField("owner")
     master.run()
     master.tick(int(seconds(3)))
-    assert not set(cluster.catalog().tables) & set(former.values())
+    assert not set(cluster.catalog().maps) & set(former.values())
 
 
 @pytest.mark.guarantee("G7", section="7.1")
@@ -432,7 +438,7 @@ def test_a_subscribers_log_does_not_come_back_with_its_stream() -> None:
     master.call(SubmitTopology(topology(), "r2"))
     assert "zeitgeist/windows" not in cluster.catalog().logs
     master.tick(int(seconds(3)))
-    assert former not in cluster.catalog().tables
+    assert former not in cluster.catalog().maps
     assert master.call(EnsureLog("zeitgeist/windows")).created
 
 
@@ -448,7 +454,7 @@ def test_a_stream_that_an_update_restores_has_a_new_log() -> None:
     master.call(UpdateTopology(with_clicks, "r2"))
     assert cluster.catalog().logs["zeitgeist/clicks"].incarnation != former
     master.tick(int(seconds(3)))
-    assert former not in cluster.catalog().tables
+    assert former not in cluster.catalog().maps
 
 
 def test_what_cannot_be_deleted_delays_no_call_and_is_retried() -> None:
@@ -458,9 +464,9 @@ def test_what_cannot_be_deleted_delays_no_call_and_is_retried() -> None:
     _cancel_while_the_authority_is_away(master)
     cluster.join("w1")
     other = master.call(SubmitTopology(topology("other"), "r1"))
-    assert set(cluster.catalog().tables) > {*record.incarnations.values(), *other.incarnations.values()}
+    assert set(cluster.catalog().maps) > {*record.incarnations.values(), *other.incarnations.values()}
     master.tick(int(seconds(3)))
-    assert not set(cluster.catalog().tables) & set(record.incarnations.values())
+    assert not set(cluster.catalog().maps) & set(record.incarnations.values())
 
 
 @pytest.mark.guarantee("G7", section="7.2")

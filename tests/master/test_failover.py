@@ -101,7 +101,7 @@ async def let_pass(clock: Clock, coordinator: MemoryCoordinator, seconds: float)
 
 
 def owners(known: Catalog) -> set[str]:
-    return {one.owner.worker_id for table in known.tables.values() for one in table}
+    return {one.owner.worker_id for interval_map in known.maps.values() for one in interval_map}
 
 
 async def until_owned_by(coordinator: MemoryCoordinator, expected: set[str]) -> None:
@@ -124,22 +124,24 @@ async def test_a_dead_workers_intervals_move_as_soon_as_its_lease_ends() -> None
         await worker(coordinator, "dead")
         await worker(coordinator, "alive", 1_000.0)
         await master.ask(SubmitTopology(topology(), "r1"))
-        before = {one.journal: one.sequencer for table in interval_tables(master) for one in table}
+        before = {one.journal: one.sequencer for interval_map in interval_maps(master) for one in interval_map}
         await let_pass(clock, coordinator, LEASE - 0.1)
         assert owners(await read_catalog(coordinator)) == {"dead", "alive"}
         await let_pass(clock, coordinator, 0.1)
         await until_owned_by(coordinator, {"alive"})
         known = await read_catalog(coordinator)
-        moved = [one for table in known.tables.values() for one in table if one.sequencer != before[one.journal]]
+        moved = [
+            one for interval_map in known.maps.values() for one in interval_map if one.sequencer != before[one.journal]
+        ]
         assert 45 <= len(moved) <= 60
         assert all(one.sequencer > before[one.journal] for one in moved)
     await coordinator.close()
 
 
-def interval_tables(master: MasterReplica) -> list[list[catalog.IntervalRecord]]:
+def interval_maps(master: MasterReplica) -> list[list[catalog.IntervalRecord]]:
     known = master.catalog
     assert known is not None
-    return [list(table) for table in known.tables.values()]
+    return [list(interval_map) for interval_map in known.maps.values()]
 
 
 @pytest.mark.paper(section="7.1")

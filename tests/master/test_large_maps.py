@@ -20,7 +20,7 @@ from millwheel.master.messages import (
 from millwheel.master.settings import MasterSettings
 from millwheel.model import interval_chunks
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import NO_OWNER, check_coverage
+from millwheel.model.interval_map import NO_OWNER, check_coverage
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Cluster, Master, computation, source, topology
@@ -64,8 +64,8 @@ def three_large_maps(cluster: Cluster) -> tuple[Watched, list[IncarnationId]]:
 def check(cluster: Cluster, incarnations: list[IncarnationId]) -> None:
     known = cluster.catalog()
     for incarnation in incarnations:
-        check_coverage(incarnation, known.tables[incarnation].intervals)
-        for owner in known.tables[incarnation].owned:
+        check_coverage(incarnation, known.maps[incarnation].intervals)
+        for owner in known.maps[incarnation].owned:
             assert owner[1] == known.registration(owner[0]) > 0
 
 
@@ -89,10 +89,10 @@ def test_vanished_owners_are_replaced_in_several_transactions() -> None:
 def test_a_cancelled_topology_with_a_large_map_goes_bit_by_bit() -> None:
     cluster = Cluster()
     master, incarnations = three_large_maps(cluster)
-    journals = [interval.journal for interval in cluster.catalog().tables[incarnations[0]]]
+    journals = [interval.journal for interval in cluster.catalog().maps[incarnations[0]]]
     master.call(CancelTopology("one"))
     known = cluster.catalog()
-    assert incarnations[0] not in known.tables
+    assert incarnations[0] not in known.maps
     assert not any(cluster.has_journal(journal) for journal in journals)
     check(cluster, incarnations[1:])
     assert master.largest[0] <= MAX_OPERATIONS
@@ -105,10 +105,10 @@ def test_a_cancelled_topology_has_no_owners_at_its_journals_end() -> None:
     dropped = False
     while master.waiting or master.follow():
         if master.waiting:
-            table = cluster.catalog().tables.get(incarnations[1])
-            if isinstance(master.waiting[0], Drop) and table is not None:
+            interval_map = cluster.catalog().maps.get(incarnations[1])
+            if isinstance(master.waiting[0], Drop) and interval_map is not None:
                 dropped = True
-                assert set(table.owned) == {NO_OWNER}
+                assert set(interval_map.owned) == {NO_OWNER}
             master.step()
     assert dropped
 
@@ -144,13 +144,13 @@ def test_parents_of_many_chunks_take_several_transactions(
     master = Watched(cluster, settings=SETTINGS)
     spec = topology("one", [source("in")], [computation("c", {"in": "k"}, [])])
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
-    for interval in list(cluster.catalog().tables[incarnation])[10::20]:
+    for interval in list(cluster.catalog().maps[incarnation])[10::20]:
         master.call(SplitInterval(IntervalName(journal=interval.journal), interval.keys.start + b"0"))
     monkeypatch.setattr(change_plan, "MAX_CHUNK_BYTES", 1_200)
     monkeypatch.setattr(change_plan, "MAX_TRANSACTION_BYTES", 4_000)
     master.largest = (0, 0)
     calls = 0
-    while waiting := {one.journal: one.sequencer for one in cluster.catalog().tables[incarnation] if one.parents}:
+    while waiting := {one.journal: one.sequencer for one in cluster.catalog().maps[incarnation] if one.parents}:
         assert master.call(ReleaseParents(waiting)).intervals
         calls += 1
     assert calls > 1

@@ -25,7 +25,7 @@ from millwheel.master.messages import (
 )
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import ACTIVE_STATES
-from millwheel.model.interval_table import check_coverage, interval_from_proto
+from millwheel.model.interval_map import check_coverage, interval_from_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.testing.store_effects import result_of
@@ -102,8 +102,8 @@ class Masters(RuleBasedStateMachine):
 
         Its parents' journals exist until the child is independent.
         """
-        for table in self.cluster.catalog().tables.values():
-            for interval in table:
+        for interval_map in self.cluster.catalog().maps.values():
+            for interval in interval_map:
                 if interval.HasField("owner") and not self.cluster.has_journal(interval.journal):
                     assert interval.parents
                     assert all(self.cluster.has_journal(parent.journal) for parent in interval.parents)
@@ -113,7 +113,7 @@ class Masters(RuleBasedStateMachine):
     def owners_let_go_of_parents(self, who: int, some: int) -> None:
         master = self.masters[who % len(self.masters)]
         # The view of this master, which may be old.
-        children = [one for table in master.core.catalog.tables.values() for one in table if one.parents]
+        children = [one for interval_map in master.core.catalog.maps.values() for one in interval_map if one.parents]
         open_ones = {one.journal: one.sequencer for one in children if self.cluster.has_journal(one.journal)}
         chosen = dict(sorted(open_ones.items())[:some])
         self.independent.update(chosen)
@@ -151,12 +151,12 @@ class Masters(RuleBasedStateMachine):
         known = self.cluster.catalog()
         for name, record in known.topologies.items():
             for incarnation in record.incarnations.values():
-                table = known.tables.get(incarnation)
+                interval_map = known.maps.get(incarnation)
                 if record.state == catalog.TOPOLOGY_STATE_CANCELLED:
-                    assert table is None
+                    assert interval_map is None
                     continue
-                assert table is not None, f"{name} has lost its intervals"
-                for interval in table.record.intervals:
+                assert interval_map is not None, f"{name} has lost its intervals"
+                for interval in interval_map.record.intervals:
                     assert interval.parents or self.cluster.has_journal(interval.journal)
                     if record.state in ACTIVE_STATES and known.workers:
                         assert interval.owner_revision == known.registration(interval.owner.worker_id) > 0
@@ -167,9 +167,9 @@ class Masters(RuleBasedStateMachine):
         known = self.cluster.catalog()
         assert known.drawn >= self.drawn
         self.drawn = known.drawn
-        for incarnation, table in known.tables.items():
-            check_coverage(incarnation, table.intervals)
-            for interval in table.record.intervals:
+        for incarnation, interval_map in known.maps.items():
+            check_coverage(incarnation, interval_map.intervals)
+            for interval in interval_map.record.intervals:
                 held = (interval.sequencer, interval.owner.worker_id, interval.owner_revision)
                 before = self.owner.get(interval.journal, held)
                 assert held[0] >= before[0]
@@ -184,15 +184,15 @@ class Masters(RuleBasedStateMachine):
     def journals_that_are_needed_are_there_and_lineage_is_one_deep(self) -> None:
         known = self.cluster.catalog()
         living = {one for _, record in known.live_topologies() for one in record.incarnations.values()}
-        for incarnation, table in known.tables.items():
-            named = {parent.journal: parent.keys for interval in table for parent in interval.parents}
-            assert not named.keys() & {interval.journal for interval in table}
+        for incarnation, interval_map in known.maps.items():
+            named = {parent.journal: parent.keys for interval in interval_map for parent in interval.parents}
+            assert not named.keys() & {interval.journal for interval in interval_map}
             assert not named.keys() & known.retired.keys()
             assert named.keys() & self.children <= self.independent, "it starts from one that needs another still"
-            self.children.update(interval.journal for interval in table if interval.parents)
+            self.children.update(interval.journal for interval in interval_map if interval.parents)
             if incarnation in living:
                 assert all(self.cluster.has_journal(journal) for journal in named)
-            for interval in table:
+            for interval in interval_map:
                 parents = [interval_from_proto(parent.keys) for parent in interval.parents]
                 mine = interval_from_proto(interval.keys)
                 assert all(parent.overlaps(mine) for parent in parents)

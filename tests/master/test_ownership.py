@@ -36,11 +36,11 @@ def running(intervals: int = 4, workers: tuple[str, ...] = ("w1", "w2")) -> tupl
 
 
 def sequencers(known: Catalog) -> dict[str, int]:
-    return {one.journal: one.sequencer for table in known.tables.values() for one in table.record.intervals}
+    return {one.journal: one.sequencer for interval_map in known.maps.values() for one in interval_map.record.intervals}
 
 
 def owners(known: Catalog) -> set[str]:
-    return {one.owner.worker_id for table in known.tables.values() for one in table.record.intervals}
+    return {one.owner.worker_id for interval_map in known.maps.values() for one in interval_map.record.intervals}
 
 
 @pytest.mark.paper(section="7.1")
@@ -221,7 +221,7 @@ def test_no_plan_hands_an_interval_over_under_its_old_sequencer() -> None:
     known = cluster.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
     stolen = catalog.IntervalMapRecord()
-    stolen.CopyFrom(known.tables[incarnation].record)
+    stolen.CopyFrom(known.maps[incarnation].record)
     stolen.intervals[0].owner.worker_id = "thief"
     with pytest.raises(ValueError, match="a new owner needs a sequencer above"):
         PlanBuilder(known).put_map(incarnation, stolen)
@@ -236,7 +236,7 @@ def test_no_plan_leaves_a_gap() -> None:
     known = cluster.catalog()
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
     holed = catalog.IntervalMapRecord()
-    holed.CopyFrom(known.tables[incarnation].record)
+    holed.CopyFrom(known.maps[incarnation].record)
     del holed.intervals[2]
     with pytest.raises(ValueError, match="overlap or leave a gap"):
         PlanBuilder(known).put_map(incarnation, holed)
@@ -251,7 +251,7 @@ def test_many_maps_are_re_assigned_in_several_transactions() -> None:
     cluster.leave("w1")
     master.run()
     assert owners(cluster.catalog()) == {""}
-    assert cluster.state.revision == revision + 1 + len(cluster.catalog().tables)
+    assert cluster.state.revision == revision + 1 + len(cluster.catalog().maps)
 
 
 def test_key_parts_are_escaped() -> None:

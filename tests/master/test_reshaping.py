@@ -57,7 +57,7 @@ def here(known: Catalog, key: bytes) -> catalog.IntervalRecord:
 
 def bounds(known: Catalog) -> list[KeyInterval]:
     incarnation = known.topologies["zeitgeist"].incarnations["window-counter"]
-    return list(known.tables[incarnation].intervals)
+    return list(known.maps[incarnation].intervals)
 
 
 def make(master: Master, request: Request) -> list[catalog.IntervalRecord]:
@@ -126,7 +126,7 @@ def test_a_move_to_where_it_is_changes_no_owner() -> None:
 def test_a_streams_log_moves_but_is_never_split_or_merged() -> None:
     cluster, master = running()
     known = cluster.catalog()
-    journal = known.tables[known.logs["zeitgeist/dips"].incarnation].record.intervals[0].journal
+    journal = known.maps[known.logs["zeitgeist/dips"].incarnation].record.intervals[0].journal
     (moved,) = make(master, MoveInterval(of(journal)))
     assert moved.journal == journal
     error = refused(master, SplitInterval(of(journal), b"k"))

@@ -13,7 +13,7 @@ from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_chunks import interval_from_proto, interval_to_proto
-from millwheel.model.interval_table import initial_intervals
+from millwheel.model.interval_map import initial_intervals
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -50,7 +50,7 @@ class IntervalMaps:
         self.commit(builder)
 
     def change(self, name: str, at: int, kind: str) -> None:
-        intervals = list(self.known.tables[IncarnationId(name)])
+        intervals = list(self.known.maps[IncarnationId(name)])
         at %= len(intervals)
         old = intervals[at : at + (2 if kind == "merge" else 1)]
         keys = KeyInterval(old[0].keys.start, interval_from_proto(old[-1].keys).end)
@@ -78,7 +78,7 @@ def shows(maps: IntervalMaps, whole: control.WatchRoutingResponse | None, *names
     assert whole is not None
     assert [route.incarnation for route in whole.consumers] == list(names)
     for route in whole.consumers:
-        assert route.intervals == maps.known.tables[route.incarnation].record
+        assert route.intervals == maps.known.maps[route.incarnation].record
         assert not route.only_changes
 
 

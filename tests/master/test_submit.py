@@ -11,7 +11,7 @@ from millwheel.master.messages import CancelTopology, DrainTopology, SubmitTopol
 from millwheel.master.settings import MasterSettings
 from millwheel.master.validation import validate
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import IntervalTable
+from millwheel.model.interval_map import IntervalMap
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.record_schema import record_schema
@@ -51,9 +51,9 @@ def test_initial_intervals_go_round_robin_over_the_workers() -> None:
     submit(Master(cluster, settings=MasterSettings(intervals_per_computation=6)), topology())
     known = cluster.catalog()
     for incarnation in known.topologies["zeitgeist"].incarnations.values():
-        owners = [one.owner.worker_id for one in known.tables[incarnation].record.intervals]
+        owners = [one.owner.worker_id for one in known.maps[incarnation].record.intervals]
         assert sorted(owners) == ["w1", "w1", "w2", "w2", "w3", "w3"]
-        assert len(known.tables[incarnation].intervals) == 6
+        assert len(known.maps[incarnation].intervals) == 6
 
 
 @pytest.mark.paper(section="7.1")
@@ -61,8 +61,8 @@ def test_split_points_of_the_operator_are_taken_as_they_are() -> None:
     cluster = Cluster()
     submit(Master(cluster, settings=MasterSettings(split_points=(b"m", b"g"))), topology())
     known = cluster.catalog()
-    table = known.tables[known.topologies["zeitgeist"].incarnations["window-counter"]]
-    assert [interval.start for interval in table.intervals] == [b"", b"g", b"m"]
+    interval_map = known.maps[known.topologies["zeitgeist"].incarnations["window-counter"]]
+    assert [interval.start for interval in interval_map.intervals] == [b"", b"g", b"m"]
 
 
 @pytest.mark.paper(section="6.2")
@@ -71,7 +71,7 @@ def test_every_sequencer_is_drawn_once_and_is_below_the_counter() -> None:
     cluster.join("w1")
     submit(Master(cluster, settings=MasterSettings(intervals_per_computation=4)), topology())
     known = cluster.catalog()
-    drawn = [one.sequencer for table in known.tables.values() for one in table.record.intervals]
+    drawn = [one.sequencer for interval_map in known.maps.values() for one in interval_map.record.intervals]
     assert len(set(drawn)) == len(drawn)
     assert max(drawn) <= known.drawn
 
@@ -122,13 +122,13 @@ def test_ids_are_never_used_twice_when_a_name_is_used_again() -> None:
     master = Master(cluster)
     submit(master, topology())
     before = cluster.catalog()
-    old = set(before.tables)
-    journals = [one.journal for table in before.tables.values() for one in table.record.intervals]
+    old = set(before.maps)
+    journals = [one.journal for interval_map in before.maps.values() for one in interval_map.record.intervals]
     master.call(CancelTopology("zeitgeist"))
-    assert not cluster.catalog().tables
+    assert not cluster.catalog().maps
     assert not any(cluster.has_journal(journal) for journal in journals)
     submit(master, topology(), "r2")
-    assert not old & set(cluster.catalog().tables)
+    assert not old & set(cluster.catalog().maps)
     assert cluster.catalog().topologies["zeitgeist"].version == 2
 
 
@@ -394,7 +394,7 @@ def test_a_submission_with_problems_changes_nothing() -> None:
 def test_maps_that_break_coverage_are_refused_when_read() -> None:
     cluster = Cluster()
     submit(Master(cluster, settings=MasterSettings(intervals_per_computation=3)), topology())
-    table = cluster.catalog().tables[cluster.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
-    del table.record.intervals[1]
+    interval_map = cluster.catalog().maps[cluster.catalog().topologies["zeitgeist"].incarnations["window-counter"]]
+    del interval_map.record.intervals[1]
     with pytest.raises(ValueError, match="overlap or leave a gap"):
-        IntervalTable(IncarnationId("x"), table.record)
+        IntervalMap(IncarnationId("x"), interval_map.record)

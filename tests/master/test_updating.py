@@ -44,11 +44,11 @@ def started() -> tuple[Cluster, Master]:
 
 
 def sequencers(known: Catalog, incarnation: IncarnationId) -> list[int]:
-    return [interval.sequencer for interval in known.tables[incarnation]]
+    return [interval.sequencer for interval in known.maps[incarnation]]
 
 
 def owners(known: Catalog, incarnation: IncarnationId) -> list[str]:
-    return [interval.owner.worker_id for interval in known.tables[incarnation]]
+    return [interval.owner.worker_id for interval in known.maps[incarnation]]
 
 
 def changed(change: Callable[[specs.TopologySpec], None]) -> specs.TopologySpec:
@@ -80,7 +80,7 @@ def test_other_code_takes_over_on_the_same_owners() -> None:
     for incarnation in record.incarnations.values():
         assert owners(after, incarnation) == owners(before, incarnation)
         assert min(sequencers(after, incarnation)) > max(sequencers(before, incarnation))
-        assert [one.journal for one in after.tables[incarnation]] == [one.journal for one in before.tables[incarnation]]
+        assert [one.journal for one in after.maps[incarnation]] == [one.journal for one in before.maps[incarnation]]
     settled = after.topologies["zeitgeist"]
     assert (settled.version, dict(settled.switching)) == (2, {})
     assert master.core.waiting_for("zeitgeist") == []
@@ -99,7 +99,7 @@ def test_what_an_update_does_not_change_is_not_taken_over() -> None:
     assert sequencers(after, detector) == sequencers(before, detector)
     added = record.incarnations["spike-detector"]
     assert all(owners(after, added))
-    assert all(cluster.has_journal(one.journal) for one in after.tables[added])
+    assert all(cluster.has_journal(one.journal) for one in after.maps[added])
     assert {one.computation for one in after.consumers("zeitgeist/windows")} == {"dip-detector", "spike-detector"}
     assert "zeitgeist/spikes" in after.logs
 
@@ -155,7 +155,7 @@ def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     assert min(sequencers(after, window)) > max(before)
     assert after.removed_computation(window) is not None
     assert after.computation(window) is None
-    journals = [one.journal for one in after.tables[window]]
+    journals = [one.journal for one in after.maps[window]]
     assert "removed computation window-counter" in master.core.waiting_for("zeitgeist")[0]
     master.tick(seconds(1))
     assert master.observing[-1] == "zeitgeist"
@@ -166,7 +166,7 @@ def test_a_removed_computation_delivers_and_leaves_the_watermark() -> None:
     master.run()
     gone = cluster.catalog()
     assert window not in gone.producers("zeitgeist/windows")
-    assert window not in gone.tables
+    assert window not in gone.maps
     assert not any(map(cluster.has_journal, journals))
 
 
@@ -327,7 +327,7 @@ def test_a_paused_topology_has_no_owners_and_then_fresh_ones() -> None:
     stands = cluster.catalog()
     for incarnation in incarnations:
         assert owners(stands, incarnation) == ["", ""]
-        assert all(cluster.has_journal(one.journal) for one in stands.tables[incarnation])
+        assert all(cluster.has_journal(one.journal) for one in stands.maps[incarnation])
     assert stands.consumers("zeitgeist/queries"), "senders keep what is due to it"
     assert not stands.is_draining("zeitgeist/queries"), "injectors may open, and wait"
     revision = cluster.state.revision
@@ -388,7 +388,7 @@ def test_a_cancelled_topology_removes_draining_computations_too() -> None:
     cluster, master = started()
     master.call(UpdateTopology(changed(without_detector)))
     master.call(CancelTopology("zeitgeist"))
-    assert cluster.catalog().tables == {}
+    assert cluster.catalog().maps == {}
 
 
 @pytest.mark.paper(section="7.1")
@@ -432,7 +432,7 @@ def test_a_merges_children_run_the_new_version_at_once() -> None:
     cluster, master = started()
     record = master.call(UpdateTopology(changed(with_code)))
     incarnation = record.incarnations["window-counter"]
-    journal = next(iter(cluster.catalog().tables[incarnation])).journal
+    journal = next(iter(cluster.catalog().maps[incarnation])).journal
     master.call(MergeIntervals(IntervalName(journal=journal)))
     (number,) = sequencers(cluster.catalog(), incarnation)
     master.tick(seconds(10))
@@ -452,7 +452,7 @@ def test_an_update_of_many_owners_takes_several_transactions(
     master = Master(cluster, settings=MasterSettings(intervals_per_computation=30))
     spec = topology("wide", [source("in")], [computation("c", {"in": "k"}, [])])
     incarnation = master.call(SubmitTopology(spec, "r")).incarnations["c"]
-    for name, interval in zip(names, list(cluster.catalog().tables[incarnation]), strict=True):
+    for name, interval in zip(names, list(cluster.catalog().maps[incarnation]), strict=True):
         master.call(MoveInterval(IntervalName(journal=interval.journal), worker=name))
     before = cluster.catalog()
     assert owners(before, incarnation) == names

@@ -11,7 +11,7 @@ from millwheel.coordination.state import CoordinatorState
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId, injector_group
-from millwheel.model.interval_table import CoverageError, IntervalTable, initial_intervals, interval_to_proto
+from millwheel.model.interval_map import CoverageError, IntervalMap, initial_intervals, interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -32,7 +32,7 @@ def contents(known: Catalog) -> dict[str, object]:
         for name, value in vars(known).items()
         if name not in ("shape_version", "tables", "_listed", "_digests")
     }
-    found["maps"] = {name: table.record for name, table in known.tables.items()}
+    found["maps"] = {name: table.record for name, table in known.maps.items()}
     return found
 
 
@@ -144,7 +144,7 @@ SPLITS = st.sets(st.binary(min_size=1, max_size=3), max_size=8)
 @given(SPLITS, st.binary(max_size=4))
 def test_a_key_is_found_in_the_one_interval_that_holds_it(splits: set[bytes], key: bytes) -> None:
     intervals = initial_intervals(1, splits)
-    table = IntervalTable(IncarnationId("c"), interval_map("c", intervals))
+    table = IntervalMap(IncarnationId("c"), interval_map("c", intervals))
     (only,) = [index for index, interval in enumerate(intervals) if key in interval]
     found = table.locate(key)
     assert found is not None
@@ -162,7 +162,7 @@ def test_gaps_overlaps_and_missing_ends_are_refused(splits: set[bytes], data: st
         list(reversed(intervals)),
     ):
         with pytest.raises(CoverageError):
-            IntervalTable(IncarnationId("c"), interval_map("c", broken))
+            IntervalMap(IncarnationId("c"), interval_map("c", broken))
 
 
 @given(st.integers(1, 2_000))

@@ -91,4 +91,4 @@ def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
     known.apply([Change(key, b"\xff\xff", 2) for key in odd])
     known.apply([Change(key, None, 3) for key in odd])
     assert known.damaged == {}
-    assert not known.tables
+    assert not known.maps

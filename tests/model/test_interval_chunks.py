@@ -22,7 +22,7 @@ from millwheel.model.interval_chunks import (
     interval_from_proto,
     interval_to_proto,
 )
-from millwheel.model.interval_table import IntervalTable, initial_intervals
+from millwheel.model.interval_map import IntervalMap, initial_intervals
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
@@ -122,15 +122,15 @@ class Maps(RuleBasedStateMachine):
     @rule()
     def commit_the_plan(self) -> None:
         self.commit()
-        assert list(self.followed.tables[NAME]) == self.model
+        assert list(self.followed.maps[NAME]) == self.model
 
     @rule()
     def a_catalog_reads_everything_again(self) -> None:
         """This catalog has followed up to some revision, and knows no later change."""
         self.commit()
         self.behind.load(self.state.list(""))
-        assert list(self.behind.tables[NAME]) == self.model
-        assert self.behind.tables[NAME].chunks is not self.followed.tables[NAME].chunks
+        assert list(self.behind.maps[NAME]) == self.model
+        assert self.behind.maps[NAME].chunks is not self.followed.maps[NAME].chunks
 
     @rule(at=st.integers(0, 1000))
     def put_the_whole_map_with_one_change(self, at: int) -> None:
@@ -146,28 +146,28 @@ class Maps(RuleBasedStateMachine):
     def g11_at_every_revision_the_chunks_cover_every_key_once(self) -> None:
         listed = Catalog()
         listed.load(self.state.list(""))
-        table = listed.tables[NAME]
-        check_coverage(NAME, table.intervals)
-        assert list(table) == list(self.followed.tables[NAME])
-        assert table.origin == ("c", "t")
-        for chunk in table.chunks:
+        interval_map = listed.maps[NAME]
+        check_coverage(NAME, interval_map.intervals)
+        assert list(interval_map) == list(self.followed.maps[NAME])
+        assert interval_map.origin == ("c", "t")
+        for chunk in interval_map.chunks:
             assert len(chunk.intervals) <= 8
 
     @invariant()
     def look_ups_say_what_the_intervals_say(self) -> None:
-        table = self.followed.tables[NAME]
-        intervals = list(table)
-        assert len(table) == len(intervals)
+        interval_map = self.followed.maps[NAME]
+        intervals = list(interval_map)
+        assert len(interval_map) == len(intervals)
         by_owner: dict[tuple[str, int], set[str]] = {}
         for one in intervals:
             by_owner.setdefault((one.owner.worker_id, one.owner_revision), set()).add(one.journal)
-            assert table.of_journal(one.journal) == one
-            assert table.locate(one.keys.start) == one
-        assert {owner: set(found) for owner, found in table.owned.items()} == by_owner
+            assert interval_map.of_journal(one.journal) == one
+            assert interval_map.locate(one.keys.start) == one
+        assert {owner: set(found) for owner, found in interval_map.owned.items()} == by_owner
         journals = {one.journal for one in intervals} | {parent.journal for one in intervals for parent in one.parents}
-        numbers = {chunk.number: chunk for chunk in table.chunks}
+        numbers = {chunk.number: chunk for chunk in interval_map.chunks}
         for journal in [f"{NAME}.j{number}" for number in range(self.named + 1)]:
-            home = table.home(journal)
+            home = interval_map.home(journal)
             assert (home is not None) == (journal in journals) == self.followed.journal_lives(journal)
             if home is not None:
                 held = numbers[home].intervals
@@ -182,10 +182,10 @@ TestMaps.settings = settings(max_examples=40, stateful_step_count=30)
 @given(st.integers(1, 9_000), st.data())
 @settings(max_examples=20)
 def test_a_move_writes_one_chunk_in_a_map_of_any_size(count: int, data: st.DataObject) -> None:
-    table = IntervalTable(NAME, whole(count))
-    edit = MapEdit(NAME, table.chunks)
+    interval_map = IntervalMap(NAME, whole(count))
+    edit = MapEdit(NAME, interval_map.chunks)
     moved = catalog.IntervalRecord()
-    moved.CopyFrom(list(table)[data.draw(st.integers(0, count - 1))])
+    moved.CopyFrom(list(interval_map)[data.draw(st.integers(0, count - 1))])
     moved.sequencer = 99
     assert edit.replace([moved])
     written, deleted = edit.changes()
@@ -200,7 +200,7 @@ def test_chunks_that_shrink_are_joined() -> None:
     Without joining, each interval would end in a chunk of its own.
     """
     intervals = list(whole(1_024).intervals)
-    edit = MapEdit(NAME, IntervalTable(NAME, whole(1_024)).chunks)
+    edit = MapEdit(NAME, IntervalMap(NAME, whole(1_024)).chunks)
     for _ in range(6):
         for at in range(len(intervals) // 2):
             keys = KeyInterval(intervals[at].keys.start, interval_from_proto(intervals[at + 1].keys).end)
@@ -216,15 +216,15 @@ def test_with_the_longest_keys_a_chunk_stays_within_its_bytes() -> None:
     points = [b"%04d" % number + b"k" * 4_092 for number in range(300)]
     record = catalog.IntervalMapRecord()
     record.intervals.extend(interval(keys, f"{NAME}.j{at}") for at, keys in enumerate(initial_intervals(1, points)))
-    table = IntervalTable(NAME, record)
-    assert list(table) == list(record.intervals)
-    for chunk in table.chunks:
+    interval_map = IntervalMap(NAME, record)
+    assert list(interval_map) == list(record.intervals)
+    for chunk in interval_map.chunks:
         assert sum(one.ByteSize() for one in chunk.intervals) <= interval_chunks.MAX_CHUNK_BYTES
 
 
 @pytest.mark.guarantee("G11")
 def test_what_does_not_fit_where_it_is_put_is_refused() -> None:
-    edit = MapEdit(NAME, IntervalTable(NAME, whole(600)).chunks)
+    edit = MapEdit(NAME, IntervalMap(NAME, whole(600)).chunks)
     start, end = b"0", b"1"
     with pytest.raises(CoverageError, match="does not begin and end where its intervals do"):
         edit.replace([interval(KeyInterval(start + b"x", end), "j")])
@@ -246,7 +246,7 @@ def test_a_journal_keeps_its_keys() -> None:
     state.apply(transition)
     known.load(state.list(""))
     record = catalog.IntervalMapRecord()
-    record.CopyFrom(known.tables[NAME].record)
+    record.CopyFrom(known.maps[NAME].record)
     record.intervals[0].keys.end = record.intervals[1].keys.start = b"z"
     with pytest.raises(ValueError, match="other keys need another journal"):
         PlanBuilder(known).put_map(NAME, record)
@@ -265,7 +265,7 @@ def test_a_map_read_again_is_taken_in_only_as_far_as_it_differs() -> None:
     builder.put_map(NAME, whole(1_000))
     commit(builder)
     known.load(state.list(""))
-    before = list(known.tables[NAME].chunks)
+    before = list(known.maps[NAME].chunks)
     moved = catalog.IntervalRecord()
     moved.CopyFrom(before[2].intervals[0])
     moved.sequencer = 9
@@ -273,30 +273,30 @@ def test_a_map_read_again_is_taken_in_only_as_far_as_it_differs() -> None:
     builder.put_intervals(NAME, [moved])
     commit(builder)
     known.load(state.list(""))
-    after = list(known.tables[NAME].chunks)
+    after = list(known.maps[NAME].chunks)
     assert [old is new for old, new in zip(before, after, strict=True)] == [True, True, False, True]
     assert known.locate(NAME, before[2].start) == moved
     transition = state.decide((), (), [entry.key for entry in state.list("").entries], 0.0)
     assert transition is not None
     state.apply(transition)
     known.load(state.list(""))
-    assert known.tables == {}
+    assert known.maps == {}
 
 
 def test_chunks_that_share_a_key_are_named() -> None:
-    table = IntervalTable(NAME)
+    interval_map = IntervalMap(NAME)
     for number, keys in enumerate([KeyInterval(b"", b"m"), KeyInterval(b"k")]):
-        table.update({number: catalog.IntervalMapRecord(intervals=[interval(keys, f"j{number}")])})
+        interval_map.update({number: catalog.IntervalMapRecord(intervals=[interval(keys, f"j{number}")])})
     with pytest.raises(CoverageError, match="chunks 0 and 1 overlap"):
-        table.locate(b"a")
+        interval_map.locate(b"a")
 
 
 def test_a_map_removed_chunk_by_chunk_has_no_removed_interval() -> None:
-    table = IntervalTable(NAME, whole(600))
-    first, *rest = table.chunks
-    table.update({first.number: None})
-    assert table.locate(b"") is None
-    assert table.locate(rest[0].start) == rest[0].intervals[0]
-    assert table.of_journal(first.intervals[0].journal) is None
-    table.update({chunk.number: None for chunk in rest})
-    assert (len(table), list(table), table.locate(b"a")) == (0, [], None)
+    interval_map = IntervalMap(NAME, whole(600))
+    first, *rest = interval_map.chunks
+    interval_map.update({first.number: None})
+    assert interval_map.locate(b"") is None
+    assert interval_map.locate(rest[0].start) == rest[0].intervals[0]
+    assert interval_map.of_journal(first.intervals[0].journal) is None
+    interval_map.update({chunk.number: None for chunk in rest})
+    assert (len(interval_map), list(interval_map), interval_map.locate(b"a")) == (0, [], None)

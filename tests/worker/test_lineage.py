@@ -10,7 +10,7 @@ from millwheel.coordination.contract import Put
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import chunk_key, chunks_prefix
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import interval_to_proto
+from millwheel.model.interval_map import interval_to_proto
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.worker.process.lineage import journal_lives

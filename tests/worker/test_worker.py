@@ -510,7 +510,7 @@ async def test_of_two_processes_of_one_name_one_opens_its_assignment(
     given = catalog.IntervalRecord(journal="c.1.j1", sequencer=4, owner=endpoint, owner_revision=revision)
     chunk = catalog.IntervalMapRecord(intervals=[given])
     await coordinator.transact((), [Put(chunk_key(IncarnationId("c.1"), 0), chunk.SerializeToString())])
-    await until(lambda: "c.1" in one.catalog.tables)
+    await until(lambda: "c.1" in one.catalog.maps)
     await asyncio.sleep(0.01)
     assert one.hosts.hosted == {}
     assert "this worker owns nothing" in caplog.text

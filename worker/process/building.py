@@ -8,7 +8,7 @@ from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import injector_group
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.stream_names import full_name
 from millwheel.model.time import Duration
 from millwheel.rpc.clock import wall_now

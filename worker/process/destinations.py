@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.catalog import Catalog, Consumer
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.stream_names import owner_of
 from millwheel.rpc.channel import open_channel
@@ -200,14 +200,14 @@ class DeliverySender:
             channel.later(delivery.token)
 
     def _address_of(self, consumer: IncarnationId, journal: str) -> str:
-        table = self._catalog.tables.get(IncarnationId(consumer))
-        interval = table.of_journal(journal) if table is not None else None
+        interval_map = self._catalog.maps.get(IncarnationId(consumer))
+        interval = interval_map.of_journal(journal) if interval_map is not None else None
         address = interval.owner.address if interval is not None else ""
         return "" if address == self._address else address
 
     async def close_connection(self) -> None:
         """Close the connections to workers that own nothing any more."""
-        owners = {address for table in self._catalog.tables.values() for address in table.addresses()}
+        owners = {address for interval_map in self._catalog.maps.values() for address in interval_map.addresses()}
         for address in self._peers.keys() - owners:
             await self._peers.pop(address).close()
 

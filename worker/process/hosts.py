@@ -157,8 +157,8 @@ class Hosts:
 
     def place_of(self, incarnation: IncarnationId) -> Place:
         """The topology and the computation of an incarnation. Empty names if the catalog does not have it."""
-        table = self._catalog.tables.get(incarnation)
-        computation, topology = table.origin if table is not None else ("", "")
+        interval_map = self._catalog.maps.get(incarnation)
+        computation, topology = interval_map.origin if interval_map is not None else ("", "")
         return topology, computation
 
     def place_of_scope(self, scope: Scope) -> Place | None:

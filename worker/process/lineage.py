@@ -62,15 +62,15 @@ async def dead_computations(coordinator: Coordinator, catalog: Catalog, incarnat
     return [
         one
         for one in incarnations
-        if one not in catalog.tables and not (await coordinator.list(chunks_prefix(IncarnationId(one)))).entries
+        if one not in catalog.maps and not (await coordinator.list(chunks_prefix(IncarnationId(one)))).entries
     ]
 
 
 def _shown(catalog: Catalog, journal: str) -> tuple[IncarnationId, int | None]:
     """The journal's incarnation, and the chunk of the map that has it by the catalog. None: no chunk."""
     incarnation = incarnation_of_journal(journal)
-    table = catalog.tables.get(incarnation)
-    return incarnation, table.home(journal) if table is not None else None
+    interval_map = catalog.maps.get(incarnation)
+    return incarnation, interval_map.home(journal) if interval_map is not None else None
 
 
 def _names(chunk: bytes, journal: str) -> bool:

@@ -63,7 +63,7 @@ class HostNotices:
         hosted, builder = self._hosts.hosted.values(), self._hosts.builder
         retired = frozenset(self._catalog.retired) - self._reported_retired
         self._reported_retired = frozenset(self._catalog.retired)
-        gone, self._computations = self._computations - self._catalog.tables.keys(), frozenset(self._catalog.tables)
+        gone, self._computations = self._computations - self._catalog.maps.keys(), frozenset(self._catalog.maps)
         if gone:
             # A removed sender never advances its ACK mark again, so its duplicate-check state is dropped here.
             self.forget_dead_later(*hosted)
@@ -106,7 +106,7 @@ class HostNotices:
         kept = one.opaque_groups() - changed.groups - changed.beside
         injected = frozenset(filter(is_injector, kept))
         slack = self._hosts.builder.slack(group.removeprefix(INJECTOR_PREFIX) for group in injected)
-        living = frozenset(slack) | (kept & self._catalog.tables.keys())
+        living = frozenset(slack) | (kept & self._catalog.maps.keys())
         gone = injected - living if SEQUENCER not in self._catalog.damaged else frozenset()
         if not living and not gone:
             return changed

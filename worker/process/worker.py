@@ -142,7 +142,7 @@ class Worker:
         for hosted in started:
             self.notices.started(hosted)
         self.notices.notify()
-        places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.tables}
+        places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.maps}
         self.tallies.keep(places)
         self.hooks.log.keep(places)
         self.key_failures.keep(places)

@@ -13,7 +13,7 @@ from millwheel.client.holds.cause import HoldCause, and_paused
 from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, kind_name
 from millwheel.model.catalog import ACTIVE_STATES
-from millwheel.model.interval_table import interval_from_proto
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.wording import state_name
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.hook_failures import blocks, computation_text, names_remedy

@@ -1,4 +1,4 @@
-"""IntervalMap against a naive model, and its costs at the paper's figure (7.1, 7.2)."""
+"""RangeMap against a naive model, and its costs at the paper's figure (7.1, 7.2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.model.interval_map import IntervalMap
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.range_map import RangeMap
 
 POINTS = [bytes([n]) for n in range(1, 13)]
 """Where intervals may begin and end."""
@@ -38,7 +38,7 @@ def keys(*names: bytes) -> list[KeyInterval]:
 @settings(max_examples=400)
 @given(st.lists(steps, max_size=25), intervals())
 def test_interval_map_equals_a_map_of_single_keys(history: list[tuple[KeyInterval, int]], window: KeyInterval) -> None:
-    made: IntervalMap[int] = IntervalMap()
+    made: RangeMap[int] = RangeMap()
     model: dict[bytes, int | None] = dict.fromkeys(PROBES)
     for interval, value in history:
         made.assign(interval, value)
@@ -56,12 +56,12 @@ def test_interval_map_equals_a_map_of_single_keys(history: list[tuple[KeyInterva
     assert [piece for piece, _ in made.overlapping(window)] == [piece for piece in pieces if piece.overlaps(window)]
     missing = {key for key in PROBES if key in window and model[key] is None}
     assert {key for key in PROBES for gap in made.gaps(window) if key in gap} == missing
-    assert list(IntervalMap.from_items(reversed(list(made.items()))).items()) == list(made.items())
+    assert list(RangeMap.from_items(reversed(list(made.items()))).items()) == list(made.items())
 
 
 @pytest.mark.paper(section="7.1")
 def test_a_cut_piece_keeps_its_value_on_both_sides() -> None:
-    made = IntervalMap.from_items([(ALL_KEYS, "old")])
+    made = RangeMap.from_items([(ALL_KEYS, "old")])
     made.assign(KeyInterval(b"g", b"p"), "new")
     assert list(made.items()) == [
         (KeyInterval(b"", b"g"), "old"),
@@ -72,29 +72,29 @@ def test_a_cut_piece_keeps_its_value_on_both_sides() -> None:
 
 @pytest.mark.paper(section="7.1")
 def test_equal_neighbours_with_two_owners_stay_two_intervals() -> None:
-    made = IntervalMap.from_items([(piece, 1) for piece in keys(b"m")])
+    made = RangeMap.from_items([(piece, 1) for piece in keys(b"m")])
     assert [piece for piece, _ in made.items()] == keys(b"m")
 
 
 @pytest.mark.guarantee("G11")
 def test_overlapping_items_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"\['a', 'n'\) and \['m', \+inf\) overlap"):
-        IntervalMap.from_items([(KeyInterval(b"m"), 1), (KeyInterval(b"a", b"n"), 2)])
+        RangeMap.from_items([(KeyInterval(b"m"), 1), (KeyInterval(b"a", b"n"), 2)])
     with pytest.raises(ValueError, match="overlap"):
-        IntervalMap.from_items([(KeyInterval(b"a"), 1), (KeyInterval(b"b"), 2)])
+        RangeMap.from_items([(KeyInterval(b"a"), 1), (KeyInterval(b"b"), 2)])
 
 
 @pytest.mark.guarantee("G11")
 def test_gaps_name_the_uncovered_keys() -> None:
-    made = IntervalMap.from_items([(KeyInterval(b"c", b"f"), 1), (KeyInterval(b"m", b"p"), 2)])
+    made = RangeMap.from_items([(KeyInterval(b"c", b"f"), 1), (KeyInterval(b"m", b"p"), 2)])
     assert made.gaps() == [KeyInterval(b"", b"c"), KeyInterval(b"f", b"m"), KeyInterval(b"p")]
     assert made.gaps(KeyInterval(b"d", b"n")) == [KeyInterval(b"f", b"m")]
     assert made.gaps(KeyInterval(b"m", b"n")) == []
-    assert IntervalMap().gaps() == [ALL_KEYS]
+    assert RangeMap().gaps() == [ALL_KEYS]
 
 
 def test_only_a_whole_piece_is_exact() -> None:
-    made = IntervalMap.from_items([(KeyInterval(b"c", b"f"), 1)])
+    made = RangeMap.from_items([(KeyInterval(b"c", b"f"), 1)])
     assert made.exact(KeyInterval(b"c", b"e")) is None
     assert made.exact(KeyInterval(b"c", b"f")) == 1
     assert made.values() == [1]
@@ -104,7 +104,7 @@ def test_only_a_whole_piece_is_exact() -> None:
 def test_replacing_one_of_500_000_intervals_is_a_binary_search() -> None:
     bounds: list[bytes | None] = [b"", *(b"%07d" % n for n in range(1, 500_000)), None]
     pieces = [KeyInterval(start or b"", end) for start, end in pairwise(bounds)]
-    made = IntervalMap.from_items((piece, 0) for piece in pieces)
+    made = RangeMap.from_items((piece, 0) for piece in pieces)
     chosen = pieces[::500]
     began = perf_counter()
     for piece in chosen:
