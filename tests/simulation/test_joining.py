@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self) -> None:
         self.newest = 0
-        head = SimpleNamespace(_head=lambda _: SimpleNamespace(sequencer=self.newest))
+        head = SimpleNamespace(head=lambda _: SimpleNamespace(sequencer=self.newest))
         taps = SimpleNamespace(advances=[])
         form = Form("s0", ("s0",), lives=2)
         world = SimpleNamespace(changes=[], taps=taps, store=SimpleNamespace(inner=head), forms={"digest": form})

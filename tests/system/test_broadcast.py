@@ -90,13 +90,17 @@ async def test_all_copies_have_one_history_through_kills(tmp_path: Path) -> None
                 await changes.flush()  # the changes take effect in their order
                 if rule.version % 3 == 0:
                     await asyncio.gather(*(one.advance(mw.Timestamp(START + at)) for one in (changes, payments)))
+            # A change that comes too early is refused. On a busy machine these may be all of one kind.
+            async with asyncio.timeout(patience(20)):
+                while not {"split", "merge"} <= done:
+                    done.add(await reshape(client, "rules", CUTS, (), chance))
+                    await asyncio.sleep(0.1)
             await payments.flush()
             async with StateReader("rules/now-table", dict[str, tuple[int, Rule]], address=server.address) as states:
                 table = await states.get("")
             assert {key: row.version for key, (_, row) in (table or {}).items()} == history[-1]
             await asyncio.gather(*(one.finish() for one in (changes, payments)))
         now, then = await asyncio.gather(read(server.address, "now"), read(server.address, "then"))
-    assert {"split", "merge"} <= done, done
     assert sorted(one.number for one in now) == sorted(by_time)
     assert [one for one in now if one.table not in history] == []
     assert {one.number: one.table for one in then} == by_time
