@@ -79,14 +79,14 @@ def test_a_late_record_extends_a_session_or_is_too_late(
     watermark, too_late = -100, 0
     kept: list[Session] = []
     results: list[Session] = []
+    gone: list[Session] = []
 
     def change(one: Session) -> None:
         """Keep a session, and produce its result if it has ended."""
         if one.end <= watermark:
             one = one.revised
             results.append(one)
-        if watermark < one.end + lateness:
-            kept.append(one)
+        (kept if watermark < one.end + lateness else gone).append(one)
 
     def rise(to: int) -> None:
         """The sessions that end until then have results, and some are not kept any more."""
@@ -96,8 +96,8 @@ def test_a_late_record_extends_a_session_or_is_too_late(
         for one in changed:
             if one.end > before:
                 change(one)
-            elif watermark < one.end + lateness:
-                kept.append(one)
+            else:
+                (kept if watermark < one.end + lateness else gone).append(one)
 
     for page, stamp, to, crashes in steps:
         harness.send("hits", Hit(page), Timestamp(stamp))
@@ -119,7 +119,9 @@ def test_a_late_record_extends_a_session_or_is_too_late(
     assert sorted(found) == sorted(results)
     assert len(harness.values("too-late")) == too_late
     last = [one for one in found if not any(_replaces(other, one) for other in found)]
-    assert sum(one.records for one in last) + too_late == len(steps), "every record is in one session, or too late"
+    # A later session may contain one that was let go, and does not have its records.
+    if not any(_replaces(one, other) for one in found for other in gone):
+        assert sum(one.records for one in last) + too_late == len(steps), "every record is in one session, or too late"
     assert [harness.state("windowed", page) for page in "ab"] == [None, None], "nothing is left behind"
     assert [harness.timers("windowed", page) for page in "ab"] == [{}, {}]
 
