@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
+from millwheel.model.time import Duration, Timestamp
 from millwheel.operators.results import each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -19,14 +19,12 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
-from millwheel.windows.computation import result_time
+from millwheel.windows.computation import PURGE, drop_record, purge_time, result_time
 
 __all__ = ["CoGroup", "GroupInput"]
 
 G = TypeVar("G")
 _NONE: Final = Duration(0)
-_PURGE: Final = "purge/"
-"""The tag prefix of the timers that delete a window which is kept for late records."""
 _PRODUCED: Final = "/produced"
 """The name in the state of whether a window has had its results. No stream has this name."""
 
@@ -117,7 +115,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
                 ctx.set_timer(Timestamp(window.end), window.tag)
             self._list_of[record.stream](groups).append(record.value)
         if not taken:
-            self._drop(ctx, record)
+            drop_record(ctx, record, self.too_late)
 
     def _take_late(self, ctx: Context[Any], record: Record[Any], window: Window) -> bool:
         """Add a late record to a window that has ended. Returns whether the window is kept."""
@@ -137,18 +135,11 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         self._keep(ctx, window, groups)
         return True
 
-    def _drop(self, ctx: Context[Any], record: Record[Any]) -> None:
-        """Handle a record for which no window is kept."""
-        if self.too_late is not None:
-            ctx.produce(self.too_late, record.value)
-        elif record.late:  # otherwise it is in no window by the assigner's choice
-            ctx.count_dropped()
-
     def process_timer(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
         """Produce the results of a window at its end, or delete a window that is no longer kept."""
         kept: dict[tuple[int, int], Any] = ctx.state
-        if timer.tag.startswith(_PURGE):
-            window = Window.from_tag(timer.tag.removeprefix(_PURGE))
+        if timer.tag.startswith(PURGE):
+            window = Window.from_tag(timer.tag.removeprefix(PURGE))
             groups = kept.pop(window, None)
             if groups is not None and groups.produced:  # otherwise its results were given up
                 self._produce(ctx, window, self._last(self._lists(groups)))
@@ -166,8 +157,8 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
 
     def _given_up(self, ctx: Context[dict[tuple[int, int], G]], timer: Timer) -> None:
         """Forget the window, or keep it: then it has its results with the next late record."""
-        window = Window.from_tag(timer.tag.removeprefix(_PURGE))
-        if self.allowed_lateness and not timer.tag.startswith(_PURGE) and window in ctx.state:
+        window = Window.from_tag(timer.tag.removeprefix(PURGE))
+        if self.allowed_lateness and not timer.tag.startswith(PURGE) and window in ctx.state:
             self._keep(ctx, window, ctx.state[window])
         else:
             ctx.state.pop(window, None)
@@ -175,10 +166,10 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
     def _keep(self, ctx: Context[Any], window: Window, groups: Any) -> None:
         """Set the timer that deletes a window. What is produced then holds the output watermark."""
         hold = result_time(window) if self._has_last(groups) else None
-        ctx.set_timer(self._purge_at(window), _PURGE + window.tag, hold=hold)
+        ctx.set_timer(self._purge_at(window), PURGE + window.tag, hold=hold)
 
     def _purge_at(self, window: Window) -> Timestamp:
-        return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
+        return purge_time(window, self.allowed_lateness)
 
     def _lists(self, groups: Any) -> list[list[Any]]:
         return [sorted(group, key=rank_bytes) if len(group) > 1 else group for group in astuple(groups)[:-1]]

@@ -62,10 +62,10 @@ def declare_phases(
     merge: Merge
     if isinstance(windows, SessionWindows):
         first = SessionParts(windows, aggregator, partials, too_late=too_late, **kept)
-        merge = MergeSessions(windows, aggregator, name, row, **kept)
+        merge = MergeSessions(windows, aggregator, output=name, row=row, **kept)
     else:
         first = partial_aggregate(windows, aggregator, partials, too_late=too_late, **kept)
-        merge = MergePartials(windows, aggregator, name, row, **kept)
+        merge = MergePartials(windows, aggregator, output=name, row=row, **kept)
     sharded = derived_key(shard_of, given.extractor, given.record_type, f"in {shards} shards")
     declare_step(f"{name}-partial", first, [given._replace(extractor=sharded)], {}, options)
     of_parts = Input(given.topology, (Branch(partials),), first.outputs[partials], key(key_without_shard))

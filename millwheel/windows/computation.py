@@ -19,7 +19,7 @@ from millwheel.windows.assigners import Assigner, SessionWindows, Window
 from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["Aggregate", "Pane", "Panes", "output_types", "result_time"]
+__all__ = ["PURGE", "Aggregate", "Pane", "Panes", "drop_record", "output_types", "purge_time", "result_time"]
 
 A = TypeVar("A")
 
@@ -38,7 +38,7 @@ Panes = dict[tuple[int, int], Pane[A]]
 """By a window's start and end, in microseconds."""
 
 _NONE: Final = Duration(0)
-_PURGE: Final = "purge/"
+PURGE: Final = "purge/"
 """The tag prefix of the timers that delete a window which is kept for late records."""
 
 
@@ -128,13 +128,13 @@ class Aggregate(Computation[Any, Panes[A]]):
                 taken = True
                 self._open_late(ctx, window, add(self._new(), record))
         if not taken:
-            self._drop(ctx, record)
+            drop_record(ctx, record, self.too_late)
 
     def process_timer(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Produce the result of a window, early or at its end, or delete a window that is no longer kept."""
         panes = ctx.state
-        if timer.tag.startswith(_PURGE):
-            self._purge(ctx, Window.from_tag(timer.tag.removeprefix(_PURGE)))
+        if timer.tag.startswith(PURGE):
+            self._purge(ctx, Window.from_tag(timer.tag.removeprefix(PURGE)))
         else:
             window = Window.from_tag(timer.tag)
             pane = panes[window]
@@ -147,7 +147,7 @@ class Aggregate(Computation[Any, Panes[A]]):
 
     def _given_up(self, ctx: Context[Panes[A]], timer: Timer) -> None:
         """Treat the window as one whose result has been produced. A kept one has it with the next late record."""
-        if timer.domain is TimeDomain.EVENT_TIME and not timer.tag.startswith(_PURGE):
+        if timer.domain is TimeDomain.EVENT_TIME and not timer.tag.startswith(PURGE):
             window = Window.from_tag(timer.tag)
             if window in ctx.state:
                 self._end(ctx, window)
@@ -159,7 +159,7 @@ class Aggregate(Computation[Any, Panes[A]]):
             pane.early_at = 0
             ctx.cancel_timer(window.tag, domain=TimeDomain.PROCESSING_TIME)
         if self.allowed_lateness:
-            ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
+            ctx.set_timer(self._purge_at(window), PURGE + window.tag)
         else:
             del ctx.state[window]
 
@@ -180,7 +180,7 @@ class Aggregate(Computation[Any, Panes[A]]):
                 self._wake_at_end(ctx, window)
             else:
                 self._produce(ctx, window, pane)
-                ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
+                ctx.set_timer(self._purge_at(window), PURGE + window.tag)
         elif self.early is None:
             pass  # A late record, and the window is still open.
         elif not self.early.period:
@@ -197,7 +197,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         return result_time(window)
 
     def _purge_at(self, window: Window) -> Timestamp:
-        return Timestamp(min(window.end + self.allowed_lateness, MAX_TIMESTAMP))
+        return purge_time(window, self.allowed_lateness)
 
     def _is_kept(self, ctx: Context[Panes[A]], window: Window, at: Timestamp) -> bool:
         """Whether a window that has ended still accepts a late record of timestamp ``at``."""
@@ -207,14 +207,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         """Handle the first record of a window that has ended and is still kept."""
         pane = ctx.state[window.bounds] = Pane(-1, accumulator)
         self._produce(ctx, window, pane)
-        ctx.set_timer(self._purge_at(window), _PURGE + window.tag)
-
-    def _drop(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
-        """Handle a record for which no window is kept."""
-        if self.too_late is not None:
-            ctx.produce(self.too_late, record.value)
-        elif record.late:  # otherwise it is in no window by the assigner's choice
-            ctx.count_dropped()
+        ctx.set_timer(self._purge_at(window), PURGE + window.tag)
 
     def _produce_early(self, ctx: Context[Panes[A]], window: Window, pane: Pane[A]) -> None:
         self._produce(ctx, window, pane)
@@ -228,6 +221,19 @@ class Aggregate(Computation[Any, Panes[A]]):
 def result_time(window: Window) -> Timestamp:
     """The timestamp of a window's results: its end, but at most LAST_TIMESTAMP."""
     return LAST_TIMESTAMP if window.end > LAST_TIMESTAMP else Timestamp(window.end)
+
+
+def purge_time(window: Window, allowed_lateness: int) -> Timestamp:
+    """When a window that has ended is deleted."""
+    return Timestamp(min(window.end + allowed_lateness, MAX_TIMESTAMP))
+
+
+def drop_record(ctx: Context[Any], record: Record[Any], too_late: str | None) -> None:
+    """Handle a record for which no window is kept. ``too_late``: the stream of such records, if there is one."""
+    if too_late is not None:
+        ctx.produce(too_late, record.value)
+    elif record.late:  # otherwise it is in no window by the assigner's choice
+        ctx.count_dropped()
 
 
 def output_types(

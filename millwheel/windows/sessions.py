@@ -15,7 +15,7 @@ from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import SessionWindows, Window
-from millwheel.windows.computation import output_types, result_time
+from millwheel.windows.computation import PURGE, output_types, result_time
 from millwheel.windows.early import Early
 from millwheel.windows.result import Result, Row
 
@@ -31,8 +31,6 @@ next early result is due; 0: none is set.
 """
 
 _NONE: Final = Duration(0)
-_PURGE: Final = "purge/"
-"""The tag prefix of the timers that delete a session which is kept for late records."""
 
 
 class SessionAggregate(Computation[Any, Sessions[A]]):
@@ -148,7 +146,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
             if begin != first:
                 ctx.cancel_timer(str(begin))
             if revision >= 0 or ended <= ctx.watermark:
-                ctx.cancel_timer(_PURGE + str(begin))
+                ctx.cancel_timer(PURGE + str(begin))
             if early:
                 ctx.cancel_timer(str(begin), domain=TimeDomain.PROCESSING_TIME)
 
@@ -176,7 +174,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
     def process_timer(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
         """Produce the result of a session, early or at its end, or delete a session that is no longer kept."""
         place = self._place(ctx, timer)
-        if timer.tag.startswith(_PURGE):
+        if timer.tag.startswith(PURGE):
             self._delete(ctx, place)
         elif timer.domain is TimeDomain.PROCESSING_TIME:
             self._produce(ctx, place)
@@ -186,7 +184,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
     def _given_up(self, ctx: Context[Sessions[A]], timer: Timer) -> None:
         """Treat the session as one whose result has been produced. A kept one has it with the next late record."""
         place = self._place(ctx, timer)
-        if timer.tag.startswith(_PURGE):
+        if timer.tag.startswith(PURGE):
             self._delete(ctx, place)
         elif timer.domain is TimeDomain.EVENT_TIME:
             self._keep(ctx, place)
@@ -210,7 +208,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         if early:  # the result of the end was given up
             ctx.cancel_timer(str(start), domain=TimeDomain.PROCESSING_TIME)
         if (until := self._kept_until(end)) > ctx.watermark:
-            ctx.set_timer(Timestamp(until), _PURGE + str(start))
+            ctx.set_timer(Timestamp(until), PURGE + str(start))
         else:
             self._delete(ctx, place)
 
@@ -219,4 +217,4 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     def _place(self, ctx: Context[Sessions[A]], timer: Timer) -> int:
         """The index of a timer's session."""
-        return bisect_left(ctx.state, (int(timer.tag.removeprefix(_PURGE)),))
+        return bisect_left(ctx.state, (int(timer.tag.removeprefix(PURGE)),))

@@ -104,20 +104,20 @@ class MergeSessions(SessionAggregate[A]):
         windows: As for the first phase.
         aggregator: As for the first phase.
         output: The stream of the results.
-        row: What a result is. By default a Result.
         early: As for the first phase. A part of a result may have waited for this period in each phase.
         allowed_lateness: As for the first phase.
+        row: What a result is. By default a Result.
     """
 
     def __init__(
         self,
         windows: SessionWindows,
         aggregator: Aggregator[A, Any],
-        output: str,
-        row: Row | None = None,
         *,
+        output: str,
         early: Early | None = None,
         allowed_lateness: Duration = _NONE,
+        row: Row | None = None,
     ) -> None:
         parts = _of_parts(aggregator, None if row is not None else result_type_of(aggregator))
         super().__init__(windows, parts, output=output, early=early, allowed_lateness=allowed_lateness, row=row)

@@ -17,9 +17,9 @@ from millwheel.sdk.records import Record
 from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.windows.assigners import Assigner, Window
-from millwheel.windows.computation import Aggregate, Pane, Panes
+from millwheel.windows.computation import Aggregate, Pane, Panes, drop_record
 from millwheel.windows.early import Early
-from millwheel.windows.result import Result, Row
+from millwheel.windows.result import Result
 
 __all__ = ["MergePartials", "PartialAggregate", "check_spread", "key_without_shard", "partial_aggregate", "two_phase"]
 
@@ -74,7 +74,7 @@ def two_phase(
     first = partial_aggregate(
         windows, aggregator, partial_stream, early=early, allowed_lateness=allowed_lateness, too_late=too_late
     )
-    merge = MergePartials(windows, aggregator, output, early=early, allowed_lateness=allowed_lateness)
+    merge = MergePartials(windows, aggregator, output=output, early=early, allowed_lateness=allowed_lateness)
     topology.add(first, name=f"{name}-partial", inputs={source: key(shard_of)})
     topology.add(merge, name=name, inputs={partial_stream: key(key_without_shard)})
 
@@ -161,29 +161,9 @@ def key_without_shard(partial: Result[Any]) -> str:
 class MergePartials(Aggregate[A]):
     """The second phase: it merges the partial results of all shards. They have the last timestamp within their window.
 
-    It keeps and revises windows as :class:`Aggregate` does. Its records are parts of windows.
-
-    Args:
-        windows: As for the first phase.
-        aggregator: Computes the value of a window.
-        output: The stream of the results.
-        row: What a result is. By default a Result.
-        early: As for the first phase. A part of a result may have waited for this period in each phase.
-        allowed_lateness: As for the first phase.
+    It keeps and revises windows as :class:`Aggregate` does, and takes the same arguments as the first phase. Its
+    records are parts of windows. A part of an early result may have waited for the period of ``early`` in each phase.
     """
-
-    def __init__(
-        self,
-        windows: Assigner,
-        aggregator: Aggregator[A, Any],
-        output: str,
-        row: Row | None = None,
-        *,
-        early: Early | None = None,
-        allowed_lateness: Duration = _NONE,
-    ) -> None:
-        super().__init__(windows, aggregator, output=output, early=early, allowed_lateness=allowed_lateness, row=row)
-        self._merge = aggregator.merge
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Merge a partial result into its window."""
@@ -191,7 +171,7 @@ class MergePartials(Aggregate[A]):
         panes, window = ctx.state, Window(partial.start, partial.end)
         pane = panes.get(window)
         if pane is not None:
-            pane.accumulator = self._merge(pane.accumulator, partial.value)
+            pane.accumulator = self.aggregator.merge(pane.accumulator, partial.value)
         elif window.end > ctx.watermark:
             pane = panes[window.bounds] = Pane(-1, partial.value)
             self._wake_at_end(ctx, window)
@@ -199,7 +179,7 @@ class MergePartials(Aggregate[A]):
             self._open_late(ctx, window, partial.value)
             return
         else:  # an update has made allowed_lateness shorter
-            self._drop(ctx, record)
+            drop_record(ctx, record, self.too_late)
             return
         if self.early is not None or record.late:
             self._revise(ctx, window, pane)

@@ -57,7 +57,7 @@ rewriting(
     "G14",
     "a session that goes on is not deleted by the timer of its former end",
     SessionAggregate,
-    "ctx.cancel_timer(_PURGE + str(begin))",
+    "ctx.cancel_timer(PURGE + str(begin))",
     "pass",
     seeds=0,
     test="tests/windows/test_sessions.py::test_a_session_that_goes_on_is_kept_until_its_new_end",
