@@ -1,4 +1,4 @@
-"""The common parts of `make test-faults` and `make soak`: the load on its cluster, and what is told about it."""
+"""The common parts of `make test-faults` and `make soak`: the load on its cluster, and what it reports."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _JoinBroadcastAsOf(JoinAsOf):
     """A row that is late at its stream may be on time for a new owner of the step that diverts late rows (G14).
 
     Then it is late at the table, which has seen the watermark of the former owner. So it holds from a later time on, or
-    never. A record that meets it tells since when. No other row holds from another time, or for an older one.
+    never. The first record that meets it shows since when. No other row holds from another time, or for an older one.
     """
 
     def draw(self, chance: Random) -> list[Any]:
