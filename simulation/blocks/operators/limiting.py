@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
 from random import Random
 from typing import Any
@@ -31,9 +31,16 @@ _REST = "rest"
 _FOREVER = 2**63
 
 
-def _both(flow: Flow, passed: Stream[Item]) -> None:
-    """What has passed and the rest, as results that say which of both they are. The step is named as its output."""
+def _declare(flow: Flow, has_rest: bool, step: Callable[[str, str | None], Stream[Item]]) -> None:
+    """Declare a step. ``step``: declares it, given its name and the stream of the rest.
+
+    With the rest, what has passed and the rest are results that say which of both they are.
+    """
+    if not has_rest:
+        step(flow.name, None)
+        return
     first, others = f"{flow.name}-{_PASSED}", f"{flow.name}-{_REST}"
+    passed = step(first, others)
     flow.topology.stream(first, Item, retention=UNREAD)
     rest = flow.topology.stream(others, Item, retention=UNREAD)
     marked = rest.map(lambda item: made([item], _REST), Item)
@@ -78,11 +85,7 @@ class _Throttles(Operator):
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         count, per, excess = arguments
         keyed, per = keyed_by_a(flow, self.ordered), mw.Duration(per)
-        if not excess:
-            keyed.throttle(flow.name, count, per, **flow.options)
-            return
-        first, others = f"{flow.name}-{_PASSED}", f"{flow.name}-{_REST}"
-        _both(flow, keyed.throttle(first, count, per, excess=others, **flow.options))
+        _declare(flow, excess, lambda name, rest: keyed.throttle(name, count, per, excess=rest, **flow.options))
 
 
 @operator("throttle")
@@ -130,17 +133,13 @@ class _Untils(Operator):
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         divisor: int = arguments[0]
-        _, keep, rest = arguments
+        _, keep, has_rest = arguments
         keyed, kept = keyed_by_a(flow, self.ordered), duration(keep)
 
         def last(item: Item) -> bool:
             return item.ids[0] % divisor == 0
 
-        if not rest:
-            keyed.until(flow.name, last, keep=kept, **flow.options)
-            return
-        first, others = f"{flow.name}-{_PASSED}", f"{flow.name}-{_REST}"
-        _both(flow, keyed.until(first, last, keep=kept, rest=others, **flow.options))
+        _declare(flow, has_rest, lambda name, rest: keyed.until(name, last, keep=kept, rest=rest, **flow.options))
 
 
 @operator("until")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -110,6 +110,24 @@ def filled(count: int = 300, **options: Any) -> Rows:
     rows.driver.deliver(*[("k", f"{number:050}", number) for number in range(count)])
     rows.settle()
     return rows
+
+
+def children(
+    keys: Sequence[str], flushed: bool, made: Callable[[], mw.Computation[Any, Any]]
+) -> Iterator[tuple[Rows, KeyInterval]]:
+    """Two children of a split at ``ka``, each with its keys, running ``made``. Each of ``keys`` has 300 elements."""
+    parent = Rows(IntervalDriver(Appender()))
+    for key in keys:
+        parent.driver.deliver(*[(key, f"{number:050}", number) for number in range(300)])
+    if flushed:
+        parent.settle()
+    parent.driver.commit_all()
+    head = JournalHead(7, parent.driver.state.committed, 0, ())
+    for mine in (KeyInterval(b"", b"ka"), KeyInterval(b"ka", None)):
+        opened = OpenedParent(Parent("test.1.j0", ALL_KEYS), head, {}, parent.driver.entries)
+        child = Rows(IntervalDriver(made(), parents=[opened], keys=mine))
+        child.rows, child.driver.position = dict(parent.rows), parent.driver.position
+        yield child, mine
 
 
 @pytest.mark.guarantee("G13", section="8.3")
@@ -481,17 +499,7 @@ def test_a_deleted_state_has_no_row_though_its_default_varies(count: int) -> Non
 @pytest.mark.parametrize("flushed", [False, True])
 def test_children_of_a_split_have_the_pages_of_their_keys(flushed: bool) -> None:
     """A page's row sorts above many keys; its key decides which child has it."""
-    parent = Rows(IntervalDriver(Appender()))
-    for key in ("k", "ka", "l"):
-        parent.driver.deliver(*[(key, f"{number:050}", number) for number in range(300)])
-    if flushed:
-        parent.settle()
-    parent.driver.commit_all()
-    head = JournalHead(7, parent.driver.state.committed, 0, ())
-    for keys in (KeyInterval(b"", b"ka"), KeyInterval(b"ka", None)):
-        opened = OpenedParent(Parent("test.1.j0", ALL_KEYS), head, {}, parent.driver.entries)
-        child = Rows(IntervalDriver(Appender(), parents=[opened], keys=keys))
-        child.rows, child.driver.position = dict(parent.rows), parent.driver.position
+    for child, keys in children(("k", "ka", "l"), flushed, Appender):
         mine = [key for key in ("k", "ka", "l") if key.encode() in keys]
         assert {row_owner(key).decode() for key, _ in child.driver.state.cells.items()} == set(mine)
         child.driver.deliver(*[(key, "sum", 1) for key in mine])

@@ -1,36 +1,27 @@
 """Growing states while new versions of the code replace each other, against Python's own collections (4.4; G1, G2).
 
 Histories from seeds: a slow store, a small cache, failing hooks, crashes, and two updates at random places. Pages are
-tiny. Each element tells which functions it has passed through. The model knows which version set it, so an element that
+tiny. Each element shows which functions it has passed through. The model knows which version set it, so an element that
 a function missed, or that one converted twice, shows in the outputs. In the end the store has the reachable pages
 alone. ``python -m tests.worker.interval.test_growing_updates FIRST COUNT`` runs more.
 """
-
-# ruff: noqa: SLF001  # it looks at pages
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.page_keys import is_page_key, page_key
-from millwheel.model.time import Duration, Timestamp, seconds
-from millwheel.store.contract import JournalHead
+from millwheel.model.time import Duration, Timestamp
 from millwheel.testing.harness import TopologyHarness
-from millwheel.worker.messages import OpenedParent, Parent
-from tests.stored_rows import rows_of
-from tests.worker.interval.driver import IntervalDriver
-from tests.worker.interval.test_growing import Appender, Rows
-from tests.worker.interval.test_growing_model import KEYS, NAMES, History, Order, tiny_pages
-from tests.worker.interval.test_spilled_timers import SMALL, SlowStore
+from tests.sdk.growing.pages import tree_of
+from tests.worker.interval.test_growing import children
+from tests.worker.interval.test_growing_model import KEYS, NAMES, Order, OrderHistory, simulate
 
 SEEDS = 40
 
@@ -306,23 +297,15 @@ def kept(version: int) -> mw.Topology:
     return topology
 
 
-class Updated:
-    """One history."""
+class Updated(OrderHistory):
+    """One history, with updates."""
+
+    whats = WHATS
 
     def __init__(self, seed: int) -> None:
-        self.chance = Random(seed)
-        self.harness = TopologyHarness(
-            kept(1), split_at=["k"], now=Timestamp(1_000), settings=SMALL, any_timestamp=True
-        )
-        driver = self.harness._cluster.driver
-        assert isinstance(driver, SlowStore)
-        self.driver = driver
+        super().__init__(seed, kept(1))
         self.version = 1
         self.expected = Expected()
-        self.reached: Counter[str] = Counter()
-        self.orders = 0
-        self.open: dict[int, Order] = {}
-        self.checked = 0
 
     def run(self) -> Counter[str]:
         steps = [self.send, self.send, self.send, self.pass_time, self.harness.crash, self.rest]
@@ -338,37 +321,18 @@ class Updated:
 
     def update(self, by: int) -> None:
         """Go to a later version, also past one."""
-        self.reached["in flight"] += bool(self.driver._waiting)
+        self.reached["in flight"] += bool(self.driver.delayed)
         states = [self.harness.state("keeper", key) for key in KEYS]
-        self.reached["dropped"] += any(isinstance(one, Kept1) and one.gone._tree.depth for one in states)
+        self.reached["dropped"] += any(isinstance(one, Kept1) and tree_of(one.gone).depth > 0 for one in states)
         self.version += by
         self.harness.update(kept(self.version))
 
-    def send(self, whats: list[str] = WHATS, keys: list[str] = KEYS) -> None:
-        orders = []
-        for _ in range(self.chance.randint(1, 6)):
-            self.orders += 1
-            number = self.orders * 60 + self.chance.randrange(60)
-            fails = self.chance.random() < 0.1
-            orders.append(Order(self.chance.choice(keys), self.chance.choice(whats), number, fails))
-        self.open |= {order.number: order for order in orders}
-        self.harness.send_all("orders", [(order, Timestamp(order.number)) for order in orders])
-
-    def pass_time(self) -> None:
-        self.harness.advance_clock(Duration(self.chance.randint(1, 30)))
-
     def rest(self) -> None:
         """Finish all waiting work, and compare the states."""
-        self.driver.chance = None
-        self.harness.advance_clock(seconds(1))
-        while any(History.works(core.state) for core in self.driver.cores.values()):
-            self.harness.advance_clock(seconds(1))
-        seen = self.harness.values("seen")
-        for number, version, what in seen[self.checked :]:
+        for number, version, what in self.settle():
             # Per key, outputs come in the order of the commits (G15).
             self.reached["old elements"] += self.holds_old_elements(version)
             assert what == self.expected.take(self.open.pop(number), version)
-        self.checked = len(seen)
         assert not self.open
         for key in KEYS:
             state = self.harness.state("keeper", key)
@@ -384,44 +348,11 @@ class Updated:
         for key in KEYS:
             self.send(["look"], [key])
         self.rest()
-        incarnation = self.harness._cluster.incarnations["keeper"]
-        stored = rows_of(self.harness.store, incarnation)
-        reachable: set[bytes] = set()
-        for key in KEYS:
-            state = self.harness.state("keeper", key)
-            reachable |= set() if state is None else pages_of(key, state)
-        pages = {row.key for row in stored if is_page_key(row.key)}
-        assert pages == reachable, (pages - reachable, reachable - pages)
-        self.reached["deep"] += len(reachable) > 12
+        self.check_pages()
 
 
-def pages_of(key: str, state: Any) -> set[bytes]:
-    """The rows of all pages of a state."""
-    assert state._pages.garbage == [], "at rest, all discarded pages are deleted"
-    source, found = state._pages.source, set()
-    read = source.node
-
-    def node(number: int) -> Any:
-        found.add(page_key(key.encode(), number))
-        return read(number)
-
-    setattr(source, "node", node)  # noqa: B010
-    for collection in state._collections.values():
-        list(collection._tree.items())
-    return found
-
-
-def simulate(seeds: range, patch: pytest.MonkeyPatch) -> Counter[str]:
-    """Run the histories of these seeds. Returns the counts of their cases. The first failing seed is named."""
-    reached: Counter[str] = Counter()
-    with tiny_pages(patch):
-        for seed in seeds:
-            try:
-                reached += Updated(seed).run()
-            except BaseException as error:
-                error.add_note(f"seed {seed}")
-                raise
-    return reached
+def run_updated(seed: int) -> Counter[str]:
+    return Updated(seed).run()
 
 
 @pytest.mark.guarantee("G1", section="4.4")
@@ -430,7 +361,7 @@ def simulate(seeds: range, patch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("part", range(4))
 def test_updates_convert_each_element_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     first = 5_000 + part * SEEDS // 4
-    reached = simulate(range(first, first + SEEDS // 4), monkeypatch)
+    reached = simulate(range(first, first + SEEDS // 4), monkeypatch, run_updated)
     assert reached.keys() >= {"evicted", "deep", "old elements", "dropped", "in flight"}
 
 
@@ -458,17 +389,7 @@ class Sums(mw.Computation[tuple[str, str], Lengths]):
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_new_owner_converts_what_others_have_stored(flushed: bool) -> None:
     """The children of a split run new code. One of them has converted some elements when it is taken over."""
-    parent = Rows(IntervalDriver(Appender()))
-    for key in ("k", "ka"):
-        parent.driver.deliver(*[(key, f"{number:050}", number) for number in range(300)])
-    if flushed:
-        parent.settle()
-    parent.driver.commit_all()
-    head = JournalHead(7, parent.driver.state.committed, 0, ())
-    for keys in (KeyInterval(b"", b"ka"), KeyInterval(b"ka", None)):
-        opened = OpenedParent(Parent("test.1.j0", ALL_KEYS), head, {}, parent.driver.entries)
-        child = Rows(IntervalDriver(Sums(), parents=[opened], keys=keys))
-        child.rows, child.driver.position = dict(parent.rows), parent.driver.position
+    for child, keys in children(("k", "ka"), flushed, Sums):
         key = "k" if b"k" in keys else "ka"
         child.driver.deliver((key, "sum", 1), (key, "7", 2), (key, "sum", 3))
         child.settle()
@@ -490,4 +411,4 @@ def test_older_code_does_not_come_back() -> None:
 
 if __name__ == "__main__":
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    sys.stdout.write(f"{dict(simulate(range(first, first + count), pytest.MonkeyPatch()))}\n")
+    sys.stdout.write(f"{dict(simulate(range(first, first + count), pytest.MonkeyPatch(), run_updated))}\n")

@@ -118,21 +118,21 @@ class SlowStore(CoreDriver):
         super().__init__(*arguments)
         self.chance: Random | None = None
         self.reached: Counter[str] = Counter()
-        self._waiting: list[tuple[str, IntervalEffect]] = []
+        self.delayed: list[tuple[str, IntervalEffect]] = []
 
     def perform(self, journal: str, effect: IntervalEffect) -> None:
         """Keep effects on the store waiting. A journal opens at once, because no other effect comes until then."""
         if self.chance is not None and isinstance(effect, StoreEffect) and not isinstance(effect, FenceJournal):
-            self._waiting.append((journal, effect))
+            self.delayed.append((journal, effect))
         else:
             super().perform(journal, effect)
 
     def run(self) -> None:
         """Handle events, while the store performs some waiting effects, or all of them if it is not slow."""
         super().run()
-        while self._waiting and (self.chance is None or self.chance.random() < 0.8):
-            at = 0 if self.chance is None else self.chance.randrange(len(self._waiting))
-            super().perform(*self._waiting.pop(at))
+        while self.delayed and (self.chance is None or self.chance.random() < 0.8):
+            at = 0 if self.chance is None else self.chance.randrange(len(self.delayed))
+            super().perform(*self.delayed.pop(at))
             super().run()
             for core in self.cores.values():
                 core.check_invariants()
@@ -145,11 +145,11 @@ class SlowStore(CoreDriver):
 
     def clear(self) -> None:
         """Lose the memory. Some writes in flight still reach the store."""
-        if self.chance is not None and self._waiting:
+        if self.chance is not None and self.delayed:
             self.reached["cut short"] += 1
-            for journal, effect in self._waiting[: self.chance.randrange(len(self._waiting) + 1)]:
+            for journal, effect in self.delayed[: self.chance.randrange(len(self.delayed) + 1)]:
                 super().perform(journal, effect)
-        self._waiting.clear()
+        self.delayed.clear()
         super().clear()
 
 
