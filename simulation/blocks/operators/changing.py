@@ -69,7 +69,9 @@ class _Changes(_Changing):
                 yield f"changes have {one} after {known[-1:]}"
                 return
             if one.b == _FIRST:
-                if known and (keep is None or one.at < max(row.at for row in known) + keep):
+                early = keep is None or any(one.at < row.at + keep for row in known)
+                # A late record may be in time for a new owner, where the key was forgotten before.
+                if known and early and not new.late:
                     yield f"changes forgot {known[-1]} at {one}"
                 known = []
             elif not known:
