@@ -45,7 +45,6 @@ from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, se
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
 
@@ -123,12 +122,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         authority = await _start_authority(stack, backends, server, address, registry)
         master = await _start_master(stack, backends, server, address, settings, failed)
         worker = await _start_worker(stack, backends, server, address, settings, path)
-        registry.register(
-            WorkerCollector(
-                worker.tallies, worker.ownership.quarantined_places, worker.hooks.running, worker.key_failures.totals
-            )
-        )
-        registry.register(MasterCollector(master))
+        for collector in (*worker.collectors(), MasterCollector(master)):
+            registry.register(collector)
         await add_health(server, _SERVICES)
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
