@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from millwheel.worker.measures import IntervalMeasures
+
 __all__ = ["AwaitedHook", "HookMeter", "HookTime", "SlowBatch"]
 
 
@@ -65,15 +67,23 @@ class AwaitedHook:
 
 
 class HookMeter:
-    """The run times of both hooks of one interval."""
+    """The run times of both hooks of one interval, and where its other measures go."""
 
-    def __init__(self, clock: Callable[[], float] = lambda: 0.0, limit: float = 0.0) -> None:
-        """``clock`` returns monotone seconds.
-
-        ``limit`` is the duration in seconds from which a batch is slow; 0: no limit.
+    def __init__(
+        self,
+        clock: Callable[[], float] = lambda: 0.0,
+        limit: float = 0.0,
+        measures: IntervalMeasures | None = None,
+    ) -> None:
+        """
+        Args:
+            clock: Returns monotone seconds.
+            limit: The duration in seconds from which a batch is slow. 0: no limit.
+            measures: What the computation's intervals measure in this process. None: measures of its own.
         """
         self.clock = clock
         self.limit = limit
+        self.measures = IntervalMeasures() if measures is None else measures
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None
@@ -81,7 +91,9 @@ class HookMeter:
 
     def awaited(self, record: bool, began: float) -> None:
         """Register the end of an asynchronous hook. Its call was counted at the start."""
-        (self.records if record else self.timers).seconds += self.clock() - began
+        seconds = self.clock() - began
+        (self.records if record else self.timers).seconds += seconds
+        self.measures.hook_seconds["process_record" if record else "process_timer"].add(seconds)
 
     def ran_long(self, hook: str, time: HookTime, calls: int, seconds: float, key: bytes | None) -> None:
         """Register a batch of calls that reached the limit."""

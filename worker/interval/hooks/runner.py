@@ -274,6 +274,9 @@ class Runner:
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
+        program = self._setup.program
+        if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
+            meter.measures.hook_seconds[hook].add(seconds / calls, calls)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
