@@ -31,6 +31,9 @@ __all__ = ["measured_backends", "measured_coordinator", "measured_store"]
 
 Backend = TypeVar("Backend", StateStore, Coordinator)
 
+_APPEND: Final = "append"
+"""Who appends measures it: intervals and the authority have metrics of their own, so each record saves the way here."""
+
 _REFUSED: Final = (
     JournalExistsError,
     JournalMissingError,
@@ -71,7 +74,7 @@ def _seconds(what: str, registry: CollectorRegistry) -> Histogram:
 
 
 class _Measured:
-    """Has all members of a store or a coordinator. Each coroutine function among them is measured."""
+    """Has all members of a store or a coordinator. Each coroutine function among them is measured, but ``append``."""
 
     def __init__(self, backend: Any, seconds: Histogram) -> None:
         self._backend = backend
@@ -79,7 +82,7 @@ class _Measured:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._backend, name)
-        if iscoroutinefunction(member):
+        if iscoroutinefunction(member) and name != _APPEND:
             member = self._measured(name, member)
         setattr(self, name, member)  # from now on it is found at once
         return member

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 import millwheel as mw
 from millwheel.worker import messages as m
 from millwheel.worker.interval import HookMeter
-from millwheel.worker.measures import Distribution
+from millwheel.worker.interval.measures import Distribution
 from millwheel.worker.process.measure_metrics import MeasureCollector
 from millwheel.worker.process.tallies import Tallies
 from tests.worker.interval.driver import IntervalDriver

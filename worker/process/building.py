@@ -17,8 +17,8 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
-from millwheel.worker.measures import IntervalMeasures
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
 from millwheel.worker.process.events import steady_now

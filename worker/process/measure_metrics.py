@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.log import LogCore
-from millwheel.worker.measures import Distribution, IntervalMeasures
 from millwheel.worker.process.tallies import Place, Tallies
 
 __all__ = ["MeasureCollector"]

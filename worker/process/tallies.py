@@ -11,8 +11,8 @@ from collections.abc import Set
 from threading import Lock
 
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.journal import CommitCounts
-from millwheel.worker.measures import IntervalMeasures
 
 __all__ = ["HookPlace", "Place", "Tallies"]
 
