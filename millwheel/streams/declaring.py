@@ -26,6 +26,7 @@ from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
+from millwheel.streams.known_options import refuse_unknown
 from millwheel.streams.steps import Branch, are_disjoint, compiled, expands, keeps_value, on_a_copy, to_one
 
 __all__ = ["Input", "Keyed", "StepOptions", "declare_step", "other_side", "outer_sides", "refuse_dead_letters", "sides"]
@@ -140,7 +141,12 @@ def declare_step(
     outputs: Mapping[str, Any],
     options: StepOptions,
 ) -> None:
-    """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``."""
+    """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``.
+
+    Raises:
+        UsageError: There is no such option.
+    """
+    refuse_unknown(f"step {name!r}", options, sorted(StepOptions.__optional_keys__))
     topology = inputs[0].topology
     read: dict[str, list[tuple[Input, Branch]]] = {}
     for given in inputs:

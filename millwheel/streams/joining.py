@@ -10,6 +10,7 @@ from millwheel.operators import IntervalJoin, LatestJoin, TableJoin, TemporalJoi
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.durations import check_duration
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
+from millwheel.streams.known_options import known_options
 from millwheel.streams.result_types import one_result
 from millwheel.streams.stateful import StatefulSteps
 from millwheel.streams.steps import Branch
@@ -35,6 +36,7 @@ class JoinSteps(StatefulSteps[T]):
     is_side = True
     """Whether it can be the other side of a join. An ordered stream cannot."""
 
+    @known_options(StepOptions)
     def join(
         self,
         name: str,
@@ -137,6 +139,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: Literal["both"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def join_within(
         self,
         name: str,
@@ -214,6 +217,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: bool,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def join_as_of(
         self,
         name: str,
@@ -272,6 +276,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: bool,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def join_latest(
         self,
         name: str,
@@ -370,6 +375,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: Literal["both"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def join_tables(
         self,
         name: str,

@@ -12,6 +12,7 @@ from millwheel.streams.broadcasting import declare_broadcast
 from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
+from millwheel.streams.known_options import known_options
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
 from millwheel.streams.steps import Branch
@@ -56,6 +57,7 @@ class KeyedStream(JoinSteps[T]):
         """
         return OrderedStream(self.stream, self.extractor, ties, limit)
 
+    @known_options(CallOptions)
     def enrich(
         self,
         name: str,
@@ -87,6 +89,7 @@ class KeyedStream(JoinSteps[T]):
         declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
 
+    @known_options(StepOptions)
     def complete(
         self,
         name: str,
@@ -114,6 +117,7 @@ class KeyedStream(JoinSteps[T]):
         result = item_result(name, function, to)
         return self.step(name, Complete(function, name, self.input.known_type, result), result, options)
 
+    @known_options(StepOptions)
     def join_broadcast(
         self,
         name: str,

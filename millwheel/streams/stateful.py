@@ -23,6 +23,7 @@ from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
+from millwheel.streams.known_options import known_options
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
 from millwheel.streams.rows import aggregates_by_name
@@ -68,6 +69,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         outputs: Mapping[str, Any],
         **options: Unpack[StepOptions],
     ) -> Stream[Any]: ...
+    @known_options(StepOptions)
     def process(
         self,
         name: str,
@@ -129,6 +131,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 
+    @known_options(StepOptions)
     def update(
         self,
         name: str,
@@ -188,6 +191,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
             return self.step(name, update, result, options)
         return self.step(name, ExpiringUpdate(update, kept, keep, domain), result, options)
 
+    @known_options(StepOptions)
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
 
@@ -215,6 +219,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
+    @known_options(StepOptions)
     def until(
         self,
         name: str,
@@ -253,6 +258,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Until(condition, name, keep, rest), self.stream.record_type, options)
 
+    @known_options(StepOptions)
     def throttle(
         self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
     ) -> Stream[T]:
@@ -288,6 +294,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
+    @known_options(StepOptions)
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
 
@@ -305,6 +312,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
 
+    @known_options(StepOptions)
     def timeout(
         self,
         name: str,

@@ -11,6 +11,7 @@ from millwheel.operators import CoGroup, GroupInput, WindowJoin
 from millwheel.sdk.errors import UsageError
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
+from millwheel.streams.known_options import known_options
 from millwheel.streams.result_types import item_result, one_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
@@ -214,6 +215,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def join(
         self,
         name: str,
@@ -300,6 +302,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @known_options(StepOptions)
     def cogroup(
         self,
         name: str,
