@@ -8,6 +8,7 @@ from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CountWindow
 from millwheel.sdk.computation import Computation
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Keyed, StepOptions
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.stream import Stream
@@ -41,6 +42,7 @@ class CountWindowedStream(Generic[T]):
     def aggregate(
         self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,

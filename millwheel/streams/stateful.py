@@ -21,9 +21,9 @@ from millwheel.operators import (
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
+from millwheel.streams.checked import checked
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
-from millwheel.streams.known_options import known_options
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import one_result, state_of_initial, updated_result
 from millwheel.streams.rows import aggregates_by_name
@@ -69,7 +69,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         outputs: Mapping[str, Any],
         **options: Unpack[StepOptions],
     ) -> Stream[Any]: ...
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def process(
         self,
         name: str,
@@ -101,6 +101,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
     def aggregate(
         self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,
@@ -131,7 +132,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def update(
         self,
         name: str,
@@ -191,7 +192,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
             return self.step(name, update, result, options)
         return self.step(name, ExpiringUpdate(update, kept, keep, domain), result, options)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
 
@@ -219,7 +220,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def until(
         self,
         name: str,
@@ -258,7 +259,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Until(condition, name, keep, rest), self.stream.record_type, options)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def throttle(
         self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
     ) -> Stream[T]:
@@ -294,7 +295,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
 
@@ -312,7 +313,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def timeout(
         self,
         name: str,
@@ -364,6 +365,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
             step = ClockTimeout(after, function, name, self.input.known_type, result)
         return self.step(name, step, result, options)
 
+    @checked()
     def count_window(self, size: int, *, within: Duration | None = None) -> CountWindowedStream[T]:
         """The records of each key by windows of ``size`` records, in the order in which they arrive.
 

@@ -19,11 +19,11 @@ from millwheel.sdk.spreading import bytes_reader, copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.broadcasting import declare_broadcast
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.derivations import value_key
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
-from millwheel.streams.known_options import known_options
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, divide, on_a_copy, to_many, to_one
@@ -232,7 +232,7 @@ class Stream(MissingSteps, Generic[T]):
 
         return self.filter(chosen)
 
-    @known_options(CallOptions)
+    @checked(CallOptions)
     def enrich(
         self,
         name: str,
@@ -277,7 +277,7 @@ class Stream(MissingSteps, Generic[T]):
         declare_calls(given, name, function, result, options, keyed=False)
         return Stream(self.topology, (Branch(name),), result)
 
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def join_broadcast(
         self,
         name: str,

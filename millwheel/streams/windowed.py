@@ -9,9 +9,9 @@ from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CoGroup, GroupInput, WindowJoin
 from millwheel.sdk.errors import UsageError
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
-from millwheel.streams.known_options import known_options
 from millwheel.streams.result_types import item_result, one_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
@@ -80,6 +80,7 @@ class WindowedStream(Generic[T]):
         options: StepOptions | None = ...,
         **aggregates: Aggregator[Any, Any],
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,
@@ -215,7 +216,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def join(
         self,
         name: str,
@@ -302,7 +303,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
-    @known_options(StepOptions)
+    @checked(StepOptions)
     def cogroup(
         self,
         name: str,
