@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["check_too_late", "each_of"]
+__all__ = ["check_too_late", "each_of", "no_pair"]
 
 
 def each_of(results: Any, function: Any) -> Iterable[Any]:
@@ -29,3 +29,12 @@ def check_too_late(output: str, too_late: str | None) -> None:
     """Raise UsageError if a step's results and its records that are too late would be one stream."""
     if too_late == output:
         raise UsageError(f"step {output!r} and its too_late= have one name: a stream has one type; use another")
+
+
+def no_pair(returned: Any, function: Any) -> UsageError:
+    """The error of an ``update`` whose function returned no state with results."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return UsageError(
+        f"{name} returned {returned!r:.80}: the function of update returns a tuple of the next state and a list of "
+        "results, such as (state, [result]) or (state, [])"
+    )

@@ -59,15 +59,19 @@ def checked(options: Any = None) -> Callable[[M], M]:
         @wraps(method)
         def step(*args: Any, **given: Any) -> Any:
             bound = _bound(of_method, args, given)
-            where = f"step {bound['name']!r}: {method.__name__}" if "name" in bound else method.__name__
+            name = bound.get("name", "")
+            if not isinstance(name, str):
+                called = f"{method.__name__}('counts', ...)"
+                raise UsageError(f"a step has a name first, such as {called}, and not {_shown(name)}")
+            where = f"step {name!r}: {method.__name__}" if name else method.__name__
             if options is not None:
                 chosen = bound.pop("options", {})
                 refuse_unknown(where, chosen, sorted(shared), keywords)
                 bound |= chosen
-            for name, value in bound.items():
-                kind, optional = kinds.get(name, _ANY)
+            for argument, value in bound.items():
+                kind, optional = kinds.get(argument, _ANY)
                 if not (kind.fits(value) or (optional and value is None)):
-                    raise UsageError(f"{where} takes {name}= as {kind.words}, not {_shown(value)}")
+                    raise UsageError(f"{where} takes {argument}= as {kind.words}, not {_shown(value)}")
             return method(*args, **given)
 
         return step  # type: ignore[return-value]
@@ -98,7 +102,7 @@ def _bound(method: Signature, args: tuple[Any, ...], given: dict[str, Any]) -> d
 
 def _shown(value: Any) -> str:
     """A value in an error. A function that was meant to be called is shown by its name."""
-    return getattr(value, "__qualname__", None) or f"{value!r:.80}"
+    return getattr(value, "__qualname__", None) or f"{value!r:.40}"
 
 
 def refuse_unknown(where: str, given: Iterable[str], shared: Sequence[str], own: Sequence[str] = ()) -> None:

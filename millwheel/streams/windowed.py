@@ -12,6 +12,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import item_result, one_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
@@ -33,7 +34,7 @@ W = TypeVar("W")
 _NONE = Duration(0)
 
 
-class WindowedStream(Generic[T]):
+class WindowedStream(MissingSteps, Generic[T]):
     """The records of a keyed stream by window: what :meth:`KeyedStream.window` returns."""
 
     def __init__(self, given: Input, windows: Assigner | SessionWindows) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import millwheel as mw
 from millwheel import agg, windows
+from millwheel.testing import TopologyHarness
 
 HOUR = mw.hours(1)
 WRONG: list[Any] = [1.5, object(), -5 * HOUR, [1], windows.each_change, mw.dead_letter, lambda value: value, "text"]
@@ -146,3 +147,34 @@ def test_the_error_says_what_the_argument_takes(build: Any, message: str) -> Non
     keyed = mw.Topology("t").source("items", Item).key_by("id")
     with pytest.raises(mw.UsageError, match=message):
         build(keyed)
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "variance", "quantile", "histogram"])
+def test_an_aggregate_of_numbers_takes_no_text(kind: str) -> None:
+    make: Any = getattr(agg, kind)
+    more: tuple[Any, ...] = {"quantile": (0.5,), "histogram": ([1, 2],)}.get(kind, ())
+    keyed = mw.Topology("t").source("items", Item).key_by("id")
+    with pytest.raises(mw.UsageError, match=rf"agg.{kind} takes numbers, but 'text' is str"):
+        keyed.window(windows.tumbling(HOUR)).aggregate("out", make("text", *more))
+    with pytest.raises(mw.UsageError, match=rf"agg.{kind} takes numbers, but 'text' is str"):
+        keyed.aggregate("out", n=make("text", *more))
+    keyed.aggregate("numbers", n=make("number", *more), maybe=make("maybe", *more))
+
+
+@pytest.mark.parametrize("keep", [None, HOUR])
+def test_an_update_that_returns_no_pair_says_what_to_return(keep: Any) -> None:
+    def add(total: int, item: Item) -> Any:
+        return total + item.number
+
+    topology = mw.Topology("t")
+    topology.source("items", Item).key_by("id").update("sums", 0, add, int, keep=keep)
+    harness = TopologyHarness(topology)
+    with pytest.raises(Exception, match=r"add returned 5: .* such as \(state, \[result\]\)"):
+        harness.send("items", Item("a", "", 5), mw.Timestamp(1_700_000_000_000_000))
+
+
+def test_an_aggregate_without_a_name_says_so() -> None:
+    keyed: Any = mw.Topology("t").source("items", Item).key_by("id")
+    for step in (keyed, keyed.window(windows.tumbling(HOUR))):
+        with pytest.raises(mw.UsageError, match=r"a step has a name first, such as aggregate\('counts', ...\)"):
+            step.aggregate(agg.count())
