@@ -166,8 +166,8 @@ def _offered(into: Any, part: str, known: type | None) -> type:
 
 
 _UNSTATED: Final = (
-    ". If the records do not state the type of what is aggregated, as those of a union do not, it is taken for a number: "
-    "then state it, such as agg.distinct('driver', str)"
+    ". If the records do not state the type of what is aggregated, as those of a union do not, it is taken for a "
+    "number: then state it, such as agg.distinct('driver', str)"
 )
 
 
