@@ -8,6 +8,7 @@ __all__ = ["NAMES_ELSEWHERE", "ORDERED_STEPS", "STATEFUL_STEPS", "STATELESS_STEP
 
 ORDERED_STEPS: Final = (
     "aggregate",
+    "changes",
     "count_window",
     "deduplicate",
     "latest",
