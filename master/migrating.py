@@ -17,6 +17,11 @@ _LIBRARY_REMEDY: Final = (
     "a step of the library converts no states: keep the types of its records, aggregates and states, except "
     "for new fields with defaults; or give the step another name, to begin without state"
 )
+_KEPT_BY_UPDATE: Final = {
+    "millwheel.operators.updating:Update": "stored.read(list[Old])[0]",
+    "millwheel.operators.updating:ExpiringUpdate": "stored.read(list[tuple[int, Old]])[0][1]",
+}
+"""How ``migrate`` reads the state that an ``update`` step has stored, by its implementation."""
 _KINDS: Final = frozenset({*COLLECTIONS.values(), DROPPED})
 _STATELESS: Final = frozenset({"", "None", "NoneType"})
 _MAX_DIFFERENCES: Final = 5
@@ -59,6 +64,13 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 
 def _remedy(implementation: str, version: int) -> str:
     """Return what makes the change possible. Nobody can define ``migrate`` for a step of the library."""
+    if implementation in _KEPT_BY_UPDATE:
+        return (
+            f"update converts no states. To keep them, write the step as process under the same name, with "
+            f"state_version = {version} and migrate(self, stored), which makes the new state of an old one: "
+            f"{_KEPT_BY_UPDATE[implementation]}. Or keep the fields, and add new ones with defaults; or give the "
+            "step another name, to begin without state"
+        )
     if implementation.startswith(_LIBRARY):
         return _LIBRARY_REMEDY
     return (

@@ -295,7 +295,8 @@ def distinct(
 
     Args:
         of: The field, or a function of the value. By default the value itself.
-        item: The type of the field, if the records do not state it.
+        item: The type of the field, if the records do not state it, as those of a union do not:
+            ``agg.distinct("user", str)``.
         exact: Whether all values are kept. Otherwise a sketch of them is kept, HyperLogLog.
         limit: The most items of a window. The hook raises ValueError for a record beyond it.
         error: The relative standard error of the number, from 0.005 to 0.25: 95% of all results differ from the exact

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import ne
-from typing import Any
+from typing import Any, TypeVar
 
 from millwheel.agg.aggregator import Aggregator, adding
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
@@ -15,6 +15,7 @@ from millwheel.sdk.records import Record
 
 __all__ = ["count", "counting", "histogram", "mean", "one_more", "plus", "sum", "variance"]
 
+A = TypeVar("A")
 Add = Callable[[Any, Record[Any]], Any]
 
 
@@ -62,6 +63,7 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne))
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
+        reader.check_number("sum", record_type, where)
         return make(reader.type_in(record_type), record_type)
 
     return make(item or NUMBER)
@@ -79,14 +81,19 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
     def result(a: tuple[int, float]) -> Any:
         return a[1] / a[0] if a[0] else None
 
-    return Aggregator(
-        tuple[int, int | float],
-        lambda: (0, 0),
-        counting(lambda a, record: (a[0] + 1, a[1] + get(record.value)), where),
-        lambda a, b: (a[0] + b[0], a[1] + b[1]),
-        result,
-        float if where is None else float | None,
-        differ=lambda a, b: result(a) != result(b),
+    return _of_numbers(
+        "mean",
+        of,
+        where,
+        Aggregator(
+            tuple[int, int | float],
+            lambda: (0, 0),
+            counting(lambda a, record: (a[0] + 1, a[1] + get(record.value)), where),
+            lambda a, b: (a[0] + b[0], a[1] + b[1]),
+            result,
+            float if where is None else float | None,
+            differ=lambda a, b: result(a) != result(b),
+        ),
     )
 
 
@@ -118,14 +125,19 @@ def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, flo
     def result(a: tuple[int, float, float]) -> Any:
         return a[2] / a[0] if a[0] else None
 
-    return Aggregator(
-        tuple[int, float, float],
-        lambda: (0, 0.0, 0.0),
-        counting(add, where),
-        merge,
-        result,
-        float if where is None else float | None,
-        differ=lambda a, b: result(a) != result(b),
+    return _of_numbers(
+        "variance",
+        of,
+        where,
+        Aggregator(
+            tuple[int, float, float],
+            lambda: (0, 0.0, 0.0),
+            counting(add, where),
+            merge,
+            result,
+            float if where is None else float | None,
+            differ=lambda a, b: result(a) != result(b),
+        ),
     )
 
 
@@ -151,4 +163,18 @@ def histogram(of: Of, edges: Sequence[float], *, where: Where = None) -> Aggrega
     def merge(a: list[int], b: list[int]) -> list[int]:
         return [one + other for one, other in zip(a, b, strict=True)]
 
-    return Aggregator(list[int], lambda: [0] * (len(edges) + 1), counting(add, where), merge, same, list[int])
+    counts = Aggregator[list[int], list[int]](
+        list[int], lambda: [0] * (len(edges) + 1), counting(add, where), merge, same, list[int]
+    )
+    return _of_numbers("histogram", of, where, counts)
+
+
+def _of_numbers(called: str, of: Of, where: Where, aggregator: Aggregator[A, Any]) -> Aggregator[A, Any]:
+    """The aggregator, which is refused for records where ``of`` is no number."""
+
+    def specialise(record_type: Any) -> Aggregator[A, Any]:
+        Reader(of).check_number(called, record_type, where)
+        return aggregator
+
+    aggregator.specialise = specialise
+    return aggregator

@@ -151,7 +151,7 @@ def _sketch(
         return Aggregator(NumberCounts, new, counting(add, where), _merge, results, result_type, specialise)
 
     def specialise(record_type: Any) -> Aggregator[NumberCounts, Any]:
-        reader.type_in(record_type)  # raises for a field that does not exist
+        reader.check_number("quantile", record_type, where)
         return make()
 
     return make()

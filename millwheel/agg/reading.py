@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, get_origin
 
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.exact_types import is_writable
 from millwheel.sdk.records import Record
-from millwheel.sdk.typeinfo import Field, field_of, returned_type, type_name
+from millwheel.sdk.typeinfo import Field, field_of, members, returned_type, type_name
 
 __all__ = ["NUMBER", "Of", "Reader", "Where", "always", "attribute", "same"]
 
@@ -24,7 +24,8 @@ Where = Callable[[Any], bool] | None
 """Which records count, by their values. None: all."""
 
 
-_NO_NUMBERS: Final = frozenset({str, bytes, tuple, list, dict})
+_NO_NUMBERS: Final = frozenset({str, bytes, tuple, list, dict, set, frozenset})
+"""Types whose values are surely no numbers. A class of the user's may define ``+``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,23 @@ class Reader:
                 return NUMBER
             at = found.type
         return at
+
+    def check_number(self, called: str, record_type: Any, where: Where = None) -> None:
+        """Check that what is read of values of a type may be a number.
+
+        Args:
+            called: The aggregate.
+            record_type: The type of the values.
+            where: Which records count: they may be those with a number.
+
+        Raises:
+            UsageError: The type has no such field. Or what is read may be a text or a collection.
+        """
+        kind = self.type_in(record_type)
+        some = [one in _NO_NUMBERS for one in map(_plain, members(kind)) if one is not type(None)]
+        if some and (any(some) if where is None else all(some)):
+            read = repr(self.of) if isinstance(self.of, str) else "a value"
+            raise UsageError(f"agg.{called} takes numbers, but {read} is {type_name(kind)}: name a field of numbers")
 
     @property
     def get(self) -> Callable[[Any], Any]:
@@ -127,6 +145,11 @@ def _path(path: str) -> Callable[[Any], Any]:
         return value
 
     return read
+
+
+def _plain(kind: Any) -> Any:
+    """The class of a type: list for ``list[int]``."""
+    return get_origin(kind) or kind
 
 
 def same(value: Any) -> Any:

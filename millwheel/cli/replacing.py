@@ -36,6 +36,10 @@ class Replacement:
         for name in self.removed:
             print(f"removes computation {name}{': its state is deleted' * (name in self.deleted)}", file=sys.stderr)
 
+    def names(self) -> dict[str, list[str]]:
+        """The same for programs. ``deleted`` has those of ``removed`` whose state is deleted."""
+        return {"added": [*self.added], "removed": [*self.removed], "deleted": [*self.deleted]}
+
     def ask(self) -> None:
         """Ask whether to delete the state of ``deleted``."""
         renamed = "A renamed computation begins without state. " if self.added else ""

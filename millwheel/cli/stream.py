@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -164,7 +165,10 @@ def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
 @app.command()
 def table(
     stream: Stream,
-    key: Annotated[str, typer.Option(help="The field that is the key, such as user.id.")],
+    key: Annotated[
+        list[str],
+        typer.Option(help="The field that is the key, such as user.id; several times for a key of several fields."),
+    ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each change, until Ctrl-C.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -176,22 +180,22 @@ def table(
 
     With --follow, each later record follows. With -o json there is then one JSON object per line.
 
-    Example: millwheel stream table zeitgeist/windows --key text
+    A key of several fields is a list. The results of windows need one with their start, else only the last window of
+    each key is shown.
+
+    Example: millwheel stream table zeitgeist/windows --key text --key start
     """
     asyncio.run(_table(stream, key, follow, output, address, timeout))
 
 
-async def _table(stream: str, key: str, follow: bool, output: OutputFormat, address: str, timeout: float) -> None:
-    fields = key.split(".")
-
+async def _table(
+    stream: str, fields: Sequence[str], follow: bool, output: OutputFormat, address: str, timeout: float
+) -> None:
     def key_of(value: bytes) -> str:
-        found = show_value(value, opened.subscription.spec.format)
-        for field in fields:
-            if not isinstance(found, dict) or field not in found:
-                fault = f"a record of stream {stream!r} has no field {key!r}: {msgspec.json.encode(found).decode()}"
-                raise RequestError(FailureCode.INVALID_ARGUMENT, fault, "name a field that each record has")
-            found = found[field]
-        return found if isinstance(found, str) else msgspec.json.encode(found).decode()
+        shown = show_value(value, opened.subscription.spec.format)
+        found = [_field(stream, shown, field) for field in fields]
+        key = found if len(found) > 1 else found[0]
+        return key if isinstance(key, str) else msgspec.json.encode(key).decode()
 
     def row(name: str, value: bytes) -> dict[str, Any]:
         return {"key": name, "value": show_value(value, opened.subscription.spec.format)}
@@ -211,6 +215,17 @@ async def _table(stream: str, key: str, follow: bool, output: OutputFormat, addr
             print_table(["key", "value"], shown, "the log of the stream has no records")
         else:
             print_plain(rows, output)
+
+
+def _field(stream: str, value: Any, path: str) -> Any:
+    """The field of a record at a path."""
+    found = value
+    for name in path.split("."):
+        if not isinstance(found, dict) or name not in found:
+            fault = f"a record of stream {stream!r} has no field {path!r}: {msgspec.json.encode(found).decode()}"
+            raise RequestError(FailureCode.INVALID_ARGUMENT, fault, "name a field that each record has")
+        found = found[name]
+    return found
 
 
 def _print_row(row: dict[str, Any], output: OutputFormat) -> None:

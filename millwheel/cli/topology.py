@@ -176,22 +176,35 @@ def validate(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """Check a topology, and list all its problems. Nothing is run. Exit code 5 if there are problems."""
+    """Check a topology, and list all its problems. Nothing is run. Exit code 5 if there are problems.
+
+    With --update, it also names the computations that the update adds and removes. With -o json there is then one
+    object, with the problems and these names.
+    """
     packaged = load(target, include or ())
     problems = packaged.topology.validate()
+    replacement = Replacement(packaged.topology.name)
     if not problems and (remote or as_update):
-        problems = asyncio.run(_remote_problems(packaged.spec(), as_update, address, timeout))
+        problems, replacement = asyncio.run(_remote_check(packaged.spec(), as_update, address, timeout))
     if output is not OutputFormat.TABLE:
-        print_plain([{"where": one.where, "message": one.message} for one in problems], output)
+        listed = [{"where": one.where, "message": one.message} for one in problems]
+        print_plain({"problems": listed, **replacement.names()} if as_update else listed, output)
         raise typer.Exit(ExitCode.INVALID if problems else ExitCode.OK)
     if problems:
         raise TopologyError(packaged.topology.name, problems)
+    replacement.show()
     print(f"topology {packaged.topology.name} is valid")
 
 
-async def _remote_problems(spec: specs.TopologySpec, update: bool, address: str, timeout: float) -> list[Problem]:
+async def _remote_check(
+    spec: specs.TopologySpec, update: bool, address: str, timeout: float
+) -> tuple[list[Problem], Replacement]:
+    """The problems among the running topologies. If there are none, what an update adds and removes."""
     async with ControlClient(address, deadline=timeout) as client:
-        return await client.validate(spec, update=update)
+        problems = await client.validate(spec, update=update)
+        if problems or not update:
+            return problems, Replacement(spec.name)
+        return problems, replacement_of((await client.get_topology(spec.name)).topology, spec)
 
 
 @app.command("list")

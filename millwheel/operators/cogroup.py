@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from millwheel.model.time import Duration, Timestamp
-from millwheel.operators.results import each_of
+from millwheel.operators.results import check_too_late, each_of
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -81,8 +81,7 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
                 "streams are joined in tumbling or sliding windows: sessions have bounds of their own on each side"
             )
         check_duration("allowed_lateness", allowed_lateness, least=0)
-        if too_late == output:
-            raise UsageError(f"step {output!r} and its too_late= have one name: a stream has one type; use another")
+        check_too_late(output, too_late)
         self.windows = windows
         self.function = function
         self.output = output

@@ -12,12 +12,14 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from millwheel.sdk.computation import Computation
+from millwheel.operators.results import check_too_late
+from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
+from millwheel.windows.computation import drop_record
 
 __all__ = ["LEFT", "RIGHT", "IntervalJoin", "TemporalJoin"]
 
@@ -44,7 +46,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
     timestamps, and is produced as soon as both records are there. In an outer join, a record without a partner is
     produced when the low watermark shows that none can come, with its own timestamp. Records are kept for
     ``allowed_lateness`` longer, so one that is late by no more finds all its partners. One that is later meets those
-    that are still kept.
+    that are still kept. If there are none, and its own interval is over, it has no effect: it is produced unchanged to
+    ``too_late``, or counted and dropped.
 
     Invariant: what :meth:`process_timer` does fits a timer of any earlier form of the join. Another form may have set
     it for a time that is too early or too late, and without a hold, because its records had no results of their own.
@@ -58,9 +61,11 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         allowed_lateness: How late a record may be, in microseconds of event time.
         keep_left: Whether left records without a partner are produced.
         keep_right: Whether right records without a partner are produced.
+        too_late: The stream of records that are too late to find a partner.
 
     Raises:
-        UsageError: No time is in the interval, or a bound is probably in another unit.
+        UsageError: No time is in the interval, or a bound is probably in another unit. Or both streams have the same
+            name.
     """
 
     def __init__(
@@ -74,17 +79,21 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         allowed_lateness: Duration = _NONE,
         keep_left: bool = False,
         keep_right: bool = False,
+        too_late: str | None = None,
     ) -> None:
-        check_duration("join_within(before=...)", abs(before), least=0)
-        check_duration("join_within(after=...)", abs(after), least=0)
+        check_duration("join_within(before=...)", abs(before) if isinstance(before, int) else before, least=0)
+        check_duration("join_within(after=...)", abs(after) if isinstance(after, int) else after, least=0)
         check_duration("allowed_lateness", allowed_lateness, least=0)
         if before + after < 0:
             raise UsageError(f"no time is from {before} microseconds before a record to {after} microseconds after it")
+        check_too_late(output, too_late)
         left, right, self.result = types
         self.function = function
         self.output = output
+        self.too_late = too_late
         self.before = before
         self.after = after
+        self.allowed_lateness = allowed_lateness
         self.left_span = after + allowed_lateness
         self.right_span = before + allowed_lateness
         self.keep_left = keep_left
@@ -94,7 +103,8 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
 
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
-        return {self.output: self.result}
+        outputs = {self.output: self.result}
+        return outputs if self.too_late is None else {**outputs, self.too_late: SAME_AS_INPUT}
 
     def process_record(self, ctx: Context[Waiting[L, R]], record: Record[Any]) -> None:
         """Produce all pairs of the record, and keep it for later partners."""
@@ -106,6 +116,11 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         else:
             kept, others, before, after, span = waiting.right, waiting.left, self.after, self.before, self.right_span
         found = bool(others) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
+        if record.late and not found and self._is_lost(ctx, at, span, self.keep_left if is_left else self.keep_right):
+            drop_record(ctx, record, self.too_late)
+            if not kept and not others:
+                del ctx.state
+            return
         # Mostly a record is the newest. A tuple of a time alone comes before all records of this time. So no values are
         # compared.
         place = len(kept) if not kept or kept[-1][0] <= at else bisect_left(kept, (at + 1,))
@@ -115,6 +130,13 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         if not place or (ends < MAX_TIMESTAMP and ends < ctx.watermark):
             tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
             self._wake(ctx, kept, span, tag, alone)
+
+    def _is_lost(self, ctx: Context[Any], at: int, span: int, alone: bool) -> bool:
+        """Whether a late record without a partner has no effect: its partners may be dropped, and none can come.
+
+        ``alone``: it has a result without one.
+        """
+        return not alone and at + max(span, self.allowed_lateness) < ctx.watermark
 
     def _meet(
         self, ctx: Context[Any], others: list[Any], first: int, last: int, at: Timestamp, value: Any, is_left: bool

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
 from millwheel.model.time import MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
-from millwheel.operators.results import each_of
+from millwheel.operators.results import each_of, no_pair
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
@@ -53,7 +53,11 @@ class Update(Computation[Any, list[S]], Generic[S]):
         kept = ctx.state
         if not kept:
             kept.append(deepcopy(self.initial))
-        state, results = self.function(kept[0], record.value)
+        returned = self.function(kept[0], record.value)
+        try:
+            state, results = returned
+        except (TypeError, ValueError) as error:
+            raise no_pair(returned, self.function) from error
         # Most records of many programs have no results. Then there is no loop.
         if results.__class__ is not list or results:
             for result in results if results.__class__ is list else each_of(results, self.function):
@@ -97,7 +101,11 @@ class ExpiringUpdate(Computation[Any, list[tuple[int, S]]], Generic[S]):
         """Update the state, produce the results, and renew the time."""
         kept = ctx.state
         ends, before = kept[0] if kept else (0, deepcopy(self.update.initial))
-        state, results = self.update.function(before, record.value)
+        returned = self.update.function(before, record.value)
+        try:
+            state, results = returned
+        except (TypeError, ValueError) as error:
+            raise no_pair(returned, self.update.function) from error
         for result in each_of(results, self.update.function):
             ctx.produce(self.update.output, result)
         if state is None:

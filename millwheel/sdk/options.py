@@ -153,7 +153,14 @@ def stop(*, after: int = 3, initial: Duration = _INITIAL, maximum: Duration = _M
 class Retention:
     """What a stream keeps for subscribers that do not exist yet.
 
-    Older records, or records beyond the size, are deleted.
+    Older records, or records beyond the size, are deleted. A stream without a retention keeps them for one hour, and
+    at most 256 MiB. That holds for the results of steps, late records and dead letters, too. A declaration sets another
+    one, until the stream's log is created. For example::
+
+        >>> import millwheel as mw
+        >>> shop = mw.Topology("shop")
+        >>> sales = shop.source("sales", int).key_by(mw.everything).latest("newest")
+        >>> newest = shop.stream("newest", int, retention=mw.Retention(age=mw.days(7)))
 
     At least one bound must be set; None sets no bound. A record is deleted only after every existing subscriber has
     acknowledged it.

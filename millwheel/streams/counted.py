@@ -8,7 +8,9 @@ from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CountWindow
 from millwheel.sdk.computation import Computation
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Keyed, StepOptions
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.stream import Stream
 
@@ -25,7 +27,7 @@ class Steps(Keyed, Protocol):
         """A step of the library, whose results are in the stream of its name."""
 
 
-class CountWindowedStream(Generic[T]):
+class CountWindowedStream(MissingSteps, Generic[T]):
     """The records of a key in windows of a number of records: what ``count_window`` returns."""
 
     def __init__(self, steps: Steps, size: int, within: Duration | None) -> None:
@@ -41,6 +43,7 @@ class CountWindowedStream(Generic[T]):
     def aggregate(
         self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,

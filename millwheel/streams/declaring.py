@@ -25,6 +25,7 @@ from millwheel.sdk.plan import is_known
 from millwheel.sdk.spreading import copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
+from millwheel.streams.checked import refuse_unknown
 from millwheel.streams.derivations import DerivedKeyExtractor, KeyTexts, derivation_of
 from millwheel.streams.steps import Branch, are_disjoint, compiled, expands, keeps_value, on_a_copy, to_one
 
@@ -126,7 +127,7 @@ def refuse_dead_letters(name: str, options: StepOptions, timer: str) -> None:
         UsageError: The policy is ``dead_letter()``.
     """
     policy = options.get("on_failure")
-    if policy is not None and policy.action is FailureAction.DEAD_LETTER:
+    if isinstance(policy, FailurePolicy) and policy.action is FailureAction.DEAD_LETTER:
         raise UsageError(
             f"step {name!r} {timer}, and no record: use retry() or stop(), or let the hook produce "
             "what fails to a stream of its own"
@@ -140,7 +141,12 @@ def declare_step(
     outputs: Mapping[str, Any],
     options: StepOptions,
 ) -> None:
-    """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``."""
+    """Declare a computation that reads ``inputs``. Mistakes are recorded, and shown by ``validate``.
+
+    Raises:
+        UsageError: There is no such option.
+    """
+    refuse_unknown(f"step {name!r}", options, sorted(StepOptions.__optional_keys__))
     topology = inputs[0].topology
     read: dict[str, list[tuple[Input, Branch]]] = {}
     for given in inputs:
@@ -148,7 +154,7 @@ def declare_step(
             read.setdefault(branch.stream, []).append((given, branch))
     extractors = {stream: _key_of(topology, stream, each) for stream, each in read.items()}
     settings = _options(options)
-    late = settings.late.stream
+    late = settings.late.stream if isinstance(settings.late, Late) else None  # ``validate`` refuses any other
     if late is not None and late not in outputs:
         outputs = {**outputs, late: UNKNOWN}
     declared = declare_computation(computation, name, extractors, outputs, settings)

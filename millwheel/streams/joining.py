@@ -9,6 +9,7 @@ from millwheel.model.time import MAX_TIMESTAMP, Duration
 from millwheel.operators import IntervalJoin, LatestJoin, TableJoin, TemporalJoin
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.durations import check_duration
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions, declare_step, outer_sides, refuse_dead_letters, sides
 from millwheel.streams.result_types import one_result
 from millwheel.streams.stateful import StatefulSteps
@@ -35,6 +36,7 @@ class JoinSteps(StatefulSteps[T]):
     is_side = True
     """Whether it can be the other side of a join. An ordered stream cannot."""
 
+    @checked(StepOptions)
     def join(
         self,
         name: str,
@@ -92,6 +94,7 @@ class JoinSteps(StatefulSteps[T]):
         before: Duration = ...,
         after: Duration = ...,
         allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         outer: Literal[""] = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -106,6 +109,7 @@ class JoinSteps(StatefulSteps[T]):
         before: Duration = ...,
         after: Duration = ...,
         allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         outer: Literal["left"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -120,6 +124,7 @@ class JoinSteps(StatefulSteps[T]):
         before: Duration = ...,
         after: Duration = ...,
         allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         outer: Literal["right"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
@@ -134,9 +139,11 @@ class JoinSteps(StatefulSteps[T]):
         before: Duration = ...,
         after: Duration = ...,
         allowed_lateness: Duration = ...,
+        too_late: str | None = ...,
         outer: Literal["both"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def join_within(
         self,
         name: str,
@@ -147,6 +154,7 @@ class JoinSteps(StatefulSteps[T]):
         before: Duration = _NONE,
         after: Duration = _NONE,
         allowed_lateness: Duration = _NONE,
+        too_late: str | None = None,
         outer: Literal["", "left", "right", "both"] = "",
         **options: Unpack[StepOptions],
     ) -> Stream[U]:
@@ -166,14 +174,17 @@ class JoinSteps(StatefulSteps[T]):
             after: How far the other record may be after this one, in microseconds.
             allowed_lateness: How late a record may be and still find all its partners, in microseconds of event time.
                 Records are kept so much longer. So what has no partner is produced so much later.
+            too_late: The stream of records that are later, find no partner, and could find none but late ones. By
+                default they are counted and dropped. A record that ``outer`` produces is none of them.
             outer: The side whose records are also produced without a partner, once none can come. The function then
                 gets None for the other one.
             options: As for :meth:`Topology.add`.
 
         Raises:
             UsageError: No time is in the interval. Or a time is probably in another unit. Or ``other`` has no key, or
-                is a stream of another topology. Or nothing states the type of a result. Or an outer join has
-                ``on_failure=mw.dead_letter()``: all records of a key that wait for a partner have one timer.
+                is a stream of another topology. Or nothing states the type of a result. Or ``too_late`` is the step's
+                own name. Or an outer join has ``on_failure=mw.dead_letter()``: all records of a key that wait for a
+                partner have one timer.
         """
         keep_left, keep_right = outer_sides(name, outer)
         if outer:
@@ -189,6 +200,7 @@ class JoinSteps(StatefulSteps[T]):
             allowed_lateness=allowed_lateness,
             keep_left=keep_left,
             keep_right=keep_right,
+            too_late=too_late,
         )
         return self._join(name, join, [left, right], types[2], options)
 
@@ -214,6 +226,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: bool,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def join_as_of(
         self,
         name: str,
@@ -272,6 +285,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: bool,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def join_latest(
         self,
         name: str,
@@ -370,6 +384,7 @@ class JoinSteps(StatefulSteps[T]):
         outer: Literal["both"],
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def join_tables(
         self,
         name: str,

@@ -9,6 +9,7 @@ from millwheel.agg.reading import Of
 from millwheel.operators import COPIES, LIMIT, ROWS, Complete
 from millwheel.sdk.options import Late
 from millwheel.streams.broadcasting import declare_broadcast
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
@@ -33,6 +34,7 @@ class KeyedStream(JoinSteps[T]):
     under it, so it should stay when the program changes.
     """
 
+    @checked()
     def window(self, windows: Assigner | SessionWindows) -> WindowedStream[T]:
         """The records by window.
 
@@ -41,6 +43,7 @@ class KeyedStream(JoinSteps[T]):
         """
         return WindowedStream(self.input, windows)
 
+    @checked()
     def ordered_by_time(self, ties: Of = None, *, limit: int = LIMIT) -> OrderedStream[T]:
         """The records of each key in the order of their timestamps, for the step that follows.
 
@@ -56,6 +59,7 @@ class KeyedStream(JoinSteps[T]):
         """
         return OrderedStream(self.stream, self.extractor, ties, limit)
 
+    @checked(CallOptions)
     def enrich(
         self,
         name: str,
@@ -87,6 +91,7 @@ class KeyedStream(JoinSteps[T]):
         declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
 
+    @checked(StepOptions)
     def complete(
         self,
         name: str,
@@ -114,6 +119,7 @@ class KeyedStream(JoinSteps[T]):
         result = item_result(name, function, to)
         return self.step(name, Complete(function, name, self.input.known_type, result), result, options)
 
+    @checked(StepOptions)
     def join_broadcast(
         self,
         name: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-__all__ = ["ORDERED_STEPS", "STATEFUL_STEPS", "STATELESS_STEPS", "MissingSteps"]
+__all__ = ["NAMES_ELSEWHERE", "ORDERED_STEPS", "STATEFUL_STEPS", "STATELESS_STEPS", "MissingSteps"]
 
 ORDERED_STEPS: Final = (
     "aggregate",
@@ -36,6 +36,38 @@ STATEFUL_STEPS: Final = (
 STATELESS_STEPS: Final = ("filter", "flat_map", "key_by", "map", "named", "only", "peek", "sample", "split", "union")
 """The steps that only a stream without a key has."""
 
+NAMES_ELSEWHERE: Final = {
+    "addsink": "no sink, but subscribe to the log of the stream (docs/subscriptions.md)",
+    "allowedlateness": "allowed_lateness= of the step that follows window(...)",
+    "apply": "process, or window(...).cogroup",
+    "assigntimestampsandwatermarks": "an injector, which gives timestamps and watermarks (docs/injectors.md)",
+    "branch": "split, or filter",
+    "cogroupbykey": "key_by(...).window(...).cogroup",
+    "connect": "join, join_latest, join_as_of or join_within after key_by, or join_broadcast",
+    "count": "aggregate('name', agg.count())",
+    "evictor": "a process step with a state of its own",
+    "flatmapvalues": "flat_map before key_by",
+    "fold": "update",
+    "foreach": "peek, or subscribe to the log of a stream",
+    "getsideoutput": "topology.stream('name', Type)",
+    "groupby": "key_by",
+    "intervaljoin": "join_within",
+    "mapvalues": "map before key_by, or after the step that follows",
+    "print": "peek(print)",
+    "rebalance": "nothing, because keys are spread over the workers by themselves",
+    "reduce": "update after key_by, or aggregate with functions of agg, such as agg.sum('field')",
+    "setparallelism": "nothing, because keys are spread over the workers by themselves; enrich has concurrency=",
+    "sideoutputlatedata": "too_late= of the step that follows window(...)",
+    "sinkto": "no sink, but subscribe to the log of the stream (docs/subscriptions.md)",
+    "sum": "aggregate('name', agg.sum('field'))",
+    "trigger": "early=windows.every(...) or windows.each_change() of aggregate",
+    "uid": "the name of a step as its first argument: its state is kept under it",
+    "windowall": "key_by(mw.everything).window(...)",
+    "windowby": "window",
+}
+"""Methods of Flink, Beam, Kafka Streams and Bytewax, in small letters without ``_``, and what to write here."""
+_OURS: Final = {name.replace("_", ""): name for name in (*STATEFUL_STEPS, *STATELESS_STEPS, "enrich", "join_broadcast")}
+
 
 class MissingSteps:
     """A base of streams. A step that the stream does not have raises an error that says what to call first."""
@@ -53,10 +85,15 @@ class MissingSteps:
 
 def _advice(stream: Any, name: str) -> str:
     kind = type(stream).__name__
+    plain = name.lower().replace("_", "")
+    if here := NAMES_ELSEWHERE.get(plain) or (name not in _OURS.values() and _OURS.get(plain)):
+        return f"{kind} has no {name}: write {here}"
     if name in STATELESS_STEPS:
         return f"{kind} has no {name}: {name} needs no key, so call it before key_by or after the step that follows"
     if name not in STATEFUL_STEPS and name not in ("enrich", "join_broadcast"):
         return f"{kind!r} object has no attribute {name!r}"
+    if kind.endswith("WindowedStream"):
+        return f"{kind} has no {name}: a step such as aggregate follows window, and {name} may follow that"
     if kind == "Stream":
         return f"{kind} has no {name}: key_by first, such as key_by('user').{name}(...), because {name} works by key"
     return (

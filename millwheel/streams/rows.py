@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from itertools import takewhile
 from keyword import iskeyword
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
 from millwheel.agg import Aggregator
-from millwheel.agg.reading import attribute
+from millwheel.agg.reading import NUMBER, attribute
 from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError, did_you_mean
@@ -165,6 +165,17 @@ def _offered(into: Any, part: str, known: type | None) -> type:
     return known
 
 
+_UNSTATED: Final = (
+    ". If the records do not state the type of what is aggregated, as those of a union do not, it is taken for a "
+    "number: then state it, such as agg.distinct('driver', str)"
+)
+
+
+def _parts(given: Any) -> tuple[Any, ...]:
+    """A type, and its arguments."""
+    return (given, *get_args(given))
+
+
 def _check_types(into: Any, offered: Mapping[str, Any]) -> None:
     """Check that each field can hold what fills it. Where a type is not known, only the first result can show it.
 
@@ -176,7 +187,7 @@ def _check_types(into: Any, offered: Mapping[str, Any]) -> None:
         if isinstance(field, Field) and not can_be_read_as(field.type, given):
             raise UsageError(
                 f"the field {name!r} of {type_name(into)} is {type_name(field.type)}, and a result has "
-                f"{type_name(given)} there: give the field this type"
+                f"{type_name(given)} there: give the field this type{_UNSTATED * (NUMBER in _parts(given))}"
             )
 
 

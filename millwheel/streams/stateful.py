@@ -23,6 +23,7 @@ from millwheel.operators import (
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.keys import KeyExtractor
 from millwheel.sdk.typeinfo import first_type
+from millwheel.streams.checked import checked
 from millwheel.streams.counted import CountWindowedStream
 from millwheel.streams.declaring import Input, StepOptions, declare_step
 from millwheel.streams.missing_steps import MissingSteps
@@ -70,6 +71,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         outputs: Mapping[str, Any],
         **options: Unpack[StepOptions],
     ) -> Stream[Any]: ...
+    @checked(StepOptions)
     def process(
         self,
         name: str,
@@ -101,6 +103,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
     def aggregate(
         self, name: str, /, *, options: StepOptions | None = ..., **aggregates: Aggregator[Any, Any]
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,
@@ -131,6 +134,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         step: RunningAggregate[Any] = RunningAggregate(aggregator, name, row)
         return self.step(name, step, row.type, options or {})
 
+    @checked(StepOptions)
     def update(
         self,
         name: str,
@@ -190,6 +194,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
             return self.step(name, update, result, options)
         return self.step(name, ExpiringUpdate(update, kept, keep, domain), result, options)
 
+    @checked(StepOptions)
     def deduplicate(self, name: str, within: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The first record of each key that arrives, until it is forgotten.
 
@@ -217,6 +222,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Deduplicate(name, within), self.stream.record_type, options)
 
+    @checked(StepOptions)
     def until(
         self,
         name: str,
@@ -255,6 +261,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Until(condition, name, keep, rest), self.stream.record_type, options)
 
+    @checked(StepOptions)
     def throttle(
         self, name: str, count: int, per: Duration, *, excess: str | None = None, **options: Unpack[StepOptions]
     ) -> Stream[T]:
@@ -290,6 +297,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
+    @checked(StepOptions)
     def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
 
@@ -307,6 +315,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         latest: Latest[T] = Latest(name, self.input.known_type, keep)
         return self.step(name, latest, self.stream.record_type, options)
 
+    @checked(StepOptions)
     def changes(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[Change[T]]:
         """What each record changes: the last record of its key with the weight -1, and itself with the weight 1.
 
@@ -348,6 +357,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
         changes: Changes[T] = Changes(name, self.input.known_type, keep)
         return self.step(name, changes, changes.result, options)
 
+    @checked(StepOptions)
     def timeout(
         self,
         name: str,
@@ -399,6 +409,7 @@ class StatefulSteps(MissingSteps, Generic[T]):
             step = ClockTimeout(after, function, name, self.input.known_type, result)
         return self.step(name, step, result, options)
 
+    @checked()
     def count_window(self, size: int, *, within: Duration | None = None) -> CountWindowedStream[T]:
         """The records of each key by windows of ``size`` records, in the order in which they arrive.
 

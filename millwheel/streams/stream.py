@@ -19,6 +19,7 @@ from millwheel.sdk.spreading import bytes_reader, copier, spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import returned_type
 from millwheel.streams.broadcasting import declare_broadcast
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions
 from millwheel.streams.derivations import value_key
 from millwheel.streams.enriching import CallOptions, declare_calls
@@ -135,6 +136,24 @@ class Stream(MissingSteps, Generic[T]):
     def union(self, *others: Stream[T]) -> Stream[T]:
         """The records of this stream and of others, of the same type.
 
+        Streams of different types make a union of types. Structs need tags for it, so that a reader tells them apart::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> class Request(msgspec.Struct, tag=True):
+            ...     driver: str
+            >>> class Offer(msgspec.Struct, tag=True):
+            ...     driver: str
+            >>> rides = mw.Topology("rides")
+            >>> both = rides.source("requests", Request).union(rides.source("offers", Offer)).key_by("driver")
+            >>> seen = both.update("seen", 0, lambda count, one: (count + 1, [count + 1]), int)
+            >>> rides.validate()
+            []
+
+        A stream of both, such as that of ``too_late=``, is read as dicts unless ``Topology.stream`` states its type:
+        ``rides.stream("too-late", Request | Offer)``. An aggregate does not know the type of a field of a union, so it
+        is given: ``agg.distinct("driver", str)``.
+
         Raises:
             UsageError: Another stream is of another topology.
         """
@@ -231,6 +250,7 @@ class Stream(MissingSteps, Generic[T]):
 
         return self.filter(chosen)
 
+    @checked(CallOptions)
     def enrich(
         self,
         name: str,
@@ -275,6 +295,7 @@ class Stream(MissingSteps, Generic[T]):
         declare_calls(given, name, function, result, options, keyed=False)
         return Stream(self.topology, (Branch(name),), result)
 
+    @checked(StepOptions)
     def join_broadcast(
         self,
         name: str,

@@ -9,8 +9,10 @@ from millwheel.agg import Aggregator
 from millwheel.model.time import Duration
 from millwheel.operators import CoGroup, GroupInput, WindowJoin
 from millwheel.sdk.errors import UsageError
+from millwheel.streams.checked import checked
 from millwheel.streams.declaring import Input, StepOptions, declare_step, other_side, outer_sides, sides
 from millwheel.streams.joining import JoinSteps
+from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import item_result, one_result
 from millwheel.streams.rows import aggregates_by_name
 from millwheel.streams.spread import declare_phases
@@ -32,7 +34,7 @@ W = TypeVar("W")
 _NONE = Duration(0)
 
 
-class WindowedStream(Generic[T]):
+class WindowedStream(MissingSteps, Generic[T]):
     """The records of a keyed stream by window: what :meth:`KeyedStream.window` returns."""
 
     def __init__(self, given: Input, windows: Assigner | SessionWindows) -> None:
@@ -79,6 +81,7 @@ class WindowedStream(Generic[T]):
         options: StepOptions | None = ...,
         **aggregates: Aggregator[Any, Any],
     ) -> Stream[Any]: ...
+    @checked()
     def aggregate(
         self,
         name: str,
@@ -214,6 +217,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def join(
         self,
         name: str,
@@ -300,6 +304,7 @@ class WindowedStream(Generic[T]):
         too_late: str | None = ...,
         **options: Unpack[StepOptions],
     ) -> Stream[U]: ...
+    @checked(StepOptions)
     def cogroup(
         self,
         name: str,

@@ -16,10 +16,19 @@ from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import Assigner, SessionWindows, Window
-from millwheel.windows.early import Early
+from millwheel.windows.early import Early, check_early
 from millwheel.windows.result import Result, Row
 
-__all__ = ["PURGE", "Aggregate", "Pane", "Panes", "drop_record", "output_types", "purge_time", "result_time"]
+__all__ = [
+    "PURGE",
+    "Aggregate",
+    "Pane",
+    "Panes",
+    "drop_record",
+    "output_types",
+    "purge_time",
+    "result_time",
+]
 
 A = TypeVar("A")
 
@@ -86,6 +95,7 @@ class Aggregate(Computation[Any, Panes[A]]):
         if isinstance(windows, SessionWindows):
             raise UsageError("session windows need SessionAggregate: their bounds depend on the records")
         check_duration("allowed_lateness", allowed_lateness, least=0)
+        check_early(early)
         self.windows = windows
         self.aggregator = aggregator
         self.output = output

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from millwheel.model.time import Duration
 from millwheel.sdk.durations import check_duration
+from millwheel.sdk.errors import UsageError
 
-__all__ = ["Early", "each_change", "every"]
+__all__ = ["Early", "check_early", "each_change", "every"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,12 @@ def every(period: Duration) -> Early:
 def each_change() -> Early:
     """A result after each record."""
     return Early(Duration(0))
+
+
+def check_early(early: Any) -> None:
+    """Raise UsageError if it is neither an :class:`Early` nor None: a duration, or a function that was not called."""
+    if early is not None and not isinstance(early, Early):
+        shown = getattr(early, "__qualname__", None) or f"{early!r:.80}"
+        raise UsageError(
+            f"early= takes windows.every(mw.seconds(10)) of processing time, or windows.each_change(), not {shown}"
+        )

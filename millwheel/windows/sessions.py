@@ -16,7 +16,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
 from millwheel.windows.assigners import SessionWindows, Window
 from millwheel.windows.computation import PURGE, output_types, result_time
-from millwheel.windows.early import Early
+from millwheel.windows.early import Early, check_early
 from millwheel.windows.result import Result, Row
 
 __all__ = ["SessionAggregate"]
@@ -83,6 +83,7 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
                 f"SessionAggregate takes windows.session(gap), not {windows!r:.80}: use Aggregate for others"
             )
         check_duration("allowed_lateness", allowed_lateness, least=0)
+        check_early(early)
         self.gap = windows.gap
         self.aggregator = aggregator
         self.output = output

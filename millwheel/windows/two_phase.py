@@ -18,7 +18,7 @@ from millwheel.sdk.spreading import spreader
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.windows.assigners import Assigner, Window
 from millwheel.windows.computation import Aggregate, Pane, Panes, drop_record
-from millwheel.windows.early import Early
+from millwheel.windows.early import Early, check_early
 from millwheel.windows.result import Result
 
 __all__ = ["MergePartials", "PartialAggregate", "check_spread", "key_without_shard", "partial_aggregate", "two_phase"]
@@ -81,8 +81,9 @@ def two_phase(
 
 def check_spread(step: str, shards: int, early: Early | None) -> None:
     """Raise UsageError if a step cannot have two phases: no shard, or a result after each record."""
-    if shards < 1:
+    if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
         raise UsageError(f"{step} takes a positive number of shards")
+    check_early(early)
     if early is not None and not early.period:
         raise UsageError(
             f"{step} has a result after each record, so each would come to one machine after all: take "

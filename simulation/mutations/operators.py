@@ -70,6 +70,18 @@ rewriting(
 )
 
 rewriting(
+    "lost-partners-uncounted",
+    "G14",
+    "a late record of a join that has no effect is counted or diverted",
+    IntervalJoin.process_record,
+    "drop_record(ctx, record, self.too_late)",
+    "pass",
+    seeds=0,
+    test="tests/operators/test_joins.py::test_a_late_record_without_an_effect_is_not_lost",
+    why="the late records of simulated joins are diverted",
+)
+
+rewriting(
     "groups-not-kept",
     "G14",
     "the window of a group is kept for its late records",

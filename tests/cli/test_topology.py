@@ -107,6 +107,19 @@ async def test_an_update_tells_what_it_adds_and_removes(cli: Cli, tmp_path: Path
     assert back.err == ""
 
 
+async def test_a_check_of_an_update_tells_what_it_would_delete(cli: Cli, tmp_path: Path) -> None:
+    await cli("topology", "submit", GOOD)
+    renamed = changed(tmp_path, *RENAMED)
+    checked = await cli("topology", "validate", renamed, "--update")
+    assert (checked.code, checked.out) == (0, "topology sample is valid\n")
+    assert checked.err == "adds computation tally, without state\nremoves computation counter: its state is deleted\n"
+    as_json = await cli("topology", "validate", renamed, "--update", "-o", "json")
+    names = {"added": ["tally"], "removed": ["counter"], "deleted": ["counter"]}
+    assert json.loads(as_json.out) == {"problems": [], **names}
+    same = await cli("topology", "validate", GOOD, "--update")
+    assert (same.out, same.err) == ("topology sample is valid\n", "")
+
+
 async def test_an_update_of_an_unknown_topology_exits_3(cli: Cli) -> None:
     refused = await cli("topology", "update", GOOD)
     assert (refused.code, refused.out) == (3, "")

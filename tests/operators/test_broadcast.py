@@ -379,7 +379,7 @@ def test_an_update_cannot_change_the_copies(produced: bool, changed: dict[str, A
     ("options", "message"),
     [
         ({"copies": 0}, "takes a positive copies, not 0"),
-        ({"copies": True}, "takes a positive copies, not True"),
+        ({"copies": True}, "takes copies= as a whole number, not True"),
         ({"limit": -1}, "takes a positive limit, not -1"),
         ({"exactly_once": False}, "'checked' needs exactly_once: a change of its table that came twice"),
         (

@@ -99,6 +99,53 @@ def test_an_interval_join_is_a_loop_over_all_pairs(
     assert joined(topology, events, crash_at, lag) == sorted(expected)
 
 
+@pytest.mark.guarantee("G14", section="4.5")
+@pytest.mark.parametrize("outer", ["", "left", "right", "both"])
+@given(
+    shifts=st.lists(st.tuples(st.integers(-9, 3), st.integers(0, 1), st.booleans(), st.integers(0, 3)), max_size=14),
+    before=st.integers(-2, 4),
+    span=st.integers(0, 5),
+    lateness=st.integers(0, 3),
+    crash_at=st.integers(0, 14),
+)
+def test_a_late_record_without_an_effect_is_not_lost(
+    outer: Literal["", "left", "right", "both"],
+    shifts: list[tuple[int, int, bool, int]],
+    before: int,
+    span: int,
+    lateness: int,
+    crash_at: int,
+) -> None:
+    """It is counted as dropped. Or it is in the stream of such records."""
+    after, too_late = span - before, list[Order | Payment]()
+    times: Any = {"before": mw.Duration(before), "after": mw.Duration(after), "allowed_lateness": mw.Duration(lateness)}
+    topology = mw.Topology("shop")
+    payments = topology.source("payments", Payment).key_by("order")
+    orders = topology.source("orders", Order).key_by("id")
+    orders.join_within("joined", payments, pair, Pair, outer=outer, too_late="too-late", **times)
+    orders.join_within("counted", payments, pair, Pair, outer=outer, **times)
+    topology.stream("too-late", Order | Payment)
+    harness, watermark = TopologyHarness(topology, split_at=["1"]), 0
+    harness.advance(timestamp(0))
+    for number, (shift, key, is_left, rise) in enumerate(shifts):
+        if number == crash_at:
+            harness.crash()
+        at, event = watermark + shift, Order(key, number) if is_left else Payment(key, number)
+        harness.send("orders" if is_left else "payments", event, timestamp(at))
+        if at + max(lateness, lateness + (after if is_left else before)) < watermark:
+            too_late.append(event)  # unless it has a result
+        watermark += rise
+        harness.advance(timestamp(watermark))
+    harness.finish()
+    results: list[Pair] = harness.values("joined")
+    met = {number for one in results for number in (one.order, one.payment)}
+    expected = sorted(one.number for one in too_late if one.number not in met)
+    assert sorted(one.number for one in harness.values("too-late")) == expected
+    assert sorted(harness.values("counted")) == sorted(results)
+    assert harness.counts("counted")["dropped"] == len(expected)
+    assert not harness.counts("joined")["dropped"]
+
+
 @pytest.mark.guarantee("G1", section="4.5")
 @pytest.mark.parametrize("outer", ["", "left", "right", "both"])
 @given(

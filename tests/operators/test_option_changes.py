@@ -71,7 +71,7 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
     ),
     "join": (
         lambda left, right, options: left.join("out", right, pair, **options),
-        [{}, {"keep": HOUR}, {"keep": 3 * HOUR, "outer": "left"}, {"keep": HOUR, "outer": "both"}],
+        KEEP,
     ),
     "join as of": (
         lambda left, right, options: left.join_as_of("out", right, pair, **options),

@@ -141,6 +141,16 @@ async def test_a_table_has_the_latest_record_of_each_key(server: DevServer) -> N
         assert [row["value"]["times"] for row in json.loads(shown.out)] == [2, 2, 1]
         plain = await run_cli(server.address, "stream", "table", "seen", "--key", "text")
         assert plain.out.splitlines()[1].split() == ["cat", '{"text":"cat","times":2}']
+        pairs = await run_cli(
+            server.address, "stream", "table", "seen", "--key", "text", "--key", "times", "-o", "json"
+        )
+        assert [row["key"] for row in json.loads(pairs.out)] == [
+            '["cat",1]',
+            '["cat",2]',
+            '["dog",1]',
+            '["dog",2]',
+            '["emu",1]',
+        ]
         wrong = await run_cli(server.address, "stream", "table", "seen", "--key", "text.length")
         assert (wrong.code, wrong.out) == (5, "")
         assert "has no field 'text.length'" in wrong.err

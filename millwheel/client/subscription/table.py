@@ -34,7 +34,8 @@ class StreamTable(Generic[K, V]):
 
     Args:
         stream: The full name of the stream, or its short name if no other topology has a stream of that name.
-        key: Returns the key of a value.
+        key: Returns the key of a value. That of a window's result has its start, too:
+            ``lambda count: (count.text, count.start)``.
         record_type: The type to decode values as. None leaves values as bytes.
         address: A master's address, as host or host:port; several with commas between them.
         patience: Seconds to look for a log that cannot be reached.
