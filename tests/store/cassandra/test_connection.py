@@ -57,11 +57,15 @@ async def test_a_page_that_never_comes_is_given_up_at_the_deadline(
     settings: CassandraSettings, monkeypatch: pytest.MonkeyPatch, open_store: OpenStore
 ) -> None:
     """The driver itself applies the deadline to the first page alone."""
-    store = await open_store(replace(settings, timeout_seconds=0.5))
+    writer = await open_store(settings)
     try:
         parts = [PartId(f"timers/{number:03}", 1, 0) for number in range(600)]
-        await asyncio.gather(*(store.write_part("many-pages", part, b"part") for part in parts))
-        assert await store.list_parts("many-pages") == parts
+        await asyncio.gather(*(writer.write_part("many-pages", part, b"part") for part in parts))
+        assert await writer.list_parts("many-pages") == parts
+    finally:
+        await writer.close()
+    store = await open_store(replace(settings, timeout_seconds=patience(0.25)))
+    try:
         monkeypatch.setattr(ResponseFuture, "start_fetching_next_page", lambda _: None)
         async with asyncio.timeout(patience(10.0)):
             with pytest.raises(StoreUnavailableError, match="did not answer in time"):
