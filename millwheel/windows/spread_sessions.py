@@ -7,7 +7,7 @@ the second phase merges parts as :class:`SessionAggregate` merges sessions.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
@@ -77,7 +77,9 @@ class SessionParts(PartialAggregate[Any]):
         first, last, accumulator = pane.accumulator
         end = Timestamp(min(last + self.gap, MAX_TIMESTAMP))
         part = Result(ctx.key, Timestamp(first), end, accumulator)
-        ctx.produce(self.output, part, timestamp=Timestamp(first))
+        # If a late record opened the piece, the timer holds at that record's time. A later one may have been before it.
+        # The output watermark does not rise until the ACK, as for each late result.
+        ctx.produce(self.output, part, timestamp=Timestamp(max(first, ctx._earliest)))
         self._forget(ctx, window, pane)
 
 
@@ -130,11 +132,10 @@ class MergeSessions(SessionAggregate[A]):
 
 def _of_parts(aggregator: Aggregator[A, Any], result_type: Any) -> Aggregator[A, Any]:
     """Aggregates accumulators. A session begins with the first of them, because an empty one may not be merged."""
-    merge = aggregator.merge
+    merge, nothing = aggregator.merge, cast("A", object())  # None may be an accumulator of the user's
 
-    def add(so_far: Any, record: Record[Any]) -> A:
+    def add(so_far: A, record: Record[Any]) -> A:
         part: A = record.value.value
-        return part if so_far is None else merge(so_far, part)
+        return part if so_far is nothing else merge(so_far, part)
 
-    nothing: Any = None
     return Aggregator(aggregator.accumulator, lambda: nothing, add, merge, aggregator.result, result_type)
