@@ -99,7 +99,7 @@ rewriting(
     "G7",
     "a part of a session that goes on holds the watermark at its beginning",
     SessionParts,
-    "return Timestamp(window.start)",
+    "return Timestamp(max(window.start, min(first, ctx.watermark)))",
     "return Timestamp(window.end - 1)",
     seeds=0,
     test="tests/windows/test_spread_sessions.py::test_a_session_waits_for_a_part_that_goes_on",

@@ -18,7 +18,7 @@ SPREAD = 3
 PERIOD = 4
 PAGES = ("a", "b|")
 
-gaps_of = st.sampled_from([1, 7, 32, 100])
+gaps_of = st.sampled_from([1, 7, 32, 100, 1_000])
 Step = tuple[str, int, int, int, bool]
 
 
@@ -168,6 +168,22 @@ def test_a_late_part_joins_two_sessions_with_results() -> None:
     harness.send("hits", Hit("a"), Timestamp(1_100))
     found = [(one.start, one.end, one.value, one.revision) for one in harness.values("pages")]
     assert found == [(1_000, 1_160, 1, 0), (1_200, 1_360, 1, 0), (1_000, 1_360, 3, 1)]
+
+
+@pytest.mark.guarantee("G7", section="8.4")
+@pytest.mark.parametrize("early", [None, windows.every(mw.Duration(PERIOD))])
+def test_a_part_holds_before_all_records_that_are_to_come(early: windows.Early | None) -> None:
+    """Regression: the watermark was in the part when it began. The hold was that of the first record to come."""
+    harness = TopologyHarness(sessions(160, early=early)[0])
+    harness.send("hits", Hit("a"), Timestamp(847))  # its session ends at 1007
+    harness.advance(Timestamp(1_005))
+    for at in (1_008, 1_006):  # none is late
+        harness.send("hits", Hit("a"), Timestamp(at))
+    harness.advance(Timestamp(1_009))
+    harness.advance_clock(mw.Duration(2 * PERIOD))
+    harness.finish()
+    assert [(one.start, one.end, one.value) for one in harness.values("pages")][-1] == (847, 1_168, 3)
+    assert len(last_results(harness)) == 1
 
 
 @pytest.mark.guarantee("G8", section="8.4")

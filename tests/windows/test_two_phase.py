@@ -309,6 +309,8 @@ def test_what_cannot_be_spread_is_refused() -> None:
         keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4, early=windows.each_change())
     with pytest.raises(mw.UsageError, match="spread=0\\) takes a positive number of shards"):
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)
+    with pytest.raises(mw.UsageError, match="its results and its too_late= in one stream 'pages'"):
+        keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=2, too_late="pages")
 
 
 @pytest.mark.guarantee("G14")
