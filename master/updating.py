@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
@@ -19,6 +20,12 @@ from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["changed_computations", "other_specs", "plain_spec", "update_problems"]
+
+_SECOND_PHASES: Final = (
+    "millwheel.windows.spread_sessions:MergeSessions",
+    "millwheel.windows.two_phase:MergePartials",
+)
+"""Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -89,6 +96,12 @@ def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[
                 where,
                 "its productions were weak, and what was sent before its commit would be sent twice as strong ones: "
                 "keep strong=False, or give the new one another name=",
+            )
+        if (was.implementation in _SECOND_PHASES) is not (computation.implementation in _SECOND_PHASES):
+            yield Problem(
+                where,
+                "spread= begins or ends, and the first phase has what is open, or is to have it: give the step another "
+                "name=, to begin without state",
             )
         problem = state_problem(was, computation)
         if problem:

@@ -171,7 +171,8 @@ class CoGroup(Computation[Any, dict[tuple[int, int], G]], Generic[G]):
         return purge_time(window, self.allowed_lateness)
 
     def _lists(self, groups: Any) -> list[list[Any]]:
-        return [sorted(group, key=rank_bytes) if len(group) > 1 else group for group in astuple(groups)[:-1]]
+        # They are copies: a function may take the records out of them.
+        return [sorted(group, key=rank_bytes) if len(group) > 1 else [*group] for group in astuple(groups)[:-1]]
 
     def _produce(self, ctx: Context[Any], window: Window, results: Iterable[Any]) -> None:
         # Only a timer that another form of the step has set is later: it held no watermark back.

@@ -48,9 +48,9 @@ def declare_phases(
     """Declare both computations of an aggregation. Returns the second one, whose name is ``name``.
 
     Raises:
-        UsageError: ``shards`` is not positive. Or each record would have a result.
+        UsageError: ``shards`` is not positive. Or each record would have a result. Or both streams have one name.
     """
-    check_spread(f"aggregate({name!r}, spread={shards})", shards, early)
+    check_spread(f"aggregate({name!r}, spread={shards})", shards, early, name, too_late)
     kept = _Kept(early=early, allowed_lateness=allowed_lateness)
     partials, read = f"{name}-partials", text_key_reader(given.extractor)
     encode = bytes_reader(given.topology, [branch.stream for branch in given.branches])

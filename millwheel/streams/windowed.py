@@ -345,7 +345,7 @@ class WindowedStream(MissingSteps, Generic[T]):
             to: The type of one result. By default, what the function is annotated to return a list of.
             allowed_lateness: How long a window is kept for late records after its end, in microseconds of event time.
                 For each of them, the function is called with and without it. What only the first call returns is
-                produced.
+                produced. The function does not change the records then, because the step keeps them.
             too_late: The stream of records for which no window is kept. By default they are dropped.
             options: As for :meth:`Topology.add`.
 

@@ -198,13 +198,17 @@ class Aggregate(Computation[Any, Panes[A]]):
         elif not pane.early_at or pane.early_at <= ctx.now:
             pane.early_at = pane.early_at or ctx.now + self.early.period
             at = Timestamp(pane.early_at)
-            ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=self._time_of(window))
+            ctx.set_timer(at, window.tag, domain=TimeDomain.PROCESSING_TIME, hold=self._hold_of(ctx, window))
 
     def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
         ctx.set_timer(Timestamp(window.end), window.tag)
 
     def _time_of(self, window: Window) -> Timestamp:
         return result_time(window)
+
+    def _hold_of(self, ctx: Context[Panes[A]], window: Window) -> Timestamp:
+        """Where an early result that is to come holds the output watermark."""
+        return self._time_of(window)
 
     def _purge_at(self, window: Window) -> Timestamp:
         return purge_time(window, self.allowed_lateness)

@@ -41,12 +41,15 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
 
     After its end, a session is kept for ``allowed_lateness``. A late record then extends it, or merges it with others.
     The result of what is made so replaces those of all sessions within it: its revision is larger than theirs. It is
-    produced at once, or at the new end if the low watermark has not passed that. A late record for which no session is
-    kept, and whose own would not be kept either, is produced unchanged to ``too_late``. If there is no such stream, it
-    is counted and dropped.
+    produced at once, or at the new end if the low watermark has not passed that. A late record whose own session would
+    not be kept any more counts only within a kept session: it opens none, and begins none earlier. Otherwise it is
+    produced unchanged to ``too_late``. If there is no such stream, it is counted and dropped.
 
     With ``early=``, a session also produces results before its end, with all records so far. They have the end that the
     session has then, also as timestamp. Each is replaced in the same way: by a later one that contains it.
+
+    Invariant: no session contains one that is not kept any more, whose result it would replace without its records. Who
+    may break it: a late record that begins a session too early, or an update with a longer ``allowed_lateness``.
 
     Invariant: a session that has not ended has a timer at its end, tagged with its start. One that has ended is kept
     until its timer of deletion. A form of the step with another ``allowed_lateness`` may have set this timer.
@@ -114,16 +117,16 @@ class SessionAggregate(Computation[Any, Sessions[A]]):
         while low and start < sessions[low - 1][1]:
             low -= 1
         joined = sessions[low:high]
+        if (not joined or start < joined[0][0]) and self._kept_until(end) <= watermark:
+            self._drop(ctx, record)
+            return
         if joined:
             first, last, accumulator, revision, early = joined[0] if high - low == 1 else self._merged(joined)
             # Then it has no timer but that of its end, which is set again.
             goes_on = high - low == 1 and first <= start and last > watermark and revision < 0 and not early
             first, last = min(start, first), max(end, last)
-        elif self._kept_until(end) > watermark:
-            first, last, accumulator, revision, early, goes_on = start, end, aggregator.new(), -1, 0, True
         else:
-            self._drop(ctx, record)
-            return
+            first, last, accumulator, revision, early, goes_on = start, end, aggregator.new(), -1, 0, True
         sessions[low:high] = [(first, last, aggregator.add(accumulator, record), revision, 0)]
         if not goes_on:
             self._forget_timers(ctx, joined, first)

@@ -7,7 +7,7 @@ the second phase merges parts as :class:`SessionAggregate` merges sessions.
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
@@ -31,9 +31,9 @@ _PARTS: Final = 16
 class SessionParts(PartialAggregate[Any]):
     """The first phase. Its results are accumulators, from the start of a part to the gap after its last record.
 
-    A part that is not over holds the output watermark at its beginning. So the second phase has all records of a
-    session when the low watermark is its end. A late record is a part of its own. It is too late if a session of it
-    alone would not be kept.
+    A part that is not over holds the output watermark at its beginning, or where the low watermark was when its first
+    record came. So the second phase has all records of a session when the low watermark is its end. A late record is a
+    part of its own. It is too late if a session of it alone would not be kept.
 
     Args:
         windows: The gap that ends a session.
@@ -67,8 +67,10 @@ class SessionParts(PartialAggregate[Any]):
         )
         self.gap = windows.gap
 
-    def _time_of(self, window: Window) -> Timestamp:
-        return Timestamp(window.start)
+    def _hold_of(self, ctx: Context[Panes[Any]], window: Window) -> Timestamp:
+        # At or before each record to come that is not late. A hold behind the output watermark would have no effect.
+        first = ctx.state[window].accumulator[0]
+        return Timestamp(max(window.start, min(first, ctx.watermark)))
 
     def _is_kept(self, ctx: Context[Panes[Any]], window: Window, at: Timestamp) -> bool:
         return ctx.watermark < min(at + self.gap + self.allowed_lateness, MAX_TIMESTAMP)
@@ -77,7 +79,8 @@ class SessionParts(PartialAggregate[Any]):
         first, last, accumulator = pane.accumulator
         end = Timestamp(min(last + self.gap, MAX_TIMESTAMP))
         part = Result(ctx.key, Timestamp(first), end, accumulator)
-        ctx.produce(self.output, part, timestamp=Timestamp(first))
+        # A late record may be before the hold. The output watermark does not rise until the ACK.
+        ctx.produce(self.output, part, timestamp=Timestamp(max(first, ctx._earliest)))
         self._forget(ctx, window, pane)
 
 
@@ -130,11 +133,10 @@ class MergeSessions(SessionAggregate[A]):
 
 def _of_parts(aggregator: Aggregator[A, Any], result_type: Any) -> Aggregator[A, Any]:
     """Aggregates accumulators. A session begins with the first of them, because an empty one may not be merged."""
-    merge = aggregator.merge
+    merge, nothing = aggregator.merge, cast("A", object())  # None may be an accumulator of the user's
 
-    def add(so_far: Any, record: Record[Any]) -> A:
+    def add(so_far: A, record: Record[Any]) -> A:
         part: A = record.value.value
-        return part if so_far is None else merge(so_far, part)
+        return part if so_far is nothing else merge(so_far, part)
 
-    nothing: Any = None
     return Aggregator(aggregator.accumulator, lambda: nothing, add, merge, aggregator.result, result_type)

@@ -63,7 +63,7 @@ def two_phase(
     Raises:
         UsageError: ``shards`` is not positive, each record would have a result, or as by :class:`Aggregate`.
     """
-    check_spread(f"two_phase({name!r}, shards={shards})", shards, early)
+    check_spread(f"two_phase({name!r}, shards={shards})", shards, early, output, too_late)
     partial_stream = f"{name}-partials"
 
     spread = spreader(topology, source, shards)
@@ -79,10 +79,12 @@ def two_phase(
     topology.add(merge, name=name, inputs={partial_stream: key(key_without_shard)})
 
 
-def check_spread(step: str, shards: int, early: Early | None) -> None:
-    """Raise UsageError if a step cannot have two phases: no shard, or a result after each record."""
+def check_spread(step: str, shards: int, early: Early | None, output: str, too_late: str | None) -> None:
+    """Raise UsageError for no shard, one name of two streams, or a result after each record."""
     if not isinstance(shards, int) or isinstance(shards, bool) or shards < 1:
         raise UsageError(f"{step} takes a positive number of shards")
+    if too_late == output:
+        raise UsageError(f"{step} has its results and its too_late= in one stream {output!r}: use two streams")
     check_early(early)
     if early is not None and not early.period:
         raise UsageError(
@@ -121,7 +123,7 @@ class PartialAggregate(Aggregate[A]):
     """
 
     def _wake_at_end(self, ctx: Context[Panes[A]], window: Window) -> None:
-        ctx.set_timer(Timestamp(window.end), window.tag, hold=self._time_of(window))
+        ctx.set_timer(Timestamp(window.end), window.tag, hold=self._hold_of(ctx, window))
 
     def _time_of(self, window: Window) -> Timestamp:
         return Timestamp(window.end - 1)

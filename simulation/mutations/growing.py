@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.master import migrating
-from millwheel.sdk.growing import codec
+from millwheel.sdk.growing import codec, migrated
 from millwheel.sdk.growing.migrated import in_forms
 from millwheel.sdk.growing.pages import Pages
 from millwheel.sdk.growing.tree import PageTree
@@ -189,6 +189,18 @@ def converted_twice() -> None:
 def converted_by_the_last_alone() -> None:
     """An element that two updates have passed by gets the second function alone."""
     rewrite(in_forms, "for one in conversions[form:]:", "for one in conversions[-1:]:")
+
+
+@mutation(
+    "G1",
+    "an element that a function fails for is not a missing one",
+    seeds=0,
+    test="tests/sdk/growing/test_migrated.py::test_an_element_that_a_function_fails_for_is_not_missing",
+    why=_FEW,
+)
+def failures_as_missing_elements() -> None:
+    """A KeyError of a function is that of a map without such a key."""
+    rewrite(migrated, 'raise ValueDecodeError(f"{what}: {bare_message(error)}") from error', "raise")
 
 
 @mutation("G2", "the pages of a dropped collection are deleted", seeds=0, test=_UPDATES, why=_FEW)

@@ -39,6 +39,19 @@ rewriting(
 )
 
 rewriting(
+    "spread-steps-ended",
+    "G1",
+    "no update ends spread= while the first phase has records",
+    updating,
+    ") is not (computation.implementation",
+    ") < (computation.implementation",
+    seeds=0,
+    test="tests/windows/test_two_phase.py::test_no_update_begins_or_ends_to_spread_a_step",
+    why="no simulated update changes spread=",
+)
+
+
+rewriting(
     "stream-types-by-name",
     "G1",
     "a stream's new type can read the records that were made before",

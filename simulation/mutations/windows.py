@@ -63,6 +63,17 @@ rewriting(
     test="tests/windows/test_sessions.py::test_a_session_that_goes_on_is_kept_until_its_new_end",
     why="late records of simulated sessions are diverted",
 )
+rewriting(
+    "sessions-swallowed",
+    "G14",
+    "no session contains one that is not kept any more",
+    SessionAggregate,
+    "(not joined or start < joined[0][0])",
+    "not joined",
+    seeds=0,
+    test="tests/windows/test_sessions.py::test_no_session_contains_one_that_is_not_kept",
+    why="late records of simulated sessions are diverted",
+)
 
 
 @mutation("G1", "the second phase waits for the partial results of all shards")
@@ -99,10 +110,21 @@ rewriting(
     "G7",
     "a part of a session that goes on holds the watermark at its beginning",
     SessionParts,
-    "return Timestamp(window.start)",
+    "return Timestamp(max(window.start, min(first, ctx.watermark)))",
     "return Timestamp(window.end - 1)",
     seeds=0,
     test="tests/windows/test_spread_sessions.py::test_a_session_waits_for_a_part_that_goes_on",
+    why="one seed of a hundred has sessions that are spread",
+)
+rewriting(
+    "parts-of-sessions-held-at-their-first",
+    "G7",
+    "a part of a session holds the watermark before each record to come that is not late",
+    SessionParts,
+    "return Timestamp(max(window.start, min(first, ctx.watermark)))",
+    "return Timestamp(window.start)",
+    seeds=0,
+    test="tests/windows/test_spread_sessions.py::test_a_part_holds_before_all_records_that_are_to_come",
     why="one seed of a hundred has sessions that are spread",
 )
 rewriting(

@@ -196,6 +196,30 @@ def test_a_group_produces_nothing_twice() -> None:
     assert (len(harness.values("out")), harness.counts("out")["dropped"]) == (5, 1)
 
 
+def taken_out(*groups: list[Event]) -> list[int]:
+    found = []
+    for group in groups:
+        while group:
+            found.append(group.pop().number)
+    return [sum(found)]
+
+
+@pytest.mark.guarantee("G1", section="4.5")
+@pytest.mark.parametrize("orders", [1, 2])
+def test_a_group_keeps_what_its_function_takes_out(orders: int) -> None:
+    """Regression: a list of one record was that of the state, and its record was lost for late ones."""
+    topology = mw.Topology("shop")
+    left, right = windowed(topology, SIZE)
+    left.cogroup("out", right, taken_out, int, allowed_lateness=mw.Duration(4))
+    harness = TopologyHarness(topology)
+    for _ in range(orders):
+        harness.send("orders", Event(1, 1), mw.Timestamp(END - 1))
+    harness.advance(mw.Timestamp(END))
+    harness.send("payments", Event(1, 10), mw.Timestamp(END - 1))
+    harness.send("payments", Event(1, 10), mw.Timestamp(END - 1))
+    assert harness.values("out") == [orders, orders + 10, orders + 20]
+
+
 @pytest.mark.guarantee("G1", section="4.5")
 def test_a_join_that_was_given_up_has_its_pairs_later() -> None:
     fails = [True]

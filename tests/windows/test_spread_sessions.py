@@ -18,7 +18,7 @@ SPREAD = 3
 PERIOD = 4
 PAGES = ("a", "b|")
 
-gaps_of = st.sampled_from([1, 7, 32, 100])
+gaps_of = st.sampled_from([1, 7, 32, 100, 1_000])
 Step = tuple[str, int, int, int, bool]
 
 
@@ -168,6 +168,59 @@ def test_a_late_part_joins_two_sessions_with_results() -> None:
     harness.send("hits", Hit("a"), Timestamp(1_100))
     found = [(one.start, one.end, one.value, one.revision) for one in harness.values("pages")]
     assert found == [(1_000, 1_160, 1, 0), (1_200, 1_360, 1, 0), (1_000, 1_360, 3, 1)]
+
+
+@pytest.mark.guarantee("G7", section="8.4")
+@pytest.mark.parametrize("early", [None, windows.every(mw.Duration(PERIOD))])
+def test_a_part_holds_before_all_records_that_are_to_come(early: windows.Early | None) -> None:
+    """Regression: the watermark was in the part when it began. The hold was that of the first record to come."""
+    harness = TopologyHarness(sessions(160, early=early)[0])
+    harness.send("hits", Hit("a"), Timestamp(847))  # its session ends at 1007
+    harness.advance(Timestamp(1_005))
+    for at in (1_008, 1_006):  # none is late
+        harness.send("hits", Hit("a"), Timestamp(at))
+    harness.advance(Timestamp(1_009))
+    harness.advance_clock(mw.Duration(2 * PERIOD))
+    harness.finish()
+    assert [(one.start, one.end, one.value) for one in harness.values("pages")][-1] == (847, 1_168, 3)
+    assert len(last_results(harness)) == 1
+
+
+@pytest.mark.guarantee("G8", section="8.4")
+def test_a_part_that_a_late_record_opened_goes_back() -> None:
+    """Regression: the result of the part was refused for ever, and held the watermark."""
+    harness = TopologyHarness(sessions(160)[0])
+    harness.advance(Timestamp(1_008))
+    for at in (1_006, 1_003):  # both are in the part from 1000 to 1010
+        harness.send("hits", Hit("a"), Timestamp(at))
+    harness.finish()
+    assert [(one.start, one.end, one.value) for one in harness.values("pages")] == [(1_003, 1_166, 2)]
+
+
+def same_size() -> agg.Aggregator[Any, Any]:
+    """The size of all records, or None if they differ: no further record changes that."""
+
+    def merge(a: int | None, b: int | None) -> int | None:
+        return b if a == -1 else a if b in (-1, a) else None
+
+    def add(a: int | None, record: mw.Record[Hit]) -> int | None:
+        return merge(a, record.value.size)
+
+    return agg.Aggregator(int | None, lambda: -1, add, merge, lambda a: a, int | None)
+
+
+@pytest.mark.paper(section="8.4")
+def test_none_may_be_an_accumulator_of_a_spread_session() -> None:
+    """Regression: None was taken for an empty session, so the next part replaced it."""
+    topology = mw.Topology("hot")
+    windowed: Any = topology.source("hits", Hit).key_by("page").window(windows.session(mw.Duration(160)))
+    for name, spread in (("one", 1), ("two", 2)):
+        windowed.aggregate(name, same_size(), spread=spread)
+    harness = TopologyHarness(topology)
+    for at, size in ((1_000, 1), (1_001, 2), (1_050, 1), (1_100, 1)):
+        harness.send("hits", Hit("a", size), Timestamp(at))
+    harness.finish()
+    assert [[one.value for one in harness.values(name)] for name in ("one", "two")] == [[None], [None]]
 
 
 @pytest.mark.parametrize("stamp", [MIN_TIMESTAMP, LAST_TIMESTAMP])

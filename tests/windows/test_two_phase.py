@@ -302,6 +302,22 @@ def test_options_of_what_is_spread_change_by_an_update() -> None:
     assert harness.failures == []
 
 
+@pytest.mark.guarantee("G1", section="4.1")
+@pytest.mark.parametrize("windowing", [windows.tumbling(mw.Duration(10)), windows.session(mw.Duration(10))])
+def test_no_update_begins_or_ends_to_spread_a_step(windowing: Any) -> None:
+    """Regression: the end was allowed, and the records of open windows in the first phase were lost."""
+
+    def counts(spread: int) -> mw.Topology:
+        topology = mw.Topology("hits")
+        topology.source("hits", Hit).key_by("page").window(windowing).aggregate("counts", agg.count(), spread=spread)
+        return topology
+
+    for before, after in ((1, 2), (2, 1)):
+        harness = TopologyHarness(counts(before))
+        with pytest.raises(mw.TopologyError, match="computation 'counts': spread= begins or ends"):
+            harness.update(counts(after))
+
+
 def test_what_cannot_be_spread_is_refused() -> None:
     keyed = mw.Topology("hot").source("hits", Hit).key_by("page")
     ten = mw.Duration(10)
@@ -309,6 +325,8 @@ def test_what_cannot_be_spread_is_refused() -> None:
         keyed.window(windows.session(ten)).aggregate("pages", agg.count(), spread=4, early=windows.each_change())
     with pytest.raises(mw.UsageError, match="spread=0\\) takes a positive number of shards"):
         keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=0)
+    with pytest.raises(mw.UsageError, match="its results and its too_late= in one stream 'pages'"):
+        keyed.window(windows.tumbling(ten)).aggregate("pages", agg.count(), spread=2, too_late="pages")
 
 
 @pytest.mark.guarantee("G14")

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millwheel.sdk.envelopes import MARK, envelope, opened
+from millwheel.sdk.error_texts import bare_message
 from millwheel.sdk.errors import UnsupportedTypeError, UsageError, ValueDecodeError, ValueEncodeError
 from millwheel.sdk.growing.elements import Elements, element_codec
 from millwheel.sdk.typeinfo import can_be_read_as, first_type, returned_type, type_name
@@ -140,7 +141,7 @@ def in_forms(elements: Elements[Any], conversions: tuple[Conversion, ...], where
             raise ValueDecodeError(f"{where}: an element has form {form}, and this code knows {newest}: run newer code")
         value = conversions[form].decode(encoded)
         for one in conversions[form:]:
-            value = one.convert(value)
+            value = _converted(one, value, where)
         try:
             encode(value)
         except ValueEncodeError as error:
@@ -151,3 +152,12 @@ def in_forms(elements: Elements[Any], conversions: tuple[Conversion, ...], where
         return decode(data) if data[:1] != MARK else decode_any(data)
 
     return Elements(encode_marked, decode_any if newest else decode_first, elements.type, elements.is_msgpack)
+
+
+def _converted(one: Conversion, value: Any, where: str) -> Any:
+    try:
+        return one.convert(value)
+    except Exception as error:
+        # A KeyError or IndexError would say that there is no such element, and a hook would set another one.
+        what = f"{where}: {one.name} raised {type(error).__name__} for a stored element"
+        raise ValueDecodeError(f"{what}: {bare_message(error)}") from error

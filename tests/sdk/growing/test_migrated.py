@@ -368,6 +368,32 @@ def test_a_function_that_makes_no_element_is_named() -> None:
         elements.decode(msgspec.msgpack.encode("no number"))
 
 
+def by_code(euros: int) -> Payment:
+    return Payment(euros, {1: "EUR"}[euros])
+
+
+@pytest.mark.guarantee("G1", section="4.4")
+@pytest.mark.parametrize("collection", [mw.MapState, mw.ExpiringMapState])
+def test_an_element_that_a_function_fails_for_is_not_missing(collection: Any) -> None:
+    """Regression: a KeyError of the function was taken for a key without an element, and `setdefault` replaced it."""
+    before = growing(items=collection[str, int])
+    old, store = before(), Store()
+    for number in (1, 2):
+        if collection is mw.MapState:
+            old.items[str(number)] = number
+        else:
+            old.items.put(str(number), number, ends=AT)
+    store.save(any_state_codec(before, "c"), old)
+    after = growing(items=(collection[str, Payment], mw.migrated(by_code)))
+    items = store.load(any_state_codec(after, "c")).items
+    assert items.get("1") == Payment(1)
+    takes = [items.get, *([items.setdefault, items.pop] if collection is mw.MapState else [])]
+    for take in takes:
+        with pytest.raises(mw.ValueDecodeError, match="items: by_code raised KeyError for a stored element: 2"):
+            take("2", Payment(5))
+    assert len(items) == 2
+
+
 def spec(state: Any, version: int = 1) -> Any:
     def process_record(self: Any, ctx: Any, record: Any) -> None:
         """Nothing."""
