@@ -51,7 +51,8 @@ def _differences(plan: Plan, node: dict[str, Any], sunk: Sunk) -> Iterator[str]:
         if known:
             due = [row._replace(late=not late.isdisjoint(row.ids)) for row in groups.get(key, [])]
             wrongs: Iterable[str] = list(OPERATORS[name].judge(due, found[key], arguments))
-            dropped = (late - _ids(found[key]) if before else set()) & _ids(due)
+            several = bool(before) or OPERATORS[name].has_several_steps(arguments)
+            dropped = (late - _ids(found[key]) if several else set()) & _ids(due)
             if wrongs and dropped:
                 wrongs = OPERATORS[name].judge([row for row in due if row.ids[0] not in dropped], found[key], arguments)
             yield from (f"key {key}: {wrong}" for wrong in wrongs)

@@ -38,6 +38,31 @@ def test_a_record_in_time_must_be_in_the_results() -> None:
     assert judged((2, [2]), (3, [2, 3]), late=2) != []
 
 
+def spread(*results: tuple[int, list[int]], late: int, spread: int = 3) -> list[str]:
+    """The differences of sessions: records 1 and 2 are in the first one, and 9 in the second one."""
+    second = 1_000_000
+    inputs = [PlannedRecord(one, one * second, "k", "k", one == late) for one in (1, 2, 9)]
+    node: dict[str, Any] = plain_node() | {
+        "name": "operators",
+        "kind": PIPELINE,
+        "inputs": {"s0": "a"},
+        "sources": [["s0"]],
+        "outputs": ["op", "op-late"],
+        "arguments": [["sessions", "a", [2 * second, 0, spread]]],
+    }
+    plan = Plan(1, nodes=[node], readers=[SourceReader("s0", "r0", inputs, [], False)])
+    items = [(at * second, Item(ids, "k", str(len(ids)))) for at, ids in results]
+    return list(pipeline_differences(plan, {"op": dict(enumerate(items))}))
+
+
+def test_a_late_record_may_be_dropped_by_the_second_phase() -> None:
+    """An operator whose work is spread is two steps (G14)."""
+    assert spread((4, [1, 2]), (11, [9]), late=2) == []
+    assert spread((3, [1]), (11, [9]), late=2) == []
+    assert spread((3, [1]), (11, [9]), late=0) != []
+    assert spread((3, [1]), (11, [9]), late=2, spread=1) != []
+
+
 def joined(*results: tuple[int, list[int]], late: int) -> list[str]:
     """The differences of `join broadcast as of`: records 1, 3, 5 and 6 meet rows 2 and 4, one of which was late.
 
