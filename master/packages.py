@@ -34,10 +34,12 @@ from millwheel.store.contract import (
     StoreError,
 )
 
-__all__ = ["CHUNK_BYTES", "MAX_PACKAGE_BYTES", "Packages"]
+__all__ = ["CHUNK_BYTES", "EMPTY_DIGEST", "MAX_PACKAGE_BYTES", "Packages"]
 
 CHUNK_BYTES: Final = 512 << 10
 MAX_PACKAGE_BYTES: Final = 64 << 20
+EMPTY_DIGEST: Final = hashlib.sha256().hexdigest()
+"""The digest of the package without content."""
 _NAME: Final = "packages"
 _INDEX: Final = "index"
 _FIRST_COMMIT: Final = 1

@@ -15,7 +15,7 @@ from millwheel.master.messages import (
     SubmitTopology,
     UpdateTopology,
 )
-from millwheel.master.packages import MAX_PACKAGE_BYTES
+from millwheel.master.packages import EMPTY_DIGEST, MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.updating import other_specs, update_problems
@@ -52,19 +52,24 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
 
     async def _upload(self, requests: AsyncIterator[control.UploadPackageRequest]) -> control.UploadPackageResponse:
         packages = await self._replica.packages()
-        digest, content = "", bytearray()
+        digest, content, size = "", bytearray(), 0
+        # All is read before any refusal: a client whose call ends while it writes does not get the reason.
         async for request in requests:
             digest = digest or request.digest
-            content += request.chunk
-            if len(content) > MAX_PACKAGE_BYTES:
-                raise RequestError(
-                    FailureCode.RESOURCE_EXHAUSTED,
-                    f"the code package is larger than {MAX_PACKAGE_BYTES >> 20} MiB",
-                    "leave data and installed libraries out of it",
-                    reason="PACKAGE_TOO_LARGE",
-                )
-            if digest and not content and await packages.has(digest):
-                return control.UploadPackageResponse(already_known=True)
+            size += len(request.chunk)
+            if size <= MAX_PACKAGE_BYTES:
+                content += request.chunk
+            elif size > 2 * MAX_PACKAGE_BYTES:
+                break
+        if size > MAX_PACKAGE_BYTES:
+            raise RequestError(
+                FailureCode.RESOURCE_EXHAUSTED,
+                f"the code package is larger than {MAX_PACKAGE_BYTES >> 20} MiB",
+                "leave data and installed libraries out of it",
+                reason="PACKAGE_TOO_LARGE",
+            )
+        if not content and digest != EMPTY_DIGEST:
+            return control.UploadPackageResponse(already_known=await packages.has(digest))
         return control.UploadPackageResponse(already_known=not await packages.put(digest, bytes(content)))
 
     async def DownloadPackage(

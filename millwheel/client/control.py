@@ -116,14 +116,14 @@ class ControlClient:
     async def upload_package(self, digest: str, content: bytes) -> bool:
         """Store a code package under its SHA-256 in hex. Returns False if the package was stored already."""
 
-        async def chunks() -> AsyncIterator[control.UploadPackageRequest]:
+        async def chunks(content: bytes) -> AsyncIterator[control.UploadPackageRequest]:
             yield control.UploadPackageRequest(digest=digest)
             for start in range(0, len(content), _CHUNK_BYTES):
                 yield control.UploadPackageRequest(chunk=content[start : start + _CHUNK_BYTES])
 
-        async def upload() -> control.UploadPackageResponse:
+        async def upload(content: bytes) -> control.UploadPackageResponse:
             try:
-                return await self._topologies().UploadPackage(chunks(), timeout=_UPLOAD_DEADLINE_SECONDS)
+                return await self._topologies().UploadPackage(chunks(content), timeout=_UPLOAD_DEADLINE_SECONDS)
             except grpc.aio.AioRpcError as error:
                 if ended_without_reason(error):
                     # Another master may lead. The error of a call that writes nothing more names the leader.
@@ -132,7 +132,10 @@ class ControlClient:
                     )
                 raise
 
-        return not (await self._call(upload)).already_known
+        # The digest alone asks whether the package is known.
+        if content and (await self._call(lambda: upload(b""))).already_known:
+            return False
+        return not (await self._call(lambda: upload(content))).already_known
 
     async def download_package(self, digest: str) -> bytes:
         """Fetch the code package with this SHA-256 in hex."""

@@ -20,7 +20,7 @@ from simulation.mutations.base import rewriting
 __all__: list[str] = []
 
 _ENTRIES: Final = "tests/operators/test_entries.py::test_an_operator_is_its_naive_model"
-_JOINS: Final = "tests/operators/test_joins.py::test_an_interval_join_is_a_loop_over_all_pairs"
+_JOINS: Final = "tests/operators/test_joins.py::test_each_record_is_kept_for_its_own_partners"
 _AS_OF: Final = "tests/operators/test_joins.py::test_a_join_as_of_a_time_takes_the_newest_value_up_to_it"
 _LATE: Final = "tests/operators/test_late_groups.py"
 _FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"

@@ -25,6 +25,7 @@ from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, milliseconds
 from millwheel.rpc.channel import open_channel
+from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
@@ -99,6 +100,39 @@ async def test_packages_that_differ_from_their_digest_are_refused(cluster: Clust
     large = bytes(MAX_PACKAGE_BYTES + 1)
     error = await refused(cluster.client.upload_package(hashlib.sha256(large).hexdigest(), large))
     assert error.reason == "PACKAGE_TOO_LARGE"
+
+
+async def test_a_refusal_of_a_package_comes_after_the_last_write(cluster: Cluster) -> None:
+    """Regression: the call ended while the client wrote to it. Then gRPC loses the reason."""
+    written: list[int] = []
+
+    async def chunks(count: int) -> AsyncIterator[control.UploadPackageRequest]:
+        yield control.UploadPackageRequest(digest="../etc")
+        for number in range(count):
+            written.append(number)
+            yield control.UploadPackageRequest(chunk=bytes(1 << 20))
+
+    async with open_channel(cluster.client.address) as channel:
+        stub = TopologyServiceStub(channel)
+        for count, reason in [(40, "DIGEST_INVALID"), (100, "PACKAGE_TOO_LARGE")]:
+            written.clear()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.UploadPackage(chunks(count))
+            assert from_rpc_error(caught.value).reason == reason
+            assert len(written) == count
+
+
+async def test_a_digest_alone_asks_whether_a_package_is_known(cluster: Cluster) -> None:
+    async def ask() -> bool:
+        async with open_channel(cluster.client.address) as channel:
+            answer = await TopologyServiceStub(channel).UploadPackage(
+                iter([control.UploadPackageRequest(digest=DIGEST)])
+            )
+            return bool(answer.already_known)
+
+    assert not await ask()
+    assert await cluster.client.upload_package(DIGEST, CODE)
+    assert await ask()
 
 
 async def test_a_damaged_package_is_never_handed_out_whole() -> None:

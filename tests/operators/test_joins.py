@@ -218,6 +218,22 @@ def test_a_window_join_is_a_loop_over_the_pairs_of_each_window(
     assert joined(topology, events, crash_at, lag) == sorted(expected)
 
 
+@pytest.mark.guarantee("G1")
+def test_each_record_is_kept_for_its_own_partners() -> None:
+    """The timer of the first record leaves those that came soon after it, and long after it."""
+    topology, second = mw.Topology("shop"), mw.seconds(1)
+    orders = topology.source("orders", Order).key_by("id")
+    payments = topology.source("payments", Payment).key_by("order")
+    orders.join_within("joined", payments, pair, Pair, before=mw.Duration(0), after=mw.seconds(5))
+    harness = TopologyHarness(topology)
+    for number, at in enumerate([0, 300_000, 3 * second]):
+        harness.send("orders", Order(1, number), timestamp=timestamp(at))
+    harness.advance(timestamp(5 * second + 2))
+    for number, at in enumerate([5 * second + 200_000, 8 * second]):
+        harness.send("payments", Payment(1, number), timestamp=timestamp(at))
+    assert harness.values("joined") == [Pair(1, 0), Pair(2, 0), Pair(2, 1)]
+
+
 @pytest.mark.guarantee("G13")
 def test_a_join_keeps_nothing_that_can_find_no_partner() -> None:
     topology = mw.Topology("shop")

@@ -97,7 +97,8 @@ class TopologyServiceServicer:
     """
 
     def UploadPackage(self, request_iterator, context):
-        """Stores a code package. Idempotent: a package with a known digest is not stored again.
+        """Stores a code package. Idempotent: a package with a known digest is not stored again. A call with a digest and no
+        content stores nothing. Its response says whether the package is known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

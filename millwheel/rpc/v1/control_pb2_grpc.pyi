@@ -34,7 +34,9 @@ class TopologyServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TopologyServiceAsyncStub: ...
     UploadPackage: _grpc.StreamUnaryMultiCallable[_control_pb2.UploadPackageRequest, _control_pb2.UploadPackageResponse]
-    """Stores a code package. Idempotent: a package with a known digest is not stored again."""
+    """Stores a code package. Idempotent: a package with a known digest is not stored again. A call with a digest and no
+    content stores nothing. Its response says whether the package is known.
+    """
     DownloadPackage: _grpc.UnaryStreamMultiCallable[_control_pb2.DownloadPackageRequest, _control_pb2.DownloadPackageResponse]
     """Returns a stored code package. Workers load their code with it."""
     SubmitTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.SubmitTopologyRequest, _control_pb2.SubmitTopologyResponse]
@@ -62,7 +64,9 @@ class TopologyServiceAsyncStub(TopologyServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UploadPackage: _aio.StreamUnaryMultiCallable[_control_pb2.UploadPackageRequest, _control_pb2.UploadPackageResponse]  # type: ignore[assignment]
-    """Stores a code package. Idempotent: a package with a known digest is not stored again."""
+    """Stores a code package. Idempotent: a package with a known digest is not stored again. A call with a digest and no
+    content stores nothing. Its response says whether the package is known.
+    """
     DownloadPackage: _aio.UnaryStreamMultiCallable[_control_pb2.DownloadPackageRequest, _control_pb2.DownloadPackageResponse]  # type: ignore[assignment]
     """Returns a stored code package. Workers load their code with it."""
     SubmitTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.SubmitTopologyRequest, _control_pb2.SubmitTopologyResponse]  # type: ignore[assignment]
@@ -93,7 +97,9 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_control_pb2.UploadPackageRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.UploadPackageResponse, _abc.Awaitable[_control_pb2.UploadPackageResponse]]:
-        """Stores a code package. Idempotent: a package with a known digest is not stored again."""
+        """Stores a code package. Idempotent: a package with a known digest is not stored again. A call with a digest and no
+        content stores nothing. Its response says whether the package is known.
+        """
 
     @_abc_1.abstractmethod
     def DownloadPackage(
