@@ -13,7 +13,7 @@ from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
-from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.hooks.runner import HookBatch, Runner
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.key_bounds import KeyWatermarkBounds
@@ -431,4 +431,40 @@ rewriting(
     seeds=0,
     test="tests/testing/test_failures.py::test_a_hook_that_has_timed_out_and_goes_on_leaves_no_trace",
     why="hooks of simulated runs end when they fail",
+)
+
+rewriting(
+    "empty-lists-stay",
+    "G13",
+    "a batch drops the list of a delivery of which nothing has run",
+    HookBatch.consumed_of,
+    "if not indexes:",
+    "if False:",
+    seeds=0,
+    test="tests/worker/interval/test_bounds.py::test_hooks_that_all_fail_leave_nothing_behind",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "failures-of-any-number",
+    "G8",
+    "a step ends when so many hooks have failed in it",
+    Runner.batch_full,
+    "self.failed >= MAX_FAILED_HOOKS",
+    "False",
+    seeds=0,
+    test="tests/worker/interval/test_bounds.py::test_many_failing_keys_are_tried_in_several_steps",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "interrupted-steps-not-continued",
+    "G8",
+    "what an interrupted step has left runs at once, without another event",
+    KeyScheduler.next_retry,
+    "self._clocks.elapsed + 1 if self._interrupted else ",
+    "",
+    seeds=0,
+    test="tests/worker/interval/test_bounds.py::test_a_queue_of_failing_records_takes_several_steps",
+    why="seeds were not tried: the test shows it by itself, in seconds",
 )

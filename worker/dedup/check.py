@@ -39,6 +39,8 @@ class DuplicateCheck:
         self.news = IdDelta()
         """What has changed since the last commit was sealed."""
         self._marks: dict[str, tuple[int, Sequence[int]]] = {}
+        self._learned: dict[tuple[str, Span], int] = {}
+        """The sequencers among the news, the newest last. An owner that commits nothing learns more and more (G13)."""
 
     def check(
         self, ids: DeliveryIds, keys: Sequence[bytes], timestamps: Sequence[int], sender: Sender
@@ -70,7 +72,8 @@ class DuplicateCheck:
 
     def _learn(self, group: str, span: Span, sequencer: int) -> None:
         if self.tables.sequencers.learn(group, span, sequencer):
-            self.news.sequencers.append((group, span, sequencer))
+            self._learned.pop((group, span), None)
+            self._learned[group, span] = sequencer
             if isinstance(span, str):
                 self._forget_drawn(span, sequencer)
 
@@ -128,6 +131,7 @@ class DuplicateCheck:
         """
         delta, self.news = self.news, IdDelta()
         delta.marks, self._marks = [(sequence, *mark) for sequence, mark in self._marks.items()], {}
+        delta.sequencers, self._learned = [(*place, number) for place, number in self._learned.items()], {}
         positions: dict[str, list[int]] = {}
         opaque: dict[str, tuple[int, list[bytes]]] = {}
         batches: dict[tuple[str, int], list[bytes]] = {}
@@ -193,7 +197,7 @@ class DuplicateCheck:
         if (source is not None and source.pending.ids) or not tables.retire(name):
             return
         self._marks.pop(name, None)
-        news.sequencers = [row for row in news.sequencers if row[0] != name]
+        self._learned = {place: number for place, number in self._learned.items() if place[0] != name}
         news.horizons = [row for row in news.horizons if row[0] != name]
         news.retired.append(name)
 

@@ -50,16 +50,22 @@ class _Steps:
         first, last = self._range(start, end)
         return max(self.values[first:last])
 
-    def raise_to(self, start: bytes, end: bytes | None, value: int) -> None:
-        """Raise every smaller value between ``start`` and ``end`` to ``value``."""
+    def raise_to(self, start: bytes, end: bytes | None, value: int) -> bool:
+        """Raise every smaller value between ``start`` and ``end`` to ``value``. Returns whether there was one."""
+        first, last = self._range(start, end)
+        if min(self.values[first:last]) >= value:
+            return False
         self._cut(start)
         if end is not None:
             self._cut(end)
         first, last = self._range(start, end)
         self.values[first:last] = [max(old, value) for old in self.values[first:last]]
-        kept = [i for i in range(len(self.starts)) if i == 0 or self.values[i] != self.values[i - 1]]
-        self.starts = [self.starts[i] for i in kept]
-        self.values = [self.values[i] for i in kept]
+        # Neighbours with equal values become one step. Only these may be equal now.
+        first, last = max(first, 1), min(last + 1, len(self.starts))
+        kept = [i for i in range(first, last) if self.values[i] != self.values[i - 1]]
+        self.starts[first:last] = [self.starts[i] for i in kept]
+        self.values[first:last] = [self.values[i] for i in kept]
+        return True
 
     def _cut(self, at: bytes) -> None:
         index = bisect_left(self.starts, at)
@@ -109,9 +115,7 @@ class SequencerMap:
             self._injectors[span] = sequencer
         else:
             steps = self._keys.setdefault(group, _Steps())
-            before = (list(steps.starts), list(steps.values))
-            steps.raise_to(*span, sequencer)
-            if before == (steps.starts, steps.values):
+            if not steps.raise_to(*span, sequencer):
                 return False
         self.current.clear()
         return True

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millwheel.model.keys import ALL_KEYS
+from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.dedup import Dedup, OpaqueIds, PositionIds, Sender
 
 TIMES = st.integers(1, 12)
@@ -111,8 +111,9 @@ def test_a_sequence_with_records_on_their_way_is_not_forgotten() -> None:
 def test_what_is_known_of_sequencers_never_falls() -> None:
     """A broadcast that names an older owner or process may come late."""
     dedup = Dedup(ALL_KEYS, "r1")
-    for sequencer in (5, 3):
-        dedup.learn("up.1", [(ALL_KEYS, sequencer), ("injector/in/p", sequencer)])
-    for origin, keys in (("j1", ALL_KEYS), ("injector/in/p", None)):
+    inner = KeyInterval(b"a", b"b")
+    for span, sequencer in ((inner, 5), (inner, 3), (ALL_KEYS, 3)):
+        dedup.learn("up.1", [(span, sequencer), ("injector/in/p", sequencer)])
+    for origin, keys in (("j1", inner), ("injector/in/p", None)):
         older = Sender(origin, 4, keys, "up.1" if keys else "injector/in")
         assert dedup.check(PositionIds("s1", 0, [1]), [b"a"], [10], older).outcome.name == "REFUSED_SEQUENCER"

@@ -17,6 +17,7 @@ from millwheel.worker.dedup import PositionIds, Sender
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.commits.parts import PART_BYTES
 from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import (
@@ -283,6 +284,71 @@ def test_senders_are_notified_of_records_that_wait_by_halves() -> None:
     assert sum(answered) < 3 * count
     assert answered[-1] == 1
     assert (intake.records, len(intake.pending)) == (0, 0)
+
+
+class Broken(mw.Computation[tuple[str, str], None]):
+    """Each hook fails while ``broken``. Counts the calls."""
+
+    broken = True
+    calls = 0
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        self.calls += 1
+        if self.broken:
+            raise ValueError("broken")
+
+
+@pytest.mark.guarantee("G13", section="4.1")
+def test_hooks_that_all_fail_leave_nothing_behind() -> None:
+    """Each attempt added an empty list to a batch that never became a commit, and looked through all lists."""
+    driver = IntervalDriver(Broken(), on_failure=mw.retry(initial=Duration(1), maximum=Duration(1)))
+    driver.deliver(("a", "", 1))
+    driver.deliver(("b", "", 1))
+    counts = []
+    for _ in range(2):
+        for _ in range(50):
+            driver.now += 1
+            driver.handle(Tick())
+            driver.waiting.clear()
+        counts.append(len(kept(driver.state.blocked, list)) + len(kept(driver.core, list)))
+    assert counts[1] <= counts[0]
+    assert driver.core.failing.total > 200
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+def test_many_failing_keys_are_tried_in_several_steps() -> None:
+    """One step tried them all. The worker answered nothing meanwhile, and its lease could end."""
+    broken, count, second = Broken(), 3 * MAX_FAILED_HOOKS + 1, Duration(1_000_000)
+    driver = IntervalDriver(broken, on_failure=mw.retry(initial=second))
+    for begin in range(0, count, 100):
+        driver.deliver(*((f"k{key}", "", 1) for key in range(begin, min(begin + 100, count))))
+    assert broken.calls == count
+    driver.now += second
+    for most in range(2, 6):
+        driver.handle(Tick())
+        assert broken.calls == min(count + (most - 1) * MAX_FAILED_HOOKS, 2 * count)
+        deadline = driver.core.next_deadline()
+        assert deadline is not None
+        assert (deadline <= driver.now + 1) == (most < 5), "the rest waits for no other event"
+    broken.broken = False
+    driver.pass_time(3 * second)
+    driver.commit_all()
+    assert driver.state.counts.records == count
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+def test_a_queue_of_failing_records_takes_several_steps() -> None:
+    """They were all tried in the step in which room came, also if they were many deliveries."""
+    broken, count = Broken(), 2 * MAX_FAILED_HOOKS
+    driver = IntervalDriver(broken, settings=IntervalSettings(batch_records=1))
+    broken.broken = False
+    for key in range(count + 2):
+        driver.deliver((f"k{key}", "", 1))
+    broken.broken, calls = True, broken.calls
+    driver.commit()
+    assert broken.calls - calls == MAX_FAILED_HOOKS
+    driver.pass_time(1)
+    assert broken.calls - calls == count
 
 
 def test_the_dead_letter_of_the_largest_record_can_be_delivered() -> None:

@@ -89,6 +89,7 @@ class BlockedKeys:
             self._blocked.block(key, Wait.STATE)
             self._pages.request(key, error)
             return
+        self.runner.failed += 1
         blocked.alone += undone + rest
         self._pages.release(key)
         if undone == 1:

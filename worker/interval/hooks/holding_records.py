@@ -13,11 +13,15 @@ __all__ = ["bring_forward", "next_holding"]
 def next_holding(intake: IntervalIntake, watermark: int, feedback: Collection[str]) -> QueuedRecords | None:
     """The queued records that hold the watermark, or that close a cycle. A cycle would otherwise wait for itself.
 
-    Records that must run before them come first.
+    Records that must run before them come first. A long queue is searched only if it may have such records: while
+    something stays over its limit, every event asks.
     """
     queue = intake.queue
-    chunk: QueuedRecords | None = min(queue, key=lambda one: one.receipt.held)
-    if chunk is not None and chunk.receipt.held > watermark:
+    chunk: QueuedRecords | None = None
+    if intake.pending.min() <= watermark:
+        least = min(queue, key=lambda one: one.receipt.held)
+        chunk = least if least.receipt.held <= watermark else None
+    if chunk is None and feedback:
         chunk = next((one for one in queue if one.receipt.delivery.stream in feedback), None)
     if chunk is None or chunk.receipt.delivery.order is None:
         return chunk

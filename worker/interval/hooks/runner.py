@@ -25,8 +25,10 @@ from millwheel.worker.interval.measures import HookTime
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["HookBatch", "HookOutcomes", "Runner"]
+__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner"]
 
+MAX_FAILED_HOOKS: Final = 1_000
+"""Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
@@ -55,9 +57,16 @@ class HookBatch:
         return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
 
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
-        """The list of those indexes of ``receipt`` that have run."""
-        if self.consumed and self.consumed[-1][0] is receipt:
-            return self.consumed[-1][1]
+        """The list of those indexes of ``receipt`` that have run.
+
+        The last list goes if it is empty. While all hooks fail or wait, no commit would ever end the empty ones (G13).
+        """
+        if self.consumed:
+            last, indexes = self.consumed[-1]
+            if last is receipt:
+                return indexes
+            if not indexes:
+                self.consumed.pop()
         self.consumed.append((receipt, []))
         return self.consumed[-1][1]
 
@@ -91,6 +100,8 @@ class Runner:
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
         """Asynchronous hooks that run now."""
+        self.failed = 0
+        """Hooks that have failed in this step of the core."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
 
@@ -99,10 +110,12 @@ class Runner:
         return self.hooks >= self._setup.settings.async_hooks or self.batch_full()
 
     def batch_full(self) -> bool:
-        """Whether the batch is at a limit.
+        """Whether the batch is at a limit, or too many hooks have failed in this step.
 
-        A batch without work never is, also after work in it was undone or blocked.
+        A batch without work is at no limit, also after work in it was undone or blocked.
         """
+        if self.failed >= MAX_FAILED_HOOKS:
+            return True
         batch, settings = self.batch, self._setup.settings
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0

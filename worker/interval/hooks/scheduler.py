@@ -9,7 +9,7 @@ from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.cache.pages import PageTable
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
-from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import IntervalEffect, ReadStates
@@ -32,6 +32,8 @@ class KeyScheduler:
         self.blocked_keys = BlockedKeys(state)
         self.runner = self.blocked_keys.runner
         self._firing = self.blocked_keys.firing
+        self._interrupted = False
+        """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
 
     @property
     def outbox_full(self) -> bool:
@@ -67,8 +69,9 @@ class KeyScheduler:
         return in_buckets or bool(timers.ahead)
 
     def take_effects(self, out: list[IntervalEffect]) -> None:
-        """Pass on what the hooks left to do: rows to read, hooks to await, and failures to report."""
+        """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
+        self._interrupted, runner.failed = runner.failed >= MAX_FAILED_HOOKS, 0
         if self._pages.in_use.waiting:
             runner.to_read += self._pages.in_use.admit()
         if runner.to_read:
@@ -94,7 +97,9 @@ class KeyScheduler:
 
     def next_retry(self) -> int | None:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
-        return self._table.next_retry() if self._table.keys and not self.blocked_keys.stopped else None
+        if self.blocked_keys.stopped:
+            return None
+        return self._clocks.elapsed + 1 if self._interrupted else self._table.next_retry()
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""
