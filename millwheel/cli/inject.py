@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -27,6 +27,11 @@ from millwheel.model.wording import counted
 from millwheel.rpc.failures import RequestError
 
 __all__ = ["app"]
+
+_NO_TIMES: Final = (
+    "without --timestamp, each record has the time at which its file was created: name the field with the record's own "
+    "time by --timestamp FIELD --unit UNIT, if it has one"
+)
 
 app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
 
@@ -118,12 +123,16 @@ def inject_file(
     )
     if not tail:
         check_files(settings)
+    if settings.timestamp is None:
+        typer.echo(_NO_TIMES, err=True)
     name = process or f"files-{socket.gethostname()}"
     try:
         done, late = asyncio.run(_inject(address, stream, name, settings))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
     _print_done(stream, name, done, late, output)
+    if late and done.found_disorder > settings.disorder:
+        typer.echo(_how_to_order(done.found_disorder), err=True)
     if done.skipped:
         typer.echo(_how_to_fix(stream, skipped_to), err=True)
     if done.skipped and not done.records:
@@ -159,6 +168,15 @@ async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
     except RequestError:
         return []
     return [(one.process, "idle" if one.idle else "active") for one in known if not one.finished and not one.retired]
+
+
+def _how_to_order(disorder: int) -> str:
+    """Return what keeps records in time that are older than one before them."""
+    most = -(-disorder // seconds(1))
+    return (
+        f"lines are up to {most:,} s older than a line before them in their file, so some may be late, and each "
+        f"computation's late policy says what has become of them: with --disorder {most} the watermark waits for them"
+    )
 
 
 def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
