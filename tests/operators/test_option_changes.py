@@ -93,7 +93,7 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
         lambda left, right, options: left.window(windows.tumbling(HOUR)).cogroup("out", right, sizes, **options),
         [{"allowed_lateness": late} for late in (0, HOUR, 3 * HOUR)],
     ),
-    "latest": (lambda left, _, options: left.latest("out", **options), KEEP),
+    "latest": (lambda left, _, options: left.latest("out", **options), [*KEEP, {"ties": "number"}]),
     "update": (
         lambda left, _, options: left.update("out", 0, count, int, **options),
         [{"keep": keep, "domain": domain} for keep in (HOUR, 3 * HOUR) for domain in (EVENT_TIME, PROCESSING_TIME)],
