@@ -19,7 +19,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
-from millwheel.injectors.errors import SourceError
+from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.model.time import seconds
@@ -31,6 +31,17 @@ __all__ = ["app"]
 _NO_TIMES: Final = (
     "without --timestamp, each record has the time at which its file was created: name the field with the record's own "
     "time by --timestamp FIELD --unit UNIT, if it has one"
+)
+
+_NOT_IN_PLACE: Final = (
+    "Do not fix them in the file that was read: a line is known by its place there. The corrected line may count as "
+    "known, and lines that move count as new: records are lost, or come twice"
+)
+
+_HOW_TO_GO_ON: Final = (
+    "this run injected no line after it in its file: unless an earlier run has skipped it, correct it there, leave the "
+    "lines before it as they are, and run again; or give --skipped-to FILE, which writes such lines to a file and goes "
+    "on, or --skip-bad, which only counts them"
 )
 
 app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
@@ -130,6 +141,8 @@ def inject_file(
         done, late = asyncio.run(_inject(address, stream, name, settings))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
+    except RefusedLineError as error:
+        raise RefusedLineError(f"{error}; {_HOW_TO_GO_ON}") from None
     _print_done(stream, name, done, late, output)
     if late and done.found_disorder > settings.disorder:
         typer.echo(_how_to_order(done.found_disorder), err=True)
@@ -183,13 +196,13 @@ def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
     """Return instructions for injecting the skipped lines."""
     if skipped_to is None:
         return (
-            "to bring skipped lines in, fix copies of them in a file of their own, and inject that; do not fix them "
-            "in place: lines of a file that was read are taken for known by their offsets. --skipped-to FILE makes one"
+            "to bring skipped lines in, fix copies of them in a file of their own, and inject that; --skipped-to FILE "
+            f"makes one. {_NOT_IN_PLACE}"
         )
     return (
         f"the skipped lines are in {skipped_to}: fix them there, then inject them by `millwheel inject file {stream} "
         f"{skipped_to}` with the same options. Those behind the low watermark of the stream are late then: each "
-        "computation's late policy says what becomes of them"
+        f"computation's late policy says what becomes of them. {_NOT_IN_PLACE}"
     )
 
 
