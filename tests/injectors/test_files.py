@@ -545,20 +545,6 @@ async def test_a_refused_line_reports_how_many_records_went_in(server: DevServer
 
 
 @pytest.mark.guarantee("G1", section="5.2")
-async def test_a_line_that_stopped_a_run_may_be_corrected_in_place(
-    server: DevServer, submit: Submit, logs: Path
-) -> None:
-    """As the message says: no line after it was injected, so the lines that move are new ones."""
-    await submit("shop")
-    options = ["--timestamp", "t", "--unit", "us", "--process", "cli", "--finish"]
-    for middle, expected in (("no\n", 5), (line(3), 0)):
-        (logs / "a.jsonl").write_text(line(1) + line(2) + middle + line(4))
-        code, _, errors = await command(server, "inject", "file", "orders", str(logs), *options)
-        assert code == expected, errors
-    assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3, 4])
-
-
-@pytest.mark.guarantee("G1", section="5.2")
 async def test_other_files_under_one_name_are_taken(server: DevServer, submit: Submit, tmp_path: Path) -> None:
     await submit("shop")
     days = [tmp_path / day / "orders.jsonl" for day in ("day1", "day2", "day2")]

@@ -15,7 +15,7 @@ import pytest
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import Change, Put
 from millwheel.model.catalog import OwnedInterval
-from millwheel.model.catalog_keys import SEQUENCER, chunk_key, injector_key, log_key, topology_key, worker_key
+from millwheel.model.catalog_keys import SEQUENCER, chunk_key, injector_key, topology_key, worker_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -27,7 +27,6 @@ from millwheel.sdk.errors import PackageError, UsageError
 from millwheel.sdk.loading import unload_package
 from millwheel.sdk.package import build_package
 from millwheel.worker.dedup import Dedup, OpaqueIds
-from millwheel.worker.log import LogConfig, LogCore, LogRetention, RetentionChanged
 from millwheel.worker.messages import (
     AsyncHook,
     CatalogChanged,
@@ -362,26 +361,6 @@ async def test_an_interval_is_not_notified_twice_of_one_change(tmp_path: Path) -
     another = hosted(one, "c.1.j2", 5)
     await noticed()
     assert another.of(CatalogChanged), "a new owner knows nothing yet"
-    await one.ownership.drop_all()
-
-
-async def test_a_log_is_notified_of_its_streams_retention(tmp_path: Path) -> None:
-    """Once, and not of what it was opened with. Its interval map stays as it is, so nothing else opens it again."""
-    one = worker(tmp_path)
-    core = LogCore(LogConfig("t/out", IncarnationId("t/out.log.1"), "t/out.log.1.j1", 1, frozenset()))
-    posted: list[Any] = []
-    hosted(one, "t/out.log.1.j1", 1)
-    built = one.hosts.hosted["t/out.log.1.j1"]
-    built.built = Built(core, (), log_of="t/out")
-    built.host.post = lambda event: posted.append(event)  # type: ignore[method-assign]
-    record = catalog.StreamLogRecord(stream="t/out", incarnation=IncarnationId("t/out.log.1"))
-    for revision, age in enumerate((0, 0, 7), 1):
-        record.retention.max_age_us = age
-        one.catalog.apply([Change(log_key("t/out"), record.SerializeToString(), revision)])
-        one.notices.notify()
-    assert [event for event in posted if isinstance(event, RetentionChanged)] == [
-        RetentionChanged(LogRetention(max_age=7, stated=True))
-    ]
     await one.ownership.drop_all()
 
 
