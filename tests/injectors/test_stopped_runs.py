@@ -22,6 +22,6 @@ async def test_a_line_that_stopped_a_run_may_be_corrected_in_place(
     options = ["--timestamp", "t", "--unit", "us", "--process", "cli", "--finish"]
     for middle, expected in (("no\n", 5), (line(3), 0)):
         (tmp_path / "a.jsonl").write_text(line(1) + line(2) + middle + line(4))
-        code, _, errors = await command(server, "inject", "file", "orders", str(tmp_path), *options)
+        code, _, errors = await command(server, "inject", "file", "orders", str(tmp_path / "a.jsonl"), *options)
         assert code == expected, errors
     assert numbers(await everything(server.address, "echo")) == Counter([1, 2, 3, 4])
