@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millwheel.coordination.contract import Change, Compare, PrefixSnapshot, Put, TransactionResult
+from millwheel.coordination.contract import Compare, KeyChange, PrefixSnapshot, Put, TransactionResult
 from millwheel.model.core_protocol import Tick
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import RequestError
@@ -293,7 +293,7 @@ class SnapshotLoaded:
 class RevisionArrived:
     """The coordinator's contents have changed by one revision."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[KeyChange, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from millwheel.model.time import (
     seconds,
     to_datetime,
 )
-from millwheel.operators import cached
+from millwheel.operators import Change, cached
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
@@ -78,6 +78,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "MIN_TIMESTAMP",
     "SAME_AS_INPUT",
+    "Change",
     "Codec",
     "Computation",
     "Context",

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from millwheel.authority.journal import decode_entry
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import split_key
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal, injector_group
@@ -171,7 +171,7 @@ class Checks(StoreWatch):
             if value > known:
                 self._world.violated(f"a broadcast of {computation} is at {value}, and {known} is journaled (G7)")
 
-    def _changed(self, changes: tuple[Change, ...]) -> None:
+    def _changed(self, changes: tuple[KeyChange, ...]) -> None:
         self._catalog.apply(changes)
         self._forget_former_life()
         for incarnation in {

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 from millwheel.coordination.contract import (
-    Change,
     CompactedError,
     Compare,
     CoordinatorUnavailableError,
+    KeyChange,
     KeyValue,
     PrefixSnapshot,
     Put,
@@ -34,11 +34,11 @@ class _Watch:
         self.after = after
         """The revision up to which changes were sent."""
         self.arrives = 0.0
-        self.come: deque[tuple[Change, ...] | Exception] = deque()
+        self.come: deque[tuple[KeyChange, ...] | Exception] = deque()
         """Changes that have arrived; an exception: the end of the watch."""
         self.news = asyncio.Event()
 
-    def arrive(self, group: tuple[Change, ...] | Exception) -> None:
+    def arrive(self, group: tuple[KeyChange, ...] | Exception) -> None:
         """The changes of one revision, or the end of the watch, have arrived."""
         self.come.append(group)
         self.news.set()
@@ -48,7 +48,7 @@ class SimulatedCoordinator:
     """A :class:`~millwheel.coordination.contract.Coordinator`; every process uses the same one."""
 
     def __init__(
-        self, network: Network, chance: Random, changed: Callable[[tuple[Change, ...]], None], kept: int
+        self, network: Network, chance: Random, changed: Callable[[tuple[KeyChange, ...]], None], kept: int
     ) -> None:
         """Start an empty coordinator.
 
@@ -100,7 +100,7 @@ class SimulatedCoordinator:
     ) -> TransactionResult:
         return await self.remote.ask(lambda: self._transact(tuple(compares), tuple(puts), tuple(deletes)))
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         process = PROCESS.get()
         assert process is not None
         watch = await self.remote.ask(lambda: self._add(_Watch(process, prefix, after)))
@@ -229,7 +229,7 @@ class SimulatedCoordinator:
         if watch in self._watches:
             self._push(watch)
 
-    def _send(self, watch: _Watch, group: tuple[Change, ...] | Exception) -> None:
+    def _send(self, watch: _Watch, group: tuple[KeyChange, ...] | Exception) -> None:
         now = self.now
         delay = self._network.delay(self.remote.name, watch.process.name)
         watch.arrives = max(watch.arrives, now + delay)

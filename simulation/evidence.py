@@ -13,7 +13,7 @@ from typing import Any
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.journal import decode_entry, decode_part
 from millwheel.authority.messages import SequencerOffered
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.deliveries import Sender
@@ -101,7 +101,7 @@ class Evidence:
                 claim = f"{sorted(due)} of {sequence} are due to {consumer}"
                 self._world.violated(f"{claim}, and never committed there (G1)")
 
-    def _changed(self, changes: tuple[Change, ...]) -> None:
+    def _changed(self, changes: tuple[KeyChange, ...]) -> None:
         self._routes.follow(changes)
         shape = self._catalog.shape_version
         self._catalog.apply(changes)
@@ -109,7 +109,7 @@ class Evidence:
             self._ledger.follow()
         self._check_retired(changes)
 
-    def _check_retired(self, changes: tuple[Change, ...]) -> None:
+    def _check_retired(self, changes: tuple[KeyChange, ...]) -> None:
         """The end of a retired injector process is journaled, because the process never reports its end again (G7)."""
         for change in changes:
             kind, names = keys.split_key(change.key)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog_keys import topology_key
 from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.model.keys import KeyInterval
@@ -46,7 +46,7 @@ class Joinings:
         world.changes.append(self._changed)
         world.taps.advances.append(self._advanced)
 
-    def _changed(self, changes: Iterable[Change]) -> None:
+    def _changed(self, changes: Iterable[KeyChange]) -> None:
         for change in changes:
             if change.key != topology_key("simulated") or change.value is None:
                 continue

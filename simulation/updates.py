@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog_keys import topology_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import local_name
@@ -55,7 +55,7 @@ class VersionedRoutes:
         self.judged: Counter[int] = Counter()
         """How many productions had the consumers of each version, counted from 0."""
 
-    def follow(self, changes: Iterable[Change]) -> None:
+    def follow(self, changes: Iterable[KeyChange]) -> None:
         """Read the topology's versions from the coordinator's changes."""
         for change in changes:
             if change.key != _KEY or change.value is None:

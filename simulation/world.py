@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.worker.process.worker import Worker
 from simulation.cassandra import SimulatedCassandra
 from simulation.coordinator import SimulatedCoordinator
@@ -50,7 +50,7 @@ class World:
         self.network = Network(loop, Random(f"network {plan.seed}"))
         self.violations: list[str] = []
         self.watch = StoreWatch()
-        self.changes: list[Callable[[tuple[Change, ...]], None]] = []
+        self.changes: list[Callable[[tuple[KeyChange, ...]], None]] = []
         self.broadcasts: list[Callable[[Mapping[str, int]], None]] = []
         """Called with the watermarks that a worker receives, by sending computation."""
         self.taps = Taps()
@@ -80,7 +80,7 @@ class World:
         self.violations.append(what)
         self.history.note(f"VIOLATION {what}")
 
-    def _changed(self, changes: tuple[Change, ...]) -> None:
+    def _changed(self, changes: tuple[KeyChange, ...]) -> None:
         for hear in self.changes:
             hear(changes)
 

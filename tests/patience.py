@@ -11,7 +11,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "5"))
+SLOWNESS: Final = float(os.environ.get("MILLWHEEL_TEST_SLOWNESS", "8"))
 """The most times that this machine may be slower than an idle one. Every limit is multiplied by it."""
 
 

@@ -125,6 +125,20 @@ class Newest(mw.Computation[Bid, tuple[int, Bid] | None]):
         ctx.produce("out", bid)
 
 
+class Differences(mw.Computation[Bid, Bid | None]):
+    """The last record is taken back by one that differs."""
+
+    def process_record(self, ctx: mw.Context[Bid | None], record: mw.Record[Bid]) -> None:
+        """Produce what the record changes."""
+        bid, former = record.value, ctx.state
+        if bid == former:
+            return
+        ctx.state = bid
+        if former is not None:
+            ctx.produce("out", mw.Change(former, -1))
+        ctx.produce("out", mw.Change(bid, 1))
+
+
 class First(mw.Computation[Bid, int]):
     """The first record, until it is forgotten."""
 
@@ -341,6 +355,7 @@ PAIRS: Final = (
     ),
     Pair("update", lambda bids, _: bids.key_by("auction").update("out", 0, rise), plain(Highest, int)),
     Pair("latest", lambda bids, _: bids.key_by("auction").latest("out"), plain(Newest, Bid)),
+    Pair("changes", lambda bids, _: bids.key_by("auction").changes("out"), plain(Differences, mw.Change[Bid])),
     Pair("deduplicate", lambda bids, _: bids.key_by("auction").deduplicate("out", KEPT), plain(First, Bid)),
     Pair(
         "until",

@@ -40,12 +40,12 @@ class Local(msgspec.Struct, frozen=True):
     auction: int
 
 
-class Rise(msgspec.Struct, frozen=True):
-    """Q4: how much a bid raises the price of its auction, and whether it is the first."""
+class Highest(msgspec.Struct, frozen=True):
+    """Q4: the highest bid of an auction that came in time."""
 
+    id: int
     category: int
-    first: int
-    cents: int
+    price: int
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -57,8 +57,8 @@ class Closing(msgspec.Struct, frozen=True):
 
     @property
     def average(self) -> float:
-        """The average price."""
-        return self.total / self.sold
+        """The average price. Between a retraction and what it makes room for, there may be no price."""
+        return self.total / self.sold if self.sold else 0.0
 
 
 class Seller(msgspec.Struct, frozen=True):
@@ -66,7 +66,6 @@ class Seller(msgspec.Struct, frozen=True):
 
     person: int
     name: str
-    end: mw.Timestamp
 
 
 class Last(msgspec.Struct, frozen=True):
@@ -203,17 +202,12 @@ def q3(events: mw.Stream[Event]) -> None:
 
 def q4(events: mw.Stream[Event]) -> None:
     """The average closing price of each category."""
-    auctions = events.only(Auction).key_by(lambda auction: auction.id)
-    bids = events.only(Bid).key_by(lambda bid: bid.auction)
-    offers = auctions.join("offers", bids, lambda one, bid: Expanded(bid, one), Expanded)
+    bids = events.only(Bid).key_by("auction")
+    offers = events.only(Auction).key_by("id").join("offers", bids, lambda one, bid: Expanded(bid, one), Expanded)
     timely = offers.filter(lambda offer: offer.auction.at <= offer.bid.at <= offer.auction.expires)
-    rises = timely.key_by("auction.id").update("rises", 0, _rise, Rise)
-    rises.key_by("category").aggregate("q4", Closing, sold=agg.sum("first"), total=agg.sum("cents"))
-
-
-def _rise(highest: int, offer: Expanded) -> tuple[int, list[Rise]]:
-    more = offer.bid.price - highest
-    return (offer.bid.price, [Rise(offer.auction.category, int(not highest), more)]) if more > 0 else (highest, [])
+    highest = timely.key_by("auction.id", "auction.category").aggregate("highest", Highest, price=agg.max("bid.price"))
+    changes = highest.key_by("id").changes("changes").key_by("value.category")
+    changes.aggregate("q4", Closing, sold=agg.sum("weight"), total=agg.sum(lambda one: one.weight * one.value.price))
 
 
 def q5(events: mw.Stream[Event]) -> None:
@@ -232,12 +226,7 @@ def q8(events: mw.Stream[Event]) -> None:
     """People who came and sold in the same ten seconds."""
     people = events.only(Person).key_by(lambda person: person.id).window(tumbling(TEN))
     sold = events.only(Auction).key_by(lambda auction: auction.seller)
-    sellers = people.join("sellers", sold, lambda one, _: Seller(one.id, one.name, _end(one.at)), Seller)
-    sellers.key_by("person", "end").deduplicate("q8", TEN)
-
-
-def _end(at: mw.Timestamp) -> mw.Timestamp:
-    return mw.Timestamp(at - at % TEN + TEN)
+    people.cogroup("q8", sold, lambda new, sales: [Seller(one.id, one.name) for one in new if sales], Seller)
 
 
 def q9(events: mw.Stream[Event]) -> None:

@@ -13,7 +13,7 @@ from millwheel.cli.reaching import ask
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
-__all__ = ["app"]
+__all__ = ["app", "plain_worker"]
 
 app = typer.Typer(help="The health of the cluster as a whole.", no_args_is_help=True, add_completion=False)
 
@@ -36,25 +36,27 @@ def health(
     raise typer.Exit(ExitCode.FAILED if found.problems else ExitCode.OK)
 
 
+def plain_worker(one: wire.WorkerHealth) -> dict[str, Plain]:
+    """Describe one worker process."""
+    return {
+        "worker": one.worker_id,
+        "address": one.address,
+        "daemon": one.daemon or None,
+        "package": one.package or None,
+        "intervals": one.intervals,
+        "answers": one.answers,
+        "cpu": round(one.cpu, 3),
+        "resident_bytes": one.resident_bytes,
+        "memory_limit_bytes": one.memory_limit_bytes,
+    }
+
+
 def _plain(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
     return {
         "healthy": not found.problems,
         "problems": list(found.problems),
         "masters": [{"address": one.address, "leads": one.leads} for one in found.masters],
-        "workers": [
-            {
-                "worker": one.worker_id,
-                "address": one.address,
-                "daemon": one.daemon or None,
-                "package": one.package or None,
-                "intervals": one.intervals,
-                "answers": one.answers,
-                "cpu": round(one.cpu, 3),
-                "resident_bytes": one.resident_bytes,
-                "memory_limit_bytes": one.memory_limit_bytes,
-            }
-            for one in found.workers
-        ],
+        "workers": [plain_worker(one) for one in found.workers],
         "authorities": [
             {"shard": one.shard, "address": one.address or None, "answers": one.answers} for one in found.authorities
         ],

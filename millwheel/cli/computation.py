@@ -1,17 +1,18 @@
-"""``millwheel computation``: add and remove. Both update one computation while the rest of its topology runs."""
+"""``millwheel computation``: list, and add or remove one while the rest of its topology runs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, cast
 
 import typer
 
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
-from millwheel.cli.output import OutputFormat, print_plain
+from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.reaching import ask
 from millwheel.cli.records import summarize_topology
 from millwheel.cli.waiting import wait_for_update
 from millwheel.client.control import ControlClient
@@ -21,13 +22,14 @@ from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import did_you_mean
 
 __all__ = ["added", "app", "removed"]
 
 app = typer.Typer(
-    help="Computations: add or remove one while the rest of its topology runs.",
+    help="Computations: list them, and add or remove one while the rest of its topology runs.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -42,7 +44,72 @@ Wait = Annotated[float, typer.Option(min=0.0, help="Seconds to wait until the ch
 
 @app.callback()
 def _verbs() -> None:
-    """Computations: add or remove one while the rest of its topology runs."""
+    """Computations: list them, and add or remove one while the rest of its topology runs."""
+
+
+@app.command("list")
+def list_computations(
+    topology: Annotated[str, typer.Argument(metavar="[TOPOLOGY]", help="Default: those of all topologies.")] = "",
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
+) -> None:
+    """List computations with what they read and write, and the load that their owners have reported."""
+
+    async def work(client: ControlClient) -> list[dict[str, Plain]]:
+        records = [(await client.get_topology(topology)).topology] if topology else await client.list_topologies()
+        intervals = await client.list_intervals(topology, "")
+        return [
+            _listed(record.spec.name, spec, [one for one in intervals if _is_of(one, record.spec.name, spec.name)])
+            for record in records
+            for spec in record.spec.computations
+        ]
+
+    rows = cast("list[dict[str, Any]]", ask(work, address, timeout))
+    if output is not OutputFormat.TABLE:
+        print_plain(rows, output)
+        return
+    columns = ["computation", "reads", "writes", "intervals", "records/s", "busy", "queued", "notes"]
+    print_table(columns, [_row(one) for one in rows], "no computations")
+
+
+def _is_of(status: wire.IntervalStatus, topology: str, computation: str) -> bool:
+    return (status.topology, status.computation) == (topology, computation)
+
+
+def _listed(topology: str, spec: specs.ComputationSpec, intervals: Sequence[wire.IntervalStatus]) -> dict[str, Plain]:
+    loads = [one.load for one in intervals if one.HasField("load")]
+    return {
+        "topology": topology,
+        "computation": spec.name,
+        "reads": [edge.stream for edge in spec.inputs],
+        "writes": list(spec.outputs),
+        "intervals": len(intervals),
+        "serving": sum(load.serving for load in loads),
+        "records_per_second": round(sum(load.records_per_second for load in loads), 3),
+        "busy": round(sum(load.busy for load in loads), 4),
+        "queued_records": sum(load.queued_records for load in loads),
+        "blocked_keys": sum(load.failures.blocked_keys for load in loads),
+        "stopped": any(load.stopped for load in loads),
+    }
+
+
+def _row(one: dict[str, Any]) -> list[object]:
+    notes = [f"{one['blocked_keys']:,} keys blocked by failing hooks"] if one["blocked_keys"] else []
+    notes += ["STOPPED by its failure policy"] if one["stopped"] else []
+    waiting = one["intervals"] - one["serving"]
+    notes += [f"{waiting:,} intervals are not served"] if waiting else []
+    short = f"{one['topology']}/"
+    return [
+        f"{short}{one['computation']}",
+        ", ".join(name.removeprefix(short) for name in one["reads"]),
+        ", ".join(name.removeprefix(short) for name in one["writes"]),
+        f"{one['intervals']:,}",
+        f"{one['records_per_second']:,.0f}",
+        f"{one['busy']:.1%}",
+        f"{one['queued_records']:,}",
+        "; ".join(notes),
+    ]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster.
+"""``millwheel master run``, ``worker run`` and ``authority run``: the daemons of a cluster. And ``worker list``.
 
 A role's code is imported only when the role runs. So other commands do not wait for imports of store drivers and
 coordinator clients.
@@ -15,6 +15,7 @@ import uvloop
 
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.setting_flags import with_settings
+from millwheel.cli.worker_list import list_workers
 from millwheel.config import Configuration
 from millwheel.server.logs import configure_logging
 from millwheel.server.supervisor import die_with_parent, own_command, supervise
@@ -30,7 +31,9 @@ authority_app = typer.Typer(
     help="Daemon of a cluster: a low watermark authority.", no_args_is_help=True, add_completion=False
 )
 worker_app = typer.Typer(
-    help="Daemon of a cluster: a worker, which runs computations.", no_args_is_help=True, add_completion=False
+    help="Workers, which run computations: run one, or list those of a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 Result = TypeVar("Result")
@@ -88,6 +91,9 @@ def run_worker(configuration: Configuration, process: int | None, parent: int | 
     if parent is not None:
         die_with_parent(parent)
     _run(lambda stop: run_daemon(WORKER, configuration, stop, index))
+
+
+worker_app.command("list")(list_workers)
 
 
 def _run(work: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:

@@ -1,4 +1,4 @@
-"""``millwheel stream``: tail, table, cursors list and cursors delete."""
+"""``millwheel stream``: list, tail, table, cursors list and cursors delete."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.cli.reaching import ask
+from millwheel.cli.stream_list import list_streams
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import Batch, From, StreamTable, Subscription
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
@@ -26,12 +27,14 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 __all__ = ["app", "kept_note", "show_value"]
 
 app = typer.Typer(
-    help="Streams: print their records, or the latest of each key; list and delete the cursors of their readers.",
+    help="Streams: list them; print their records, or the latest of each key; the cursors of their readers.",
     no_args_is_help=True,
     add_completion=False,
 )
 cursors = typer.Typer(help="Durable cursors: how far each reader of a stream has come.", no_args_is_help=True)
 app.add_typer(cursors, name="cursors")
+
+app.command("list")(list_streams)
 
 Stream = Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")]
 

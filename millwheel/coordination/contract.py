@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millwheel.errors import CoordinatorError, CoordinatorUnavailableError, DamagedValueError
-from millwheel.model.key_values import Change, KeyValue, PrefixSnapshot
+from millwheel.model.key_values import KeyChange, KeyValue, PrefixSnapshot
 
 __all__ = [
-    "Change",
     "CompactedError",
     "Compare",
     "Coordinator",
     "CoordinatorError",
     "CoordinatorUnavailableError",
     "DamagedValueError",
+    "KeyChange",
     "KeyValue",
     "LeaseExpiredError",
     "PrefixSnapshot",
@@ -91,7 +91,7 @@ class Coordinator(Protocol):
             TransactionTooLargeError: if the transaction is larger than the coordinator's limit.
         """
 
-    def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         """Yield the changes below ``prefix`` with revisions above ``after``, until the iterator is closed.
 
         It yields one tuple per revision, in order and without gaps. CompactedError if a revision is no longer kept.

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from millwheel.coordination.contract import (
-    Change,
     Compare,
     CoordinatorUnavailableError,
     DamagedValueError,
+    KeyChange,
     KeyValue,
     PrefixSnapshot,
     Put,
@@ -69,7 +69,7 @@ class LocalCoordinator:
         """See :meth:`Coordinator.transact`. After a cancellation the transaction is either complete or not begun."""
         return await self._alone(self._transact(tuple(compares), tuple(puts), tuple(deletes)))
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         """See :meth:`Coordinator.watch`. Ends when the coordinator is closed."""
         wake = asyncio.Event()
         self._watches.add(wake)

@@ -14,9 +14,9 @@ from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 from millwheel.coordination.contract import (
-    Change,
     CompactedError,
     Compare,
+    KeyChange,
     KeyValue,
     LeaseExpiredError,
     PrefixSnapshot,
@@ -30,7 +30,7 @@ HISTORY_REVISIONS: Final = 10_000
 
 _LEASES_PER_EPOCH: Final = 1 << 32
 
-Revisions: TypeAlias = list[tuple[Change, ...]]
+Revisions: TypeAlias = list[tuple[KeyChange, ...]]
 """The changes of several revisions, one tuple per revision."""
 
 Leases: TypeAlias = list[int]
@@ -44,10 +44,10 @@ class Transition:
     puts: tuple[KeyValue, ...]
     deletes: tuple[str, ...]
 
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[KeyChange, ...]:
         """Return the changes that watches report for it."""
-        put = [Change(entry.key, entry.value, self.revision) for entry in self.puts]
-        return (*put, *(Change(key, None, self.revision) for key in self.deletes))
+        put = [KeyChange(entry.key, entry.value, self.revision) for entry in self.puts]
+        return (*put, *(KeyChange(key, None, self.revision) for key in self.deletes))
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class CoordinatorState:
         self._keys = sorted(self._entries)
         """The keys of the entries."""
         self._revision = revision
-        self._history: deque[tuple[Change, ...]] = deque(maxlen=history)
+        self._history: deque[tuple[KeyChange, ...]] = deque(maxlen=history)
         self._leases: dict[int, _Lease] = {}
         self._next_lease = epoch * _LEASES_PER_EPOCH + 1
 

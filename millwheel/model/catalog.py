@@ -21,7 +21,7 @@ from millwheel.errors import DamagedValueError
 from millwheel.model import catalog_keys as keys
 from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
 from millwheel.model.interval_map import IntervalMap
-from millwheel.model.key_values import Change, PrefixSnapshot
+from millwheel.model.key_values import KeyChange, PrefixSnapshot
 from millwheel.model.topology_index import (
     ACTIVE_STATES,
     DEAD_LETTER_TYPE,
@@ -145,7 +145,7 @@ class Catalog:
         self._settle_maps()
         self.revision = self._listed = snapshot.revision
 
-    def apply(self, changes: Iterable[Change]) -> bool:
+    def apply(self, changes: Iterable[KeyChange]) -> bool:
         """Apply the changes of one or several revisions. Returns whether any of them was new."""
         new = False
         for change in changes:

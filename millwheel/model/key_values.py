@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Change", "KeyValue", "PrefixSnapshot"]
+__all__ = ["KeyChange", "KeyValue", "PrefixSnapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class PrefixSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """One change that a watch reports. ``value`` is None if the key was deleted, by a call or by its lease's end.
 
     ``damage``: why the value cannot be read; ``value`` is then empty.

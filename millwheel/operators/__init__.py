@@ -8,7 +8,7 @@ from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
 from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import LIMIT, in_order
-from millwheel.operators.tables import Latest, LatestJoin, TableJoin
+from millwheel.operators.tables import Change, Changes, Latest, LatestJoin, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.until import Until
@@ -24,6 +24,8 @@ __all__ = [
     "BroadcastAsOfJoin",
     "BroadcastJoin",
     "BroadcastTable",
+    "Change",
+    "Changes",
     "ClockTimeout",
     "CoGroup",
     "Complete",

@@ -1,4 +1,4 @@
-"""Tables: the latest record of each key, and the joins with them."""
+"""Tables: the latest record of each key, what changes in them, and the joins with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millwheel.sdk.durations import check_duration
 from millwheel.sdk.ranking import rank_bytes
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["Latest", "LatestJoin", "TableJoin"]
+__all__ = ["Change", "Changes", "Latest", "LatestJoin", "TableJoin"]
 
 T = TypeVar("T")
 L = TypeVar("L")
@@ -43,10 +43,10 @@ def _is_over(ctx: Context[Any], timer: Timer, at: int, keep: Duration | None, ta
     return timer.timestamp >= ends
 
 
-def _forget_after(ctx: Context[Any], record: Record[Any], keep: Duration | None, tag: str = "") -> None:
-    """Wake the key when the low watermark is ``keep`` after the record, or after now if the record is late."""
+def _forget_after(ctx: Context[Any], at: int, keep: Duration | None, tag: str = "") -> None:
+    """Wake the key when the low watermark is ``keep`` after a record of time ``at``, or after now if that is late."""
     if keep is not None:
-        ctx.set_timer(Timestamp(min(max(record.timestamp, ctx.watermark) + keep, MAX_TIMESTAMP)), tag)
+        ctx.set_timer(Timestamp(min(max(at, ctx.watermark) + keep, MAX_TIMESTAMP)), tag)
 
 
 def _replaces(latest: list[tuple[int, T]], at: int, value: T, rank: Callable[[Any], Any] = rank_bytes) -> bool:
@@ -104,8 +104,73 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
         if not _replaces(latest, at, value, self._rank):
             return
         latest[:] = [(at, value)]
-        _forget_after(ctx, record, self.keep)
+        _forget_after(ctx, at, self.keep)
         ctx.produce(self.output, value)
+
+    def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
+        """Forget the key."""
+        if ctx.state and _is_over(ctx, timer, ctx.state[0][0], self.keep):
+            del ctx.state
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True):
+    """A record that begins or ceases to hold for its key. See :meth:`KeyedStream.changes`.
+
+    Args:
+        value: The record.
+        weight: 1 if the record holds from now on. -1 if it holds no more: then this is a *retraction* of it.
+    """
+
+    value: T
+    weight: int
+
+
+class Changes(Computation[Any, list[tuple[int, T]]], Generic[T]):
+    """Produces what each record changes: the record of its key that arrived last, as a retraction, and then itself.
+
+    Records are equal if their encodings are. An equal record changes nothing.
+
+    Invariant: the state has the largest timestamp of the key's records. So a record that is older than others, and
+    arrives after them, does not shorten the time for which the key is known.
+
+    Args:
+        output: The stream of the changes. They have the timestamps of the records that cause them.
+        item: The type of the records.
+        keep: How long a key is known after its newest record, in microseconds of event time. None: for ever. It is
+            forgotten without a retraction.
+
+    Raises:
+        UsageError: ``keep`` is not positive, or is probably in another unit.
+    """
+
+    def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
+        self.output = output
+        self.result = Change[item]
+        self.keep = _check(keep)
+        # The type argument for T. It defines the type of the state.
+        self.__orig_class__ = Changes[item]
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        """See Computation."""
+        return {self.output: self.result}
+
+    def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
+        """Produce the changes, and renew the time."""
+        value, last = record.value, ctx.state
+        at: int = record.timestamp
+        if last:
+            newest, former = last[0]
+            at = max(at, newest)
+            # Not by ==, which for some types compares identities, fails, or finds no value equal to itself.
+            if rank_bytes(former) == rank_bytes(value):
+                if self.keep is not None:
+                    last[0] = at, former
+                    _forget_after(ctx, at, self.keep)
+                return
+            ctx.produce(self.output, Change(former, -1))
+        last[:] = [(at, value)]
+        _forget_after(ctx, at, self.keep)
+        ctx.produce(self.output, Change(value, 1))
 
     def process_timer(self, ctx: Context[list[tuple[int, T]]], timer: Timer) -> None:
         """Forget the key."""
@@ -162,7 +227,7 @@ class LatestJoin(Computation[Any, list[R]], Generic[R]):
             del ctx.state
         else:
             latest[:] = [record.value]
-            _forget_after(ctx, record, self.keep)
+            _forget_after(ctx, record.timestamp, self.keep)
 
     def process_timer(self, ctx: Context[list[R]], timer: Timer) -> None:
         """Forget the right value, unless the timer is of an earlier form, which did not keep values for ever."""
@@ -225,7 +290,7 @@ class TableJoin(Computation[Any, BothTables[L, R]], Generic[L, R]):
         if not _replaces(mine, at, value):
             return
         mine[:] = [(at, value)]
-        _forget_after(ctx, record, self.keep, record.stream)
+        _forget_after(ctx, at, self.keep, record.stream)
         left, right = tables.left, tables.right
         if (left or self.keep_right) and (right or self.keep_left):
             result = self.function(left[0][1] if left else None, right[0][1] if right else None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
+from inspect import isasyncgenfunction
 from typing import Any
 
 import grpc
@@ -49,7 +50,7 @@ class Parsing(Interceptor):
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(_one_to_one(name, handler.unary_unary), **how)
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(partial(_responses, name, handler.unary_stream), **how)
+            return grpc.unary_stream_rpc_method_handler(_one_to_many(name, handler.unary_stream), **how)
         if handler.stream_unary is not None:
             return grpc.stream_unary_rpc_method_handler(_many_to_one(name, handler.stream_unary), **how)
         return grpc.stream_stream_rpc_method_handler(_many_to_many(name, handler.stream_stream), **how)
@@ -75,6 +76,11 @@ def _one_to_one(name: str, behave: Any) -> Any:
             await abort(context, _absence(name))
 
     return call
+
+
+def _one_to_many(name: str, behave: Any) -> Any:
+    """Services yield their responses. The library's health service writes them to the context instead."""
+    return partial(_responses, name, behave) if isasyncgenfunction(behave) else _one_to_one(name, behave)
 
 
 def _many_to_one(name: str, behave: Any) -> Any:

@@ -19,18 +19,21 @@ from typing import Any, Final, cast
 
 import grpc
 from grpc_health.v1._async import HealthServicer
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry
 
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import use_tls
+from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server, set_health
 from millwheel.server.backends import Backends, OpenBackends, open_backends
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
-from millwheel.server.startup import cancel, retried, serve_metrics, settle_memory
+from millwheel.server.measured_backends import measured_backends
+from millwheel.server.startup import cancel, retried, settle_memory
+from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 
 __all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]
 
@@ -84,22 +87,26 @@ async def run_daemon(
     use_tls(tls)
     place = listen_address_of(role.name, settings, index)
     gate = Gate()
-    server = create_server([gate])
+    registry, health = CollectorRegistry(), ProcessHealth()
+    server = create_server([gate, Measuring(registry)])
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
     with ExitStack() as stack:
-        registry = CollectorRegistry()
-        serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), registry)
+        register_process(registry, health)
+        serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), health)
         page = ""
         if place.metrics_port is not None:
             # On an address other than loopback, a scraper needs a certificate of the cluster.
-            private = is_loopback(place.metrics_host)
-            port = serve_metrics(stack, registry, place.metrics_host, place.metrics_port, None if private else tls)
+            shown = None if is_loopback(place.metrics_host) else tls
+            port = serve_status(stack, registry, health, place.metrics_host, place.metrics_port, shown)
             page = f"{place.metrics_host}:{port}"
+        beating = asyncio.create_task(health.beat_for_ever())
+        stack.callback(beating.cancel)
         await server.start()
         log.info("listening", extra=fields(address=address, metrics=page))
 
         async def live() -> None:
-            async with await open_with(configuration, serving.waits_for) as backends:
+            async with await open_with(configuration, serving.waits_for) as opened:
+                backends = measured_backends(opened, registry)
                 late = cast("grpc.aio.Server", _LateServer(server))
                 serving.waits_for("it is starting")
                 coordinator, section = backends.coordinator, settings.cluster
@@ -166,31 +173,25 @@ class _LateServer:
 
 
 class _Serving:
-    """Publishes whether the role serves: in health checks, in a metric, and in the errors of early calls."""
+    """Publishes whether the role serves: in health checks and probes, in a metric, and in the errors of early calls."""
 
-    def __init__(
-        self, services: Sequence[str], gate: Gate, health: HealthServicer, registry: CollectorRegistry
-    ) -> None:
+    def __init__(self, services: Sequence[str], gate: Gate, servicer: HealthServicer, health: ProcessHealth) -> None:
         self.began = False
         self._services = services
         self._gate = gate
+        self._servicer = servicer
         self._health = health
-        ProcessCollector(registry=registry)
-        self._ready = Gauge("millwheel_ready", "Whether the daemon serves its role: 1 or 0", registry=registry)
-        tasks = Gauge("millwheel_tasks", "asyncio tasks that have not ended", registry=registry)
-        loop = asyncio.get_running_loop()
-        tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     def waits_for(self, what: str) -> None:
         """Set the reason why the daemon does not serve yet."""
-        self._gate.waits_for = what
+        self._gate.waits_for = self._health.waits_for = what
 
     async def set(self, serving: bool) -> None:
         """Publish that the role serves, or that it stops. In both cases the server still answers calls."""
         self.began = True
         self._gate.is_open = True
-        self._ready.set(serving)
-        await set_health(self._health, self._services, serving)
+        self._health.waits_for = "" if serving else "it is stopping"
+        await set_health(self._servicer, self._services, serving)
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:

@@ -32,22 +32,19 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import authority_key
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import process_tls
+from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.listen_address import advertised_as, reachable
-from millwheel.server.startup import (
-    cancel,
-    ensure_journal,
-    refuse_old_maps,
-    serve_metrics,
-    settle_memory,
-)
+from millwheel.server.measured_backends import measured_backends
+from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
+from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
 
@@ -106,7 +103,9 @@ class DevServer:
 async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     """Run a development server while the block runs. Everything that the server started ends with the block."""
     async with AsyncExitStack() as stack:
-        server = create_server()
+        registry, health = CollectorRegistry(), ProcessHealth()
+        register_process(registry, health)
+        server = create_server([Measuring(registry)])
         host = settings.host.strip("[]")
         tls = process_tls()
         bound = bind(server, settings.port, host, tls)
@@ -116,63 +115,59 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             path = Path(tempfile.mkdtemp(prefix="millwheel-"))
             stack.callback(shutil.rmtree, path, True)
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
-        await refuse_old_maps(database.coordinator, path)
-        await ensure_cluster_settings(database.coordinator, ClusterSection(authority_shards=1))
-        registry = CollectorRegistry()
+        backends = measured_backends(Backends(database.store, database.coordinator, stack), registry)
+        await refuse_old_maps(backends.coordinator, path)
+        await ensure_cluster_settings(backends.coordinator, ClusterSection(authority_shards=1))
         failed = asyncio.get_running_loop().create_future()
-        authority = await _start_authority(stack, database, server, address, registry)
-        master = await _start_master(stack, database, server, address, settings, failed)
-        worker = await _start_worker(stack, database, server, address, settings, path)
-        registry.register(
-            WorkerCollector(
-                worker.tallies, worker.ownership.quarantined_places, worker.hooks.running, worker.key_failures.totals
-            )
-        )
-        registry.register(MasterCollector(master))
+        authority = await _start_authority(stack, backends, server, address, registry)
+        master = await _start_master(stack, backends, server, address, settings, failed)
+        worker = await _start_worker(stack, backends, server, address, settings, path)
+        for collector in (*worker.collectors(), MasterCollector(master)):
+            registry.register(collector)
         await add_health(server, _SERVICES)
         await server.start()
         stack.push_async_callback(server.stop, 0.5)
         if settings.metrics_port is not None:
-            private = is_loopback(host)
-            serve_metrics(
-                stack.enter_context(ExitStack()), registry, host, settings.metrics_port, None if private else tls
-            )
+            shown = None if is_loopback(host) else tls
+            serve_status(stack.enter_context(ExitStack()), registry, health, host, settings.metrics_port, shown)
+        stack.push_async_callback(cancel, asyncio.create_task(health.beat_for_ever()))
         stack.push_async_callback(cancel, asyncio.create_task(_watch_authority(authority, failed)))
         await worker.start()
         stack.push_async_callback(worker.close)
         await master.leading()
         settle_memory()
+        health.waits_for = ""
         yield DevServer(address, path, worker, failed)
 
 
 async def _start_authority(
     stack: AsyncExitStack,
-    database: EmbeddedDatabase,
+    backends: Backends,
     server: grpc.aio.Server,
     address: str,
     registry: CollectorRegistry,
 ) -> AuthorityShard:
-    sequencer = await draw_sequencer(database.coordinator, partial(reserve_sequencers, database.store))
-    await ensure_journal(database.store, _AUTHORITY_JOURNAL)
-    shard = await AuthorityShard.open(database.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    sequencer = await draw_sequencer(backends.coordinator, partial(reserve_sequencers, backends.store))
+    await ensure_journal(backends.store, _AUTHORITY_JOURNAL)
+    shard = await AuthorityShard.open(backends.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
     stack.push_async_callback(shard.close)
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
-    await database.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
+    await backends.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
     return shard
 
 
 async def _start_master(
     stack: AsyncExitStack,
-    database: EmbeddedDatabase,
+    backends: Backends,
     server: grpc.aio.Server,
     address: str,
     settings: DevSettings,
     failed: asyncio.Future[None],
 ) -> MasterReplica:
     replica = MasterReplica(
-        database.coordinator,
-        database.store,
+        backends.coordinator,
+        backends.store,
         address,
         MasterSettings(intervals_per_computation=settings.intervals),
         ttl=_LEASE_SECONDS,
@@ -186,7 +181,7 @@ async def _start_master(
 
 async def _start_worker(
     stack: AsyncExitStack,
-    database: EmbeddedDatabase,
+    backends: Backends,
     server: grpc.aio.Server,
     address: str,
     settings: DevSettings,
@@ -203,8 +198,8 @@ async def _start_worker(
             check_values=settings.check_values,
             slow_hook=settings.slow_hook,
         ),
-        database.store,
-        database.coordinator,
+        backends.store,
+        backends.coordinator,
         partial(AuthorityLink, OneAddress(address)),
         control.download_package,
     )

@@ -7,17 +7,13 @@ import gc
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
-
-from prometheus_client import CollectorRegistry, start_http_server
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import INTERVALS, split_key
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import TlsFiles
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 
 __all__ = [
@@ -26,7 +22,6 @@ __all__ = [
     "keep",
     "refuse_old_maps",
     "retried",
-    "serve_metrics",
     "settle_memory",
 ]
 
@@ -82,36 +77,6 @@ async def retried(what: str, work: Callable[[], Awaitable[Result]]) -> Result:
             failures += 1
             log.warning("%s failed, trying again: %s", what, error)
         await asyncio.sleep(RETRY_BACKOFF.delay(failures, 0.5))
-
-
-def serve_metrics(
-    stack: ExitStack, registry: CollectorRegistry, host: str, port: int, tls: TlsFiles | None = None
-) -> int:
-    """Serve ``registry`` for Prometheus until ``stack`` closes.
-
-    Returns:
-        The port.
-
-    Raises:
-        RequestError: the port is not available.
-    """
-    try:
-        if tls is None:
-            server, thread = start_http_server(port, host, registry)
-        else:
-            files = (str(tls.cert), str(tls.key), str(tls.ca))
-            server, thread = start_http_server(port, host, registry, *files, client_auth_required=True)
-    except OSError as error:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"cannot serve metrics on {host}:{port}: {error.strerror or error}",
-            "stop the process that has the port, or choose another --metrics-port",
-            reason="PORT_UNAVAILABLE",
-        ) from error
-    stack.callback(thread.join)
-    stack.callback(server.server_close)
-    stack.callback(server.shutdown)
-    return int(server.server_port)
 
 
 async def ensure_journal(store: StateStore, journal: str) -> None:

@@ -21,7 +21,6 @@ from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.process.follower import read_topologies
-from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
 
@@ -67,11 +66,8 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
     )
     addresses.catalog = worker.catalog
     worker.add_services(daemon.server)
-    daemon.registry.register(
-        WorkerCollector(
-            worker.tallies, worker.ownership.quarantined_places, worker.hooks.running, worker.key_failures.totals
-        )
-    )
+    for collector in worker.collectors():
+        daemon.registry.register(collector)
     try:
         await retried("reading the topologies", lambda: read_topologies(coordinator))
         await retried("registering", worker.start)

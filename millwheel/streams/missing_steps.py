@@ -8,6 +8,7 @@ __all__ = ["ORDERED_STEPS", "STATEFUL_STEPS", "STATELESS_STEPS", "MissingSteps"]
 
 ORDERED_STEPS: Final = (
     "aggregate",
+    "changes",
     "count_window",
     "deduplicate",
     "latest",

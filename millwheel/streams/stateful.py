@@ -9,6 +9,8 @@ from millwheel.agg import Aggregator
 from millwheel.agg.reading import Of
 from millwheel.model.time import Duration, TimeDomain
 from millwheel.operators import (
+    Change,
+    Changes,
     ClockTimeout,
     Deduplicate,
     ExpiringUpdate,
@@ -325,6 +327,47 @@ class StatefulSteps(MissingSteps, Generic[T]):
         """
         latest: Latest[T] = Latest(name, self.input.known_type, keep, ties)
         return self.step(name, latest, self.stream.record_type, options)
+
+    def changes(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[Change[T]]:
+        """What each record changes: the last record of its key with the weight -1, and itself with the weight 1.
+
+        The first record of a key has nothing to take back, and a record that is equal to the last one changes nothing.
+        So a sum of weights is a count of what holds now. For example, the orders of each city, and what they cost::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> from millwheel import agg
+            >>> from millwheel.testing import TopologyHarness
+            >>> class Order(msgspec.Struct):
+            ...     id: int
+            ...     city: str
+            ...     cents: int
+            >>> shop = mw.Topology("shop")
+            >>> moves = shop.source("orders", Order).key_by("id").changes("moves").key_by("value.city")
+            >>> cents = agg.sum(lambda change: change.weight * change.value.cents)
+            >>> cities = moves.aggregate("cities", orders=agg.sum("weight"), cents=cents)
+            >>> harness = TopologyHarness(shop)
+            >>> for city in ("Ghent", "Bruges"):
+            ...     harness.send("orders", Order(7, city, 300), timestamp=mw.Timestamp(1_700_000_000_000_000))
+            >>> [(one.city, one.orders, one.cents) for one in harness.values("cities")]
+            [('Ghent', 1, 300), ('Ghent', 0, 0), ('Bruges', 1, 300)]
+
+        The last record is the one that arrived last. After :meth:`latest` it is the newest, in any order of arrival.
+        Both changes have the timestamp of the record that causes them. So a window has what changed in its time. Where
+        both have the same key, the retraction comes first. Take sums: to other aggregates, such as ``agg.count()`` and
+        ``agg.max``, a retraction is one more record.
+
+        Args:
+            name: The name of the computation and of the stream of changes.
+            keep: How long a key is known after its newest record, in microseconds of event time. Then it is forgotten,
+                and not taken back: its next record is a first one. By default for ever.
+            options: As for :meth:`Topology.add`.
+
+        Raises:
+            UsageError: ``keep`` is not positive, or is probably in another unit.
+        """
+        changes: Changes[T] = Changes(name, self.input.known_type, keep)
+        return self.step(name, changes, changes.result, options)
 
     def timeout(
         self,

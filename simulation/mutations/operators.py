@@ -9,7 +9,7 @@ from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.groups import Deduplicate
 from millwheel.operators.joins import IntervalJoin, TemporalJoin
 from millwheel.operators.ordered import Ordered
-from millwheel.operators.tables import TableJoin
+from millwheel.operators.tables import Changes, TableJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import Timeout
 from millwheel.operators.until import Until
@@ -26,6 +26,7 @@ _LATE: Final = "tests/operators/test_late_groups.py"
 _FULL: Final = "tests/operators/test_timeouts.py::test_a_full_window_leaves_no_timer"
 _SILENCE: Final = "tests/operators/test_timeouts.py::test_a_silence_does_not_depend_on_arrival"
 _AGAIN: Final = "tests/operators/test_until.py::test_records_pass_until_the_condition_and_again_later"
+_TAKEN_BACK: Final = "tests/operators/test_changes.py::test_a_record_takes_back_the_one_before"
 _ENDS: Final = "tests/sdk/growing/test_expiring.py::test_a_map_with_ends_is_like_a_dict_with_ends"
 _REMOVED: Final = "tests/sdk/growing/test_expiring.py::test_a_removed_element_leaves_no_end"
 _SEEDS: Final = 300
@@ -196,6 +197,25 @@ _taken_out(
     "mine.clear()",
     "pass",
     "join tables",
+    "G13",
+)
+
+_taken_out(
+    "retractions-lost",
+    "a record takes back the one of its key before it",
+    Changes.process_record,
+    "ctx.produce(self.output, Change(former, -1))",
+    "pass",
+    "changes",
+)
+
+_taken_out(
+    "older-records-shorten-the-time",
+    "a record that is older than others of its key does not shorten the time for which the key is known",
+    Changes.process_record,
+    "at = max(at, newest)",
+    "pass",
+    _TAKEN_BACK,
     "G13",
 )
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from millwheel.authority.journal import AcceptKeys
 from millwheel.authority.journal import decode_entry as decode_authority
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog_keys import INTERVALS, LEADERSHIP, SHARD_LEADERSHIPS, WORKERS, split_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
@@ -129,7 +129,7 @@ class Telling(Checks):
 
     # The coordinator.
 
-    def _read_changes(self, changes: tuple[Change, ...]) -> None:
+    def _read_changes(self, changes: tuple[KeyChange, ...]) -> None:
         for change in changes:
             if change.key == LEADERSHIP:
                 self.leader = (change.value or b"").decode().partition(":")[0]

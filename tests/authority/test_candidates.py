@@ -17,7 +17,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import ShardSettings
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermarks import WatermarkClient
-from millwheel.coordination.contract import Change, Coordinator, CoordinatorUnavailableError
+from millwheel.coordination.contract import Coordinator, CoordinatorUnavailableError, KeyChange
 from millwheel.model.catalog import shard_of
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MIN_TIMESTAMP
@@ -64,7 +64,7 @@ class Line:
 
         return passed
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         await self._pass()
         async for changes in self._coordinator.watch(prefix, after):
             await self._pass()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from millwheel.coordination.contract import (
-    Change,
     CompactedError,
     Compare,
     Coordinator,
     CoordinatorUnavailableError,
+    KeyChange,
     KeyValue,
     LeaseExpiredError,
     Put,
@@ -31,11 +31,11 @@ async def put(coordinator: Coordinator, key: str, value: bytes, lease: int = 0) 
     return outcome.revision
 
 
-async def following(watch: AsyncIterator[tuple[Change, ...]]) -> tuple[Change, ...]:
+async def following(watch: AsyncIterator[tuple[KeyChange, ...]]) -> tuple[KeyChange, ...]:
     return await asyncio.wait_for(anext(watch), SOON)
 
 
-async def close(watch: AsyncIterator[tuple[Change, ...]]) -> None:
+async def close(watch: AsyncIterator[tuple[KeyChange, ...]]) -> None:
     await watch.aclose()  # type: ignore[attr-defined]
 
 
@@ -181,9 +181,9 @@ async def test_a_watch_reports_what_comes_after_its_revision(coordinator: Coordi
     first = await put(coordinator, key, b"1")
     second = await put(coordinator, key, b"2")
     watch = coordinator.watch(prefix, first)
-    assert await following(watch) == (Change(key, b"2", second),)
+    assert await following(watch) == (KeyChange(key, b"2", second),)
     third = (await coordinator.transact([], deletes=[key])).revision
-    assert await following(watch) == (Change(key, None, third),)
+    assert await following(watch) == (KeyChange(key, None, third),)
     await close(watch)
 
 
@@ -216,7 +216,7 @@ async def test_a_watch_waits_for_a_change_below_its_prefix(coordinator: Coordina
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
     revision = await put(coordinator, prefix + "in/side", b"x")
-    assert await asyncio.wait_for(waiting, SOON) == (Change(prefix + "in/side", b"x", revision),)
+    assert await asyncio.wait_for(waiting, SOON) == (KeyChange(prefix + "in/side", b"x", revision),)
     await close(watch)
 
 
@@ -238,11 +238,11 @@ async def test_watches_are_independent(coordinator: Coordinator, prefix: str) ->
     start = (await coordinator.list(prefix)).revision
     early, late = coordinator.watch(prefix, start), coordinator.watch(prefix, start)
     revision = await put(coordinator, prefix + "a", b"1")
-    assert await following(early) == (Change(prefix + "a", b"1", revision),)
+    assert await following(early) == (KeyChange(prefix + "a", b"1", revision),)
     await close(early)
     second = await put(coordinator, prefix + "b", b"2")
-    assert await following(late) == (Change(prefix + "a", b"1", revision),)
-    assert await following(late) == (Change(prefix + "b", b"2", second),)
+    assert await following(late) == (KeyChange(prefix + "a", b"1", revision),)
+    assert await following(late) == (KeyChange(prefix + "b", b"2", second),)
     await close(late)
 
 
@@ -366,7 +366,7 @@ async def test_keys_and_revisions_survive_opening_again(
         watch = coordinator.watch(prefix, snapshot.revision)
         revision = await put(coordinator, prefix + "a", b"3")
         assert revision > last
-        assert await following(watch) == (Change(prefix + "a", b"3", revision),)
+        assert await following(watch) == (KeyChange(prefix + "a", b"3", revision),)
         await close(watch)
 
 

@@ -16,11 +16,11 @@ import pytest
 from deploy.local.child import free_ports
 from deploy.local.etcd import EtcdCluster, EtcdTlsFiles
 from millwheel.coordination.contract import (
-    Change,
     CompactedError,
     Compare,
     CoordinatorUnavailableError,
     DamagedValueError,
+    KeyChange,
     LeaseExpiredError,
     Put,
     TransactionTooLargeError,
@@ -410,7 +410,7 @@ async def test_a_damaged_or_foreign_value_is_named_and_not_served(coordinator: E
         assert damaged.damage
         assert (whole.value, whole.damage) == (b"other", "")
     async with asyncio.timeout(patience(10)):
-        seen: list[Change] = []
+        seen: list[KeyChange] = []
         async for changes in coordinator.watch("", first.revision):
             seen += changes
             if len(seen) == 5:

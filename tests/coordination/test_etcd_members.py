@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.etcd import EtcdCluster
-from millwheel.coordination.contract import Change, Compare, CoordinatorUnavailableError, Put
+from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, KeyChange, Put
 from millwheel.coordination.election import Election
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
 from tests.patience import patience
@@ -73,9 +73,9 @@ async def put_blindly(coordinator: EtcdCoordinator, key: str, until: asyncio.Fut
     return value, unsure
 
 
-async def seen(coordinator: EtcdCoordinator, prefix: str, after: int, until: int) -> list[Change]:
+async def seen(coordinator: EtcdCoordinator, prefix: str, after: int, until: int) -> list[KeyChange]:
     """What a watch reports until the counter has reached a value."""
-    changes: list[Change] = []
+    changes: list[KeyChange] = []
     async for group in coordinator.watch(prefix, after):
         changes += group
         if group[-1].value == b"%d" % until:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from millwheel.coordination.contract import Change, CompactedError, Compare, KeyValue, LeaseExpiredError, Put
+from millwheel.coordination.contract import CompactedError, Compare, KeyChange, KeyValue, LeaseExpiredError, Put
 from millwheel.coordination.state import CoordinatorState
 
 HISTORY = 4
@@ -19,7 +19,7 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.state = CoordinatorState(history=HISTORY)
         self.revisions: list[dict[str, KeyValue]] = [{}]
-        self.log: list[tuple[Change, ...]] = [()]
+        self.log: list[tuple[KeyChange, ...]] = [()]
         self.leases: dict[int, tuple[float, float]] = {}
         self.ended: set[int] = set()
         self.now = 0.0
@@ -38,10 +38,10 @@ class Model(RuleBasedStateMachine):
         for key, (value, lease) in puts.items():
             created = entries[key].created if key in entries else revision
             entries[key] = KeyValue(key, value, created, revision, lease)
-            log.append(Change(key, value, revision))
+            log.append(KeyChange(key, value, revision))
         for key in deletes:
             del entries[key]
-            log.append(Change(key, None, revision))
+            log.append(KeyChange(key, None, revision))
         self.revisions.append(entries)
         self.log.append(tuple(log))
 

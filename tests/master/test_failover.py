@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from millwheel.coordination.contract import (
-    Change,
     Compare,
     CoordinatorUnavailableError,
+    KeyChange,
     KeyValue,
     PrefixSnapshot,
     Put,
@@ -74,7 +74,7 @@ class Line:
         self._check()
         return await self._coordinator.transact(compares, puts, deletes)
 
-    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    async def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         async for changes in self._coordinator.watch(prefix, after):
             self._check()
             yield changes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.coordination.contract import Change, Put
+from millwheel.coordination.contract import KeyChange, Put
 from millwheel.coordination.state import CoordinatorState
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
@@ -77,20 +77,20 @@ def test_a_registration_is_known_by_the_revision_that_created_it() -> None:
     known = Catalog()
     key = keys.worker_key("w")
     value = PUTS[keys.worker_key("w%1")]
-    known.apply([Change(key, value, 3)])
-    known.apply([Change(key, value, 5)])
+    known.apply([KeyChange(key, value, 3)])
+    known.apply([KeyChange(key, value, 5)])
     assert (known.registration("w"), known.modified(key)) == (3, 5)
-    known.apply([Change(key, None, 6)])
+    known.apply([KeyChange(key, None, 6)])
     assert (known.registration("w"), known.modified(key)) == (0, 0)
-    known.apply([Change(key, value, 8)])
+    known.apply([KeyChange(key, value, 8)])
     assert known.registration("w") == 8
 
 
 def test_the_shape_grows_with_what_concerns_ownership_alone() -> None:
     known = Catalog()
-    known.apply([Change(keys.batch_key("q"), PUTS[keys.batch_key("q")], 1), Change(keys.SEQUENCER, b"3", 1)])
+    known.apply([KeyChange(keys.batch_key("q"), PUTS[keys.batch_key("q")], 1), KeyChange(keys.SEQUENCER, b"3", 1)])
     before = known.shape_version
-    known.apply([Change(keys.worker_key("w"), b"", 2)])
+    known.apply([KeyChange(keys.worker_key("w"), b"", 2)])
     assert known.shape_version == before + 1
 
 
@@ -99,7 +99,7 @@ def test_a_lapsed_registrations_intervals_are_not_the_workers() -> None:
     record = interval_map("c.1", [KeyInterval(b"", b"m"), KeyInterval(b"m")], "w")
     record.intervals[0].owner_revision = 3
     record.intervals[1].owner_revision = 8
-    known.apply([Change(keys.chunk_key(IncarnationId("c.1"), 0), record.SerializeToString(), 9)])
+    known.apply([KeyChange(keys.chunk_key(IncarnationId("c.1"), 0), record.SerializeToString(), 9)])
     assert [one.interval.journal for one in known.owned_by("w")] == ["c.1.j0", "c.1.j1"]
     assert [one.interval.journal for one in known.owned_by("w", 8)] == ["c.1.j1"]
     assert known.owned_by("other") == []
@@ -116,7 +116,7 @@ def test_senders_of_a_stream_are_its_producers_and_its_injectors() -> None:
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
     record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
-    known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
+    known.apply([KeyChange(keys.topology_key("t"), record.SerializeToString(), 1)])
     assert known.groups_of("in") == ("b.2", injector_group("in"))
     assert known.groups_of("late") == ("a.1",)
     assert known.groups_of("t/dead-letters") == ("a.1", "b.2")
@@ -133,7 +133,7 @@ def test_dead_letters_are_sent_by_those_whose_policy_writes_them() -> None:
     record = catalog.TopologyRecord(spec=spec, state=catalog.TOPOLOGY_STATE_RUNNING)
     record.incarnations.update({"a": IncarnationId("a.1"), "b": IncarnationId("b.2")})
     known = Catalog()
-    known.apply([Change(keys.topology_key("t"), record.SerializeToString(), 1)])
+    known.apply([KeyChange(keys.topology_key("t"), record.SerializeToString(), 1)])
     assert known.groups_of("t/dead-letters") == ("a.1",)
 
 

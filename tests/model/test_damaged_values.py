@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from millwheel.coordination.contract import Change, DamagedValueError, KeyValue, PrefixSnapshot
+from millwheel.coordination.contract import DamagedValueError, KeyChange, KeyValue, PrefixSnapshot
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
@@ -29,7 +29,7 @@ def known_before(*, listed: bool, damaged: frozenset[str]) -> Catalog:
     if listed:
         known.load(snapshot(2, damaged))
     else:
-        known.apply([Change(key, b"", 2, "checksum") for key in sorted(damaged)])
+        known.apply([KeyChange(key, b"", 2, "checksum") for key in sorted(damaged)])
     return known
 
 
@@ -49,7 +49,7 @@ def test_a_damaged_values_last_known_content_stands_in_any_order(key: str, liste
         name: value for name, value in contents(whole).items() if name not in ignored
     }
     list(known.live_topologies())
-    known.apply([Change(key, PUTS[key], 3)])
+    known.apply([KeyChange(key, PUTS[key], 3)])
     assert known.damaged == {}
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_topology_or_log_never_known_is_not_used(key: str) -> None:
     ):
         with pytest.raises(DamagedValueError, match=key):
             question()
-    known.apply([Change(key, None, 3)])
+    known.apply([KeyChange(key, None, 3)])
     known.consumers("s")
     assert known.damaged == {}
 
@@ -88,7 +88,7 @@ def test_values_that_are_no_records_or_foreign_are_harmless() -> None:
     known.load(PrefixSnapshot(1, tuple(KeyValue(key, b"\xff\xff", 1, 1) for key in odd)))
     assert known.damaged.keys() == set(odd)
     assert known.is_damaged(IncarnationId("x"))
-    known.apply([Change(key, b"\xff\xff", 2) for key in odd])
-    known.apply([Change(key, None, 3) for key in odd])
+    known.apply([KeyChange(key, b"\xff\xff", 2) for key in odd])
+    known.apply([KeyChange(key, None, 3) for key in odd])
     assert known.damaged == {}
     assert not known.maps

@@ -94,6 +94,7 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
         [{"allowed_lateness": late} for late in (0, HOUR, 3 * HOUR)],
     ),
     "latest": (lambda left, _, options: left.latest("out", **options), [*KEEP, {"ties": "number"}]),
+    "changes": (lambda left, _, options: left.changes("out", **options), KEEP),
     "update": (
         lambda left, _, options: left.update("out", 0, count, int, **options),
         [{"keep": keep, "domain": domain} for keep in (HOUR, 3 * HOUR) for domain in (EVENT_TIME, PROCESSING_TIME)],
@@ -222,6 +223,7 @@ def test_the_next_record_ends_what_a_join_kept_for_ever() -> None:
 
 KEPT: list[tuple[str, Options, Options, str]] = [
     ("latest", {"keep": HOUR}, {}, "left"),
+    ("changes", {"keep": HOUR}, {}, "left"),
     ("join latest", {"keep": HOUR}, {}, "right"),
     ("join tables", {"keep": HOUR}, {}, "left"),
     ("deduplicate", {"within": HOUR}, {}, "left"),
@@ -244,6 +246,7 @@ def test_a_timer_of_an_earlier_form_deletes_nothing(step: str, before: Options, 
     ("step", "before", "after"),
     [
         ("latest", {"keep": HOUR}, {"keep": 3 * HOUR}),
+        ("changes", {"keep": HOUR}, {"keep": 3 * HOUR}),
         ("join tables", {"keep": HOUR}, {"keep": 3 * HOUR}),
         ("throttle", {"count": 1, "per": HOUR}, {"count": 1, "per": 3 * HOUR}),
     ],

@@ -30,6 +30,7 @@ STEPS: dict[str, Build] = {
     "`update`": lambda left, _: left.update("out", False, count, int),
     "`update(keep=)`": lambda left, _: left.update("out", False, count, int, keep=HOUR),
     "`latest`": lambda left, _: left.latest("out"),
+    "`changes`": lambda left, _: left.changes("out"),
     "`deduplicate`": lambda left, _: left.deduplicate("out"),
     "`until`": lambda left, _: left.until("out", bool),
     "`throttle`": lambda left, _: left.throttle("out", 1, HOUR),

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog_keys import topology_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
@@ -40,7 +40,7 @@ class Run:
         record = catalog.TopologyRecord(switching={"behind": 42}, incarnations={"behind": IncarnationId("behind.8")})
         record.incarnations["middle"] = IncarnationId("middle.43")
         record.spec.code.digest = "digest"
-        self._changed((Change(topology_key("simulated"), record.SerializeToString(), 1),))
+        self._changed((KeyChange(topology_key("simulated"), record.SerializeToString(), 1),))
 
     def advanced(self, sequencer: int, watermark: int, *senders: str, keys: KeyInterval = LOW) -> None:
         """An owner advances to a watermark."""

@@ -41,6 +41,12 @@ some: mw.Stream[Order] = orders.throttle("some", 3, HOUR, excess="others")
 some.map(lambda order: order.why)  # error: attr-defined
 orders.until("last", lambda order: order.item == "")
 orders.until("end", lambda order: order.cents > 3)  # error: attr-defined
+changes: mw.Stream[mw.Change[Order]] = orders.changes("changes", keep=HOUR)
+changes.filter(lambda change: change.value.item == "" and change.weight > 0)
+changes.filter(lambda change: change.value.cents > 3)  # error: attr-defined
+changes.filter(lambda change: change.cents > 3)  # error: attr-defined
+in_order: mw.Stream[mw.Change[Order]] = orders.ordered_by_time().changes("in-order")
+in_order.map(lambda change: change.value.why)  # error: attr-defined
 
 
 def pair(order: Order, payment: Payment) -> str:

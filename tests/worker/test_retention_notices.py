@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from millwheel.coordination.contract import Change
+from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog_keys import log_key
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -26,7 +26,7 @@ async def test_a_log_is_notified_of_its_streams_retention(tmp_path: Path) -> Non
     record = catalog.StreamLogRecord(stream="t/out", incarnation=IncarnationId("t/out.log.1"))
     for revision, age in enumerate((0, 0, 7), 1):
         record.retention.max_age_us = age
-        one.catalog.apply([Change(log_key("t/out"), record.SerializeToString(), revision)])
+        one.catalog.apply([KeyChange(log_key("t/out"), record.SerializeToString(), revision)])
         one.notices.notify()
     assert [event for event in posted if isinstance(event, RetentionChanged)] == [
         RetentionChanged(LogRetention(max_age=7, stated=True))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from millwheel.client.watermark_streams import PendingOf
-from millwheel.coordination.contract import Change, Put
+from millwheel.coordination.contract import KeyChange, Put
 from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import SEQUENCER, chunk_key, injector_key, topology_key, worker_key
 from millwheel.model.deliveries import Sender
@@ -319,9 +319,9 @@ async def test_watermarks_come_of_all_whose_ids_are_kept(tmp_path: Path, monkeyp
     record = catalog.TopologyRecord(spec=topology_pb2.TopologySpec(name="t", streams=streams))
     record.state = catalog.TOPOLOGY_STATE_RUNNING
     owners = catalog.IntervalMapRecord(intervals=[catalog.IntervalRecord(journal="u.1.j2", sequencer=1)])
-    changes = [Change(topology_key("t"), record.SerializeToString(), 1)]
-    changes.append(Change(SEQUENCER, b"41", 1))
-    one.catalog.apply([*changes, Change(chunk_key(IncarnationId("u.1"), 0), owners.SerializeToString(), 1)])
+    changes = [KeyChange(topology_key("t"), record.SerializeToString(), 1)]
+    changes.append(KeyChange(SEQUENCER, b"41", 1))
+    one.catalog.apply([*changes, KeyChange(chunk_key(IncarnationId("u.1"), 0), owners.SerializeToString(), 1)])
     for groups in ((), ("u.1", "gone.1", "injector/t/left", "injector/t/gone")):
         knows(core, groups=groups)
         one.notices.notify()
@@ -440,7 +440,7 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
 
     def opened(sequencer: int, revision: int) -> None:
         record = catalog.InjectorRecord(stream="t/s", process="p", sequencer=sequencer)
-        one.catalog.apply([Change(key, record.SerializeToString(), revision)])
+        one.catalog.apply([KeyChange(key, record.SerializeToString(), revision)])
 
     def known(sequencer: int) -> bool:
         return one.notices.knows(host, Sender("injector/t/s/p", sequencer, None, "injector/t/s"))

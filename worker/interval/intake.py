@@ -49,11 +49,14 @@ class DeliveryReceipt:
     - ``held`` is the timestamp at which the receipt holds the input watermark.
     - ``average`` is the average size of a value in bytes.
     - ``answered`` is the number of open records by the last answer to the sender.
+    - ``since`` is the time of the receipt, a time of ``elapsed``.
     """
 
-    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "verdict")
+    __slots__ = ("answered", "average", "blocked", "delivery", "excluded", "held", "open", "since", "verdict")
 
-    def __init__(self, delivery: Delivery, verdict: Any, open_records: int, held: int, average: int) -> None:
+    def __init__(
+        self, delivery: Delivery, verdict: Any, open_records: int, held: int, average: int, since: int
+    ) -> None:
         self.delivery = delivery
         self.verdict = verdict
         self.open = open_records
@@ -62,6 +65,7 @@ class DeliveryReceipt:
         self.blocked: set[int] = set()
         self.excluded: Sequence[int] = ()
         self.answered = open_records
+        self.since = since
 
     def worth_reporting(self) -> bool:
         """Whether to report progress to the sender: only blocked records are left, and far fewer than last reported.
@@ -98,8 +102,12 @@ class IntervalIntake:
         self.newest: int = MIN_TIMESTAMP
         """The largest timestamp of any record admitted so far."""
         self.sample = KeySample()
+        self.unfinished: dict[DeliveryReceipt, None] = {}
+        """The receipts with open records, the oldest first."""
 
-    def admit(self, delivery: Delivery, verdict: DeliveryVerdict | None, indexes: Sequence[int]) -> DeliveryReceipt:
+    def admit(
+        self, delivery: Delivery, verdict: DeliveryVerdict | None, indexes: Sequence[int], now: int = 0
+    ) -> DeliveryReceipt:
         """Queue fresh records of a delivery. They hold the input watermark from now on."""
         stamps, values = delivery.timestamps, delivery.values
         whole = len(indexes) == len(stamps)
@@ -112,7 +120,8 @@ class IntervalIntake:
             # Values that are not admitted would stay in memory uncounted, so they are dropped. The list may be shared
             # with the sender, so it is replaced.
             delivery.values = without(values, frozenset(indexes))
-        receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size // len(indexes))
+        receipt = DeliveryReceipt(delivery, verdict, len(indexes), held, size // len(indexes), now)
+        self.unfinished[receipt] = None
         self.pending.add(held, len(indexes))
         self.records += len(indexes)
         self.bytes += size
@@ -142,6 +151,7 @@ class IntervalIntake:
         receipt.open -= count
         self.pending.remove(receipt.held, count)
         if receipt.open == 0:
+            del self.unfinished[receipt]
             return True
         if receipt.worth_reporting():
             # Only blocked records are left. The delivery's other records no longer hold the watermark.
@@ -232,6 +242,9 @@ class IntervalReceiver:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []
         self.admission.arrivals.arrived(delivery, out)
+        for effect in out:
+            if isinstance(effect, Acknowledge) and effect.outcome != _ACKED:
+                self._setup.meter.measures.refused[effect.delivery.stream, DeliveryOutcome.Name(effect.outcome)] += 1
         return out
 
     def _problem(self, delivery: Delivery) -> str | None:
@@ -263,6 +276,9 @@ class IntervalReceiver:
         self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
     ) -> DeliveryReceipt | None:
         """Queue the fresh records."""
-        receipt = self._intake.admit(delivery, verdict, fresh)
+        receipt = self._intake.admit(delivery, verdict, fresh, self._clocks.elapsed)
+        received = self._setup.meter.measures.received[delivery.stream]
+        received[0] += len(fresh)
+        received[1] += receipt.average * len(fresh)
         receipt.excluded = excluded
         return receipt if receipt.held <= self._clocks.inputs.value else None

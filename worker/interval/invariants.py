@@ -55,6 +55,8 @@ class IntervalInvariants:
         require(point <= journal.committed <= journal.sealed, "truncation point, commit and batch are in this order")
         intake, outbox, unacked = state.intake, state.outbox, state.outbox.unacked
         require(intake.records == len(intake.pending), "each received record holds the input watermark, once (G7)")
+        open_records = sum(receipt.open for receipt in intake.unfinished)
+        require(intake.records == open_records, "each received record has an unfinished receipt")
         require(intake.bytes >= 0 and (intake.records > 0 or intake.bytes == 0), "the queue's bytes are balanced (G13)")
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")

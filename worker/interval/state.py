@@ -15,8 +15,8 @@ from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.cache.pages import PageTable, undoable
 from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
 from millwheel.worker.interval.holds import Holds
-from millwheel.worker.interval.hook_times import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
+from millwheel.worker.interval.measures import HookMeter
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
@@ -51,7 +51,7 @@ class IntervalState(IntervalSetup):
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
-        self.outbox = Outbox(locate)
+        self.outbox = Outbox(locate, lambda: self.clocks.elapsed)
         self.holds = Holds()
         self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)

@@ -17,11 +17,13 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
 from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.programs import Programs
+from millwheel.worker.process.tallies import Place
 
 __all__ = ["Builder", "Built", "retention_of"]
 
@@ -52,13 +54,23 @@ class Builder:
         programs: Programs,
         routing: CatalogRouting,
         settings: IntervalSettings,
+        measures: Callable[[Place], IntervalMeasures],
         slow_hook: float = 0.0,
     ) -> None:
-        """``slow_hook``: seconds from which on hooks count as blocking the event loop. 0: never."""
+        """
+        Args:
+            catalog: The catalog.
+            programs: The code of topologies.
+            routing: Where the keys of consumers are.
+            settings: The limits of intervals.
+            measures: The measures of a computation.
+            slow_hook: Seconds from which on hooks count as blocking the event loop. 0: never.
+        """
         self._catalog = catalog
         self._programs = programs
         self._routing = routing
         self._settings = settings
+        self._measures = measures
         self._slow_hook = slow_hook
 
     def build(self, owned: OwnedInterval) -> Built | None:
@@ -90,7 +102,7 @@ class Builder:
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
         config = self._config(owned, inputs, feedback)
-        meter = HookMeter(perf_counter, self._slow_hook)
+        meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)))
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
 

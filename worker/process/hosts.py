@@ -15,6 +15,7 @@ from millwheel.sdk.scope import Scope
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.pending import pending_work
+from millwheel.worker.log import LogCore
 from millwheel.worker.messages import Deposed
 from millwheel.worker.process.building import Builder, Built
 from millwheel.worker.process.destinations import CatalogRouting, LocalChannel
@@ -143,6 +144,10 @@ class Hosts:
         # An interval that is no log has an empty stream, and a request may also have one.
         found = (hosted for hosted in self.hosted.values() if stream and hosted.built.log_of == stream)
         return next((one.host for one in found if incarnation in ("", one.owned.incarnation)), None)
+
+    def log_cores(self) -> list[LogCore]:
+        """The cores of the logs that run here. Any thread may ask."""
+        return [one.built.core for one in list(self.hosted.values()) if isinstance(one.built.core, LogCore)]
 
     def core_of(self, journal: str) -> IntervalCore | None:
         """The interval core of ``journal``, if this process runs it."""

@@ -11,6 +11,7 @@ from collections.abc import Set
 from threading import Lock
 
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.journal import CommitCounts
 
 __all__ = ["HookPlace", "Place", "Tallies"]
@@ -30,6 +31,17 @@ class Tallies:
         self._cores: dict[str, tuple[Place, IntervalCore]] = {}
         self._past: defaultdict[Place, CommitCounts] = defaultdict(CommitCounts)
         self._past_hooks: defaultdict[HookPlace, HookTime] = defaultdict(HookTime)
+        self._measures: dict[Place, IntervalMeasures] = {}
+
+    def measures_of(self, place: Place) -> IntervalMeasures:
+        """What the intervals of a computation measure. They all add to one object."""
+        with self._lock:
+            return self._measures.setdefault(place, IntervalMeasures())
+
+    def measures(self) -> dict[Place, IntervalMeasures]:
+        """The measures of each computation in this process since it began."""
+        with self._lock:
+            return dict(self._measures)
 
     def enter(self, journal: str, place: Place, core: IntervalCore) -> None:
         """The process runs an interval from now on."""
@@ -51,6 +63,8 @@ class Tallies:
                 del self._past[place]
             for name in [name for name in self._past_hooks if name[:2] not in places]:
                 del self._past_hooks[name]
+            for place in self._measures.keys() - places:
+                del self._measures[place]
 
     def hooks(self) -> dict[HookPlace, HookTime]:
         """Calls, seconds and failures of each hook in this process since it began."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import grpc
+from prometheus_client.registry import Collector
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
@@ -22,6 +23,8 @@ from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host_peers import WorkerPeers
 from millwheel.worker.process.hosts import Hosts
 from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.measure_metrics import MeasureCollector
+from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.notices import HostNotices
 from millwheel.worker.process.ownership import Ownership
 from millwheel.worker.process.programs import Programs
@@ -72,7 +75,7 @@ class Worker:
             settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
-        builder = Builder(catalog, self.programs, routing, settings.core, settings.slow_hook)
+        builder = Builder(catalog, self.programs, routing, settings.core, self.tallies.measures_of, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
@@ -97,6 +100,13 @@ class Worker:
     def add_services(self, server: grpc.aio.Server) -> None:
         """Serve deliveries, subscriptions and inspection on ``server``."""
         self._services.add_to(server)
+
+    def collectors(self) -> Iterator[Collector]:
+        """Its metrics for Prometheus."""
+        yield WorkerCollector(
+            self.tallies, self.ownership.quarantined_places, self.hooks.running, self.key_failures.totals
+        )
+        yield MeasureCollector(self.tallies, self.hosts.log_cores)
 
     async def start(self) -> None:
         """Register, and follow the catalog."""

@@ -12,12 +12,12 @@ from typing import Final
 import grpc
 
 from millwheel.coordination.contract import (
-    Change,
     CompactedError,
     Compare,
     CoordinatorError,
     CoordinatorUnavailableError,
     DamagedValueError,
+    KeyChange,
     KeyValue,
     LeaseExpiredError,
     PrefixSnapshot,
@@ -126,7 +126,7 @@ class EtcdCoordinator:
         answer = await self._link.call(_TXN, request, etcd.TxnResponse, repeatable=False)
         return TransactionResult(answer.succeeded, answer.header.revision)
 
-    def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[Change, ...]]:
+    def watch(self, prefix: str, after: int) -> AsyncIterator[tuple[KeyChange, ...]]:
         """See :meth:`Coordinator.watch`. While etcd is unavailable it waits, then continues after the last revision."""
         return Watching(self._link, self._keyspace, prefix, after).changes()
 

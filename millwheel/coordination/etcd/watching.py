@@ -11,7 +11,7 @@ from typing import Final
 
 import grpc
 
-from millwheel.coordination.contract import Change, CompactedError, CoordinatorUnavailableError
+from millwheel.coordination.contract import CompactedError, CoordinatorUnavailableError, KeyChange
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.failures import RetryDecision
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
@@ -41,7 +41,7 @@ class Watching:
         self._failures = 0
         self._silent = False
 
-    async def changes(self) -> AsyncGenerator[tuple[Change, ...], None]:
+    async def changes(self) -> AsyncGenerator[tuple[KeyChange, ...], None]:
         """Yield one tuple per revision, until the connection is closed.
 
         CompactedError if a revision is no longer kept; CoordinatorUnavailableError if etcd refuses the watch.
@@ -80,7 +80,7 @@ class Watching:
             self._silent = True
             log.warning("a watch of etcd broke off, and goes on after revision %d: %s", self._after, text)
 
-    async def _of_stream(self, stream: Stream) -> AsyncGenerator[tuple[Change, ...], None]:
+    async def _of_stream(self, stream: Stream) -> AsyncGenerator[tuple[KeyChange, ...], None]:
         key, end = self._keyspace.span(self._prefix)
         create = etcd.WatchCreateRequest(key=key, range_end=end, start_revision=self._after + 1, fragment=True)
         request: etcd.WatchRequest | None = etcd.WatchRequest(create_request=create)
@@ -120,12 +120,12 @@ class Watching:
                 raise failures.refusal(self._link.settings, response.cancel_reason)
             raise _AwayError(response.cancel_reason or "the watch was cancelled")
 
-    def _changes(self, revision: int, events: Iterable[etcd.Event]) -> tuple[Change, ...]:
+    def _changes(self, revision: int, events: Iterable[etcd.Event]) -> tuple[KeyChange, ...]:
         return tuple(self._change(revision, event) for event in events)
 
-    def _change(self, revision: int, event: etcd.Event) -> Change:
+    def _change(self, revision: int, event: etcd.Event) -> KeyChange:
         name = self._keyspace.name(event.kv.key)
         if event.type == etcd.Event.EventType.EVENT_TYPE_DELETE:
-            return Change(name, None, revision)
+            return KeyChange(name, None, revision)
         value, damage = opened(event.kv.value)
-        return Change(name, value, revision, damage)
+        return KeyChange(name, value, revision, damage)

@@ -3,7 +3,17 @@
 To add an operator, write a class with ``@operator("its name")`` in a module here. Plans then draw it.
 """
 
-from simulation.blocks.operators import broadcasting, expiring, joining, keyed, limiting, single, tables, timed
+from simulation.blocks.operators import (
+    broadcasting,
+    changing,
+    expiring,
+    joining,
+    keyed,
+    limiting,
+    single,
+    tables,
+    timed,
+)
 from simulation.blocks.operators.base import OPERATORS, Flow, Operator, Row
 from simulation.blocks.operators.building import PIPELINE, add_pipeline, examine_all
 
@@ -15,6 +25,7 @@ __all__ = [
     "Row",
     "add_pipeline",
     "broadcasting",
+    "changing",
     "examine_all",
     "expiring",
     "joining",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -139,8 +139,11 @@ _NEWEST: Final[dict[str, Callable[[Any], object]]] = {
 """The key of a value, by query, where only the last value of each key counts."""
 
 
-def rows_of(name: str, found: list[Any]) -> list[Row]:
-    """The sorted rows of a query, from the values that it has produced."""
+def rows_of(name: str, results: Iterable[tuple[Any, int]]) -> list[Row]:
+    """The sorted rows of a query, from the values and timestamps that it has produced."""
+    if name == "q8":
+        return sorted((one.person, one.name, end) for one, end in results)
+    found = [value for value, _ in results]
     if name in _NEWEST:
         found = list({_NEWEST[name](one): one for one in found}.values())
     if name == "q19":

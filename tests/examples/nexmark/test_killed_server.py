@@ -30,14 +30,14 @@ MIDDLE = b"1050"
 """Among the ids of auctions and people, where these are keys."""
 
 
-async def read(stream: str, address: str) -> list[Any]:
-    """All values of a stream."""
-    kind, found = nexmark.plan().streams[stream].type, list[Any]()
+async def read(stream: str, address: str) -> list[tuple[Any, int]]:
+    """All values of a stream, with their timestamps."""
+    kind, found = nexmark.plan().streams[stream].type, list[tuple[Any, int]]()
     async with Subscription(
         stream, cursor="test", record_type=kind, address=address, until_end=True, auto_ack=True, patience=patience(60)
     ) as subscription:
         async for batch in subscription:
-            found += batch.values
+            found += zip(batch.values, batch.timestamps, strict=True)
     return found
 
 

@@ -89,6 +89,9 @@ class CommitPipeline:
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
         keys = self._setup.config.keys
+        self._measures = self._setup.meter.measures
+        self._append_began = 0.0
+        """When the append in flight began, by the meter's clock."""
         self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.incarnation)
 
     # Sealing and appending.
@@ -138,6 +141,9 @@ class CommitPipeline:
                 return self._done(sealed)
         self._in_flight = sealed
         blob = encode(entry)
+        self._append_began = self._setup.meter.clock()
+        self._measures.entry_bytes.add(len(blob))
+        self._measures.entry_records.add(entry.counts[0])
         if len(blob) > self._setup.settings.entry_bytes:
             return [self._divided.write(sealed.commit, blob)]
         return [self._journal.append(sealed.commit, blob, len(blob), self.checkpoints.rows.acknowledged, self._sync)]
@@ -154,6 +160,7 @@ class CommitPipeline:
         if sealed is None or sealed.commit != event.commit:
             return out
         self._in_flight = None
+        self._measures.append_seconds.add(self._setup.meter.clock() - self._append_began)
         self.open_commit_full = False
         out.extend(self._journal.appended(event.commit))
         if out:
@@ -181,9 +188,10 @@ class CommitPipeline:
 
     def _acknowledge(self, sealed: Sealed) -> list[IntervalEffect]:
         out: list[IntervalEffect] = []
-        settle = self._intake.settle
+        settle, now, latency = self._intake.settle, self._clocks.elapsed, self._measures.commit_latency
         touched: dict[int, DeliveryReceipt] = {}
         for receipt, indexes in sealed.consumed:
+            latency.add((now - receipt.since) / 1e6, len(indexes))
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
             touched[id(receipt)] = receipt
@@ -239,7 +247,10 @@ class CommitPipeline:
             return []
         if outbound.opaque and outbound.awaited is None:
             self._waiting.acknowledged(outbound, event.remaining)
+        acked = outbound.count() - len(event.remaining)
         self._outbox.acknowledged(event.token, event.remaining)
+        if acked > 0:
+            self._measures.ack_latency.add((self._clocks.elapsed - outbound.since) / 1e6, acked)
         return self._send_ready()
 
     def resend(self, event: Resend) -> list[IntervalEffect]:

@@ -18,10 +18,10 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_times import HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
+from millwheel.worker.interval.measures import HookTime
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
@@ -274,6 +274,9 @@ class Runner:
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
+        program = self._setup.program
+        if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
+            meter.measures.hook_seconds[hook].add(seconds / calls, calls)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 

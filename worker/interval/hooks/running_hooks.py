@@ -11,8 +11,8 @@ from millwheel.model.time import TimeDomain
 from millwheel.sdk.context import Context
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_times import AwaitedHook
 from millwheel.worker.interval.hooks.failures import work_text
+from millwheel.worker.interval.measures import AwaitedHook
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import AsyncHook

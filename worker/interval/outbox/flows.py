@@ -51,14 +51,19 @@ class ProductionBatch(OutboundBatch):
         "producers",
         "sent",
         "sequence",
+        "since",
         "stream",
         "token",
         "used",
     )
 
-    def __init__(self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str) -> None:
+    def __init__(
+        self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str, since: int = 0
+    ) -> None:
         super().__init__()
         self.token = token
+        self.since = since
+        """When its records came into the outbox, a time of ``elapsed``."""
         self.sequence = sequence
         """The parent's journal that numbered the records. Empty: the interval's own journal did."""
         self.consumer = consumer

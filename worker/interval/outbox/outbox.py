@@ -54,8 +54,14 @@ class Outbox:
     So a key's older productions are regrouped before a younger production is located.
     """
 
-    def __init__(self, locate: Callable[[IncarnationId, bytes], str]) -> None:
+    def __init__(self, locate: Callable[[IncarnationId, bytes], str], elapsed: Callable[[], int] = lambda: 0) -> None:
+        """
+        Args:
+            locate: The journal that owns a consumer's key.
+            elapsed: The time, for measures.
+        """
         self._locate = locate
+        self._elapsed = elapsed
         self._next_token = 1
         self._batches: dict[int, ProductionBatch] = {}
         self._by_consumer: dict[IncarnationId, dict[int, ProductionBatch]] = {}
@@ -117,7 +123,7 @@ class Outbox:
         groups: dict[tuple[str, str, str], ProductionBatch] = {}
         made: list[ProductionBatch] = []
         locate = self._locate
-        age, beyond = _age(sequence), 0
+        age, beyond, now = _age(sequence), 0, self._elapsed()
         for position, producer, stream, value, timestamp, targets, opaque in rows:
             if position >= beyond:
                 beyond = (position >> INDEX_BITS) + 1 << INDEX_BITS
@@ -126,7 +132,7 @@ class Outbox:
                 group = (consumer, stream, locate(consumer, key))
                 batch = groups.get(group)
                 if batch is None or not batch.room():
-                    batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence)
+                    batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence, now)
                     batch.age = age
                     self._next_token += 1
                     made.append(batch)
@@ -187,7 +193,7 @@ class Outbox:
         self._remove(batch)
         for one in fresh:
             self._insert(one)
-            one.committed, one.awaited = batch.committed, batch.awaited
+            one.committed, one.awaited, one.since = batch.committed, batch.awaited, batch.since
             if one.awaited is not None:
                 one.awaited.add(one.token)
             self._enter(one)

@@ -1,0 +1,157 @@
+"""The worker's distributions for Prometheus, its records by stream, its system lag, and the figures of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
+from typing import Final, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from millwheel.rpc.clock import wall_now
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.measures import Distribution, IntervalMeasures
+from millwheel.worker.log import LogCore
+from millwheel.worker.process.tallies import Place, Tallies
+
+__all__ = ["MeasureCollector"]
+
+Kept = TypeVar("Kept")
+
+_LABELS: Final = ["topology", "computation"]
+_OUTCOME: Final = "DELIVERY_OUTCOME_"
+
+_DISTRIBUTIONS: Final[dict[str, tuple[str, Callable[[IntervalMeasures], Distribution]]]] = {
+    "millwheel_commit_latency_seconds": (
+        "From the receipt of a record to its commit",
+        lambda measures: measures.commit_latency,
+    ),
+    "millwheel_ack_latency_seconds": (
+        "From the commit of a production to the ACK of its consumer",
+        lambda measures: measures.ack_latency,
+    ),
+    "millwheel_append_seconds": (
+        "From the sending of a commit to the store until it is known to be there",
+        lambda measures: measures.append_seconds,
+    ),
+    "millwheel_entry_bytes": ("Size of a commit's journal entry", lambda measures: measures.entry_bytes),
+    "millwheel_entry_records": ("Records of a commit", lambda measures: measures.entry_records),
+}
+
+
+class MeasureCollector(Collector):
+    """Reads the measures at each scrape, in the scraper's thread."""
+
+    def __init__(self, tallies: Tallies, logs: Callable[[], Iterable[LogCore]], now: Callable[[], int] = wall_now):
+        """
+        Args:
+            tallies: The interval cores and their measures.
+            logs: The cores of the logs that run here.
+            now: The wall clock, in microseconds.
+        """
+        self._tallies = tallies
+        self._logs = logs
+        self._now = now
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics at this moment."""
+        measures = self._tallies.measures()
+        for name, (help_text, of) in _DISTRIBUTIONS.items():
+            family = HistogramMetricFamily(name, help_text, labels=_LABELS)
+            for place, measured in measures.items():
+                _add(family, place, of(measured))
+            yield family
+        yield from self._by_hook(measures)
+        yield from self._by_stream(measures)
+        yield self._system_lag()
+        yield from self._of_logs()
+
+    def _by_hook(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "millwheel_hook_call_seconds",
+            "Time of a call of a hook, as the mean of each batch of calls",
+            labels=[*_LABELS, "hook"],
+        )
+        for place, measured in measures.items():
+            for hook, distribution in list(measured.hook_seconds.items()):
+                _add(family, (*place, hook), distribution)
+        yield family
+
+    def _by_stream(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
+        labels = [*_LABELS, "stream"]
+        records = CounterMetricFamily("millwheel_received_records", "Fresh records received", labels=labels)
+        sizes = CounterMetricFamily("millwheel_received_bytes", "Bytes of the values of fresh records", labels=labels)
+        refused = CounterMetricFamily(
+            "millwheel_refused_deliveries",
+            "Deliveries refused, whose sender keeps the records and sends them again",
+            labels=[*labels, "reason"],
+        )
+        for place, measured in measures.items():
+            for stream, (count, size) in list(measured.received.items()):
+                records.add_metric([*place, stream], count)
+                sizes.add_metric([*place, stream], size)
+            for (stream, outcome), count in list(measured.refused.items()):
+                reason = outcome.removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
+                refused.add_metric([*place, stream, reason], count)
+        yield from (records, sizes, refused)
+
+    def _system_lag(self) -> Metric:
+        family = GaugeMetricFamily(
+            "millwheel_system_lag_seconds",
+            "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
+            labels=_LABELS,
+        )
+        lags: dict[Place, float] = {}
+        cores, _ = self._tallies.look()
+        for place, core in cores:
+            lags[place] = max(lags.get(place, 0.0), _waited(core, self._now()))
+        for place, lag in lags.items():
+            family.add_metric(list(place), lag)
+        return family
+
+    def _of_logs(self) -> Iterator[Metric]:
+        records = GaugeMetricFamily("millwheel_log_records", "Records that a stream's log keeps", labels=["stream"])
+        sizes = GaugeMetricFamily("millwheel_log_bytes", "Bytes of these records", labels=["stream"])
+        appended = CounterMetricFamily("millwheel_log_appended_records", "Records of a log so far", labels=["stream"])
+        lags = GaugeMetricFamily(
+            "millwheel_cursor_lag_records", "Records that a cursor has not ACKed", labels=["stream", "cursor"]
+        )
+        for log in self._logs():
+            stream, kept = [log.state.config.stream], log.state.records
+            records.add_metric(stream, kept.end - kept.start)
+            sizes.add_metric(stream, kept.kept)
+            appended.add_metric(stream, kept.end)
+            for cursor, offset in list(log.state.cursors.durable.items()):
+                lags.add_metric([*stream, cursor], kept.end - offset)
+        yield from (records, sizes, appended, lags)
+
+
+def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution) -> None:
+    """Add a distribution. The counts of Prometheus are of all values up to a bound."""
+    bounds = [*map(str, distribution.bounds), "+Inf"]
+    counts = accumulate(distribution.counts)
+    family.add_metric(list(labels), list(zip(bounds, counts, strict=True)), distribution.sum)
+
+
+def _waited(core: IntervalCore, now: int) -> float:
+    """Seconds for which the oldest work of an interval has waited."""
+    state = core.state
+    began: list[int] = []
+    # The event loop's thread may change these meanwhile.
+    with suppress(RuntimeError):
+        began += [receipt.since for receipt in _first(state.intake.unfinished)]
+    with suppress(RuntimeError):
+        flows = [
+            flow for by_journal in list(state.outbox.flows.by_consumer.values()) for flow in list(by_journal.values())
+        ]
+        began += [batch.since for flow in flows for batch in _first(flow.batches)]
+    clocks = state.clocks
+    return max(0.0, (clocks.elapsed + now - clocks.now - min(began)) / 1e6) if began else 0.0
+
+
+def _first(those: Mapping[Kept, None]) -> list[Kept]:
+    """The first key, if there is one."""
+    return [next(iter(those))] if those else []
