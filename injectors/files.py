@@ -183,6 +183,11 @@ class FileInjector:
         self._idle = False
         self._saved = 0.0
 
+    @property
+    def found_disorder(self) -> Duration:
+        """How much older than an earlier record of its file a record has been, at most. In microseconds."""
+        return Duration(self._progress.found_disorder)
+
     async def run(self) -> None:
         """Read all files, or follow them until cancelled.
 
@@ -352,9 +357,9 @@ class FileInjector:
                 bad = None
         sent, refused = await self._send(file.name, rows)
         bad = refused or bad
-        newest = max((row.timestamp for row in sent), default=None)
+        timestamps = [row.timestamp for row in sent]
         last = sent[-1].offset if sent else None
-        self._progress.read(file.name, end if bad is None else bad.offset, newest, last, wall_now())
+        self._progress.read(file.name, end if bad is None else bad.offset, timestamps, last, wall_now())
         if bad is not None:
             raise await self._error(file.name, bad)
 

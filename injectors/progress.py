@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import sub
 
 __all__ = ["FileProgress", "ReadingProgress"]
 
@@ -15,7 +17,8 @@ class FileProgress:
     ``offset``: bytes before it were passed to the injector. ``bound``: later records of the file are not older; None
     while its records are unknown. ``at_end``: everything in the file was read. ``grew_at``: when new data was last
     found. ``confirmed``: whether ``bound`` comes from an accepted record; otherwise from a line that may still be
-    refused. ``last``: the offset of the last record that was passed to the injector; -1 if there is none.
+    refused. ``last``: the offset of the last record that was passed to the injector; -1 if there is none. ``newest``:
+    the largest timestamp of its records that this process has read; None before the first.
     """
 
     name: str
@@ -25,6 +28,7 @@ class FileProgress:
     grew_at: int = 0
     last: int = -1
     confirmed: bool = False
+    newest: int | None = None
 
     def restart(self, acknowledged: int | None) -> int:
         """The offset to restart from.
@@ -45,6 +49,8 @@ class ReadingProgress:
         self._disorder = disorder
         self._quiet = quiet
         self._files: dict[str, FileProgress] = {}
+        self.found_disorder = 0
+        """How much older than an earlier record of its file a record has been, at most. In microseconds."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -72,13 +78,13 @@ class ReadingProgress:
         """Remove a file that does not exist any more."""
         del self._files[name]
 
-    def read(self, name: str, offset: int, newest: int | None, last: int | None, now: int) -> None:
+    def read(self, name: str, offset: int, timestamps: Sequence[int], last: int | None, now: int) -> None:
         """Record that a file was read up to ``offset``.
 
         Args:
             name: The name of the file.
             offset: The end of the part that was read, in bytes.
-            newest: The largest timestamp in the part, in microseconds. None if it has no record.
+            timestamps: Those of the part's records in their order, in microseconds.
             last: The offset of the last record in the part. None if it has no record.
             now: The time, in microseconds.
         """
@@ -87,10 +93,14 @@ class ReadingProgress:
         if offset > file.offset:
             file.grew_at = now
         file.offset = offset
-        if newest is not None:
-            bound = newest - self._disorder
+        if timestamps:
+            bound = max(timestamps) - self._disorder
             file.bound = max(file.bound, bound) if file.bound is not None and file.confirmed else bound
             file.confirmed = True
+            newest = list(accumulate(timestamps if file.newest is None else [file.newest, *timestamps], max))
+            file.newest = newest[-1]
+            older = max(map(sub, newest[-len(timestamps) :], timestamps))
+            self.found_disorder = max(self.found_disorder, older)
 
     def reached_end(self, name: str) -> None:
         """Record that the file has nothing more for now."""

@@ -149,6 +149,7 @@ class Planner:
                 self._add(record, computation)
         self._builder.put(keys.topology_key(name), record)
         self._end_earlier_logs(spec)
+        self._keep_as_declared(spec)
         self._logs_of(spec)
         return self._builder.plan(lambda: self._known.topologies[name], silence=self._earlier_injectors(spec))
 
@@ -271,6 +272,24 @@ class Planner:
                 self._new_log(stream, declared.get(stream) or self._known.stream(stream))
         if not self._has_log(dead_letter_stream(spec.name)):
             self._new_log(dead_letter_stream(spec.name), declared.get(dead_letter_stream(spec.name)))
+
+    def _keep_as_declared(self, spec: specs.TopologySpec) -> None:
+        """Bring the retention of the topology's own streams to their logs. The owners of the logs follow the catalog.
+
+        Invariant: it is in the transaction of the update. A plan that were too large is refused as a whole.
+        """
+        for stream in spec.streams:
+            if stream.external or not self._has_log(stream.name):
+                continue
+            log = self._known.logs[stream.name]
+            if log.retention == stream.retention and log.HasField("retention") == stream.HasField("retention"):
+                continue
+            record = catalog.StreamLogRecord()
+            record.CopyFrom(log)
+            record.ClearField("retention")
+            if stream.HasField("retention"):
+                record.retention.CopyFrom(stream.retention)
+            self._builder.put(keys.log_key(stream.name), record)
 
     def _new_log(self, stream: str, declared: specs.StreamSpec | None) -> None:
         # Logs that do not fit into this transaction follow at once as missing logs.

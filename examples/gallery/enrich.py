@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -18,6 +19,11 @@ import msgspec
 import millwheel as mw
 
 __all__ = ["Located", "Visit", "enrich"]
+
+
+CALLS = 16
+_THREADS = ThreadPoolExecutor(CALLS, "countries")
+"""A thread for each call. ``asyncio.to_thread`` has only four more than there are processors, so calls would wait."""
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -36,7 +42,7 @@ class Located(msgspec.Struct, frozen=True):
 
 async def locate(visit: Visit) -> Located:
     """Ask in a thread. With an asynchronous client of HTTP there would be none."""
-    return Located(visit, await asyncio.to_thread(ask, visit.address))
+    return Located(visit, await asyncio.get_running_loop().run_in_executor(_THREADS, ask, visit.address))
 
 
 def ask(address: str) -> str:
@@ -52,4 +58,4 @@ def ask(address: str) -> str:
 
 enrich = mw.Topology("enrich")
 visits = enrich.source("visits", Visit).key_by("address")
-visits.enrich("located", locate, Located, concurrency=16, timeout=mw.seconds(5), on_failure=mw.dead_letter(after=10))
+visits.enrich("located", locate, Located, concurrency=CALLS, timeout=mw.seconds(5), on_failure=mw.dead_letter(after=10))

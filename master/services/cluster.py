@@ -201,5 +201,5 @@ def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[s
         key = hot.key.decode("utf-8", "backslashreplace")
         yield (
             f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: aggregate it in two phases (millwheel.windows)"
+            "that: aggregate it in two phases by `spread=` of `.window(...).aggregate`, which takes records that differ"
         )

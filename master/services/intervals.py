@@ -141,7 +141,8 @@ def _halving(place: reshaping.IntervalPlace, book: LoadBook) -> bytes:
         FailureCode.FAILED_PRECONDITION,
         f"no key divides the load of {reshaping.shown(place)}: key {hottest.key.decode('utf-8', 'backslashreplace')!r} "
         f"alone has {hottest.share:.0%} of it",
-        "a key is never split: spread it over several in the program (millwheel.windows aggregates in two phases), "
+        "a key is never split: spread it over several in the program (`spread=` of `.window(...).aggregate` does, for "
+        "records that differ), "
         "or give a key to split at (`--at KEY`)",
         reason="HOT_KEY",
     )

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,7 +19,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
-from millwheel.injectors.errors import SourceError
+from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
 from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.model.time import seconds
@@ -27,6 +27,22 @@ from millwheel.model.wording import counted
 from millwheel.rpc.failures import RequestError
 
 __all__ = ["app"]
+
+_NO_TIMES: Final = (
+    "without --timestamp, each record has the time at which its file was created: name the field with the record's own "
+    "time by --timestamp FIELD --unit UNIT, if it has one"
+)
+
+_NOT_IN_PLACE: Final = (
+    "Do not fix them in the file that was read: a line is known by its place there. The corrected line may count as "
+    "known, and lines that move count as new: records are lost, or come twice"
+)
+
+_HOW_TO_GO_ON: Final = (
+    "this run injected no line after it in its file: unless an earlier run has skipped it, correct it there, leave the "
+    "lines before it as they are, and run again; or give --skipped-to FILE, which writes such lines to a file and goes "
+    "on, or --skip-bad, which only counts them"
+)
 
 app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
 
@@ -118,12 +134,18 @@ def inject_file(
     )
     if not tail:
         check_files(settings)
+    if settings.timestamp is None:
+        typer.echo(_NO_TIMES, err=True)
     name = process or f"files-{socket.gethostname()}"
     try:
         done, late = asyncio.run(_inject(address, stream, name, settings))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
+    except RefusedLineError as error:
+        raise RefusedLineError(f"{error}; {_HOW_TO_GO_ON}") from None
     _print_done(stream, name, done, late, output)
+    if late and done.found_disorder > settings.disorder:
+        typer.echo(_how_to_order(done.found_disorder), err=True)
     if done.skipped:
         typer.echo(_how_to_fix(stream, skipped_to), err=True)
     if done.skipped and not done.records:
@@ -161,17 +183,26 @@ async def _unfinished(address: str, stream: str) -> list[tuple[str, str]]:
     return [(one.process, "idle" if one.idle else "active") for one in known if not one.finished and not one.retired]
 
 
+def _how_to_order(disorder: int) -> str:
+    """Return what keeps records in time that are older than one before them."""
+    most = -(-disorder // seconds(1))
+    return (
+        f"lines are up to {most:,} s older than a line before them in their file, so some may be late, and each "
+        f"computation's late policy says what has become of them: with --disorder {most} the watermark waits for them"
+    )
+
+
 def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
     """Return instructions for injecting the skipped lines."""
     if skipped_to is None:
         return (
-            "to bring skipped lines in, fix copies of them in a file of their own, and inject that; do not fix them "
-            "in place: lines of a file that was read are taken for known by their offsets. --skipped-to FILE makes one"
+            "to bring skipped lines in, fix copies of them in a file of their own, and inject that; --skipped-to FILE "
+            f"makes one. {_NOT_IN_PLACE}"
         )
     return (
         f"the skipped lines are in {skipped_to}: fix them there, then inject them by `millwheel inject file {stream} "
         f"{skipped_to}` with the same options. Those behind the low watermark of the stream are late then: each "
-        "computation's late policy says what becomes of them"
+        f"computation's late policy says what becomes of them. {_NOT_IN_PLACE}"
     )
 
 

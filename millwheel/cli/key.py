@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Final
+from zlib import crc32
 
 import msgspec
 import typer
 
+from millwheel.cli.graph import key_text
 from millwheel.cli.hooks import plain_failure
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
@@ -23,9 +26,15 @@ from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
 from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
-__all__ = ["app"]
+__all__ = ["app", "own_keys"]
+
+_BY_HASH: Final = re.compile(r"(?P<key>.*) by hash to (?P<count>\d+) keys")
+_IN_PARTS: Final = re.compile(r"(?P<key>.*) in (?P<count>\d+) shards")
+_OF_VALUES: Final = "hash_of()"
+_OF_RECORDS: Final = ":spreader.<locals>.shard_of"
 
 app = typer.Typer(
     help="Keys: the state and timers that a computation has for one.", no_args_is_help=True, add_completion=False
@@ -57,6 +66,30 @@ def inspect(
     _print(found, failure)
 
 
+def own_keys(spec: specs.ComputationSpec, key: str) -> str | None:
+    """Return which keys a step has, if they are not those of the user. None: they are.
+
+    Args:
+        spec: The computation.
+        key: The key that is looked at. It may be one of the user's.
+    """
+    for edge in spec.inputs:
+        text = key_text(edge.key)
+        if (found := _BY_HASH.fullmatch(text)) is not None:
+            count = int(found["count"])
+            shown = f"{spec.name} has the keys 0 to {count - 1}"
+            if found["key"] == _OF_VALUES:
+                return f"{shown}, by a hash of the record"
+            number = crc32(key.encode()) % count
+            return f"{shown}, by a hash of {found['key']}: records of {key!r} are under the key {number}"
+        if text.endswith(_OF_RECORDS):
+            return f"{spec.name} has keys of its own, by a hash of the record"
+        if (found := _IN_PARTS.fullmatch(text)) is not None:
+            count = int(found["count"])
+            return f"{spec.name} has keys as '0|{key}': the records of a key are spread over parts 0 to {count - 1}"
+    return None
+
+
 async def _inspect(
     topology: str, computation: str, key: str, address: str, timeout: float
 ) -> tuple[dict[str, Any], wire.KeyFailure | None]:
@@ -73,11 +106,13 @@ async def _inspect(
     async with calling(owner.address), open_channel(owner.address) as channel:
         request = wire.InspectKeyRequest(incarnation=incarnation, key=raw)
         status = await InspectionServiceStub(channel).InspectKey(request, timeout=timeout)
+    computed = [one for one in answer.topology.spec.computations if one.name == computation]
     failure = status.failure if status.HasField("failure") else None
     found = {
         "topology": topology,
         "computation": computation,
         "key": key,
+        "own_keys": own_keys(computed[0], key) if computed else None,
         "interval": str(interval_from_proto(interval.keys)),
         "owner": owner.worker_id,
         "journal": status.journal,
@@ -119,6 +154,8 @@ def _timer(timer: wire.TimerStatus) -> dict[str, Any]:
 def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
     for name in ("key", "interval", "owner", "journal", "commit"):
         print(f"{name:<20} {found[name]}")
+    if found["own_keys"]:
+        print(f"{'note':<20} {found['own_keys']}")
     if found["sealed_commit"]:
         print(
             f"{'not committed':<20} this is what commit {found['sealed_commit']} leaves; the store has not taken it yet"

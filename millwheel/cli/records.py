@@ -73,6 +73,11 @@ def plain_interval(interval: catalog.IntervalRecord) -> dict[str, Plain]:
     }
 
 
+def _retention(stream: specs.StreamSpec) -> dict[str, Plain]:
+    """Describe what the stream keeps for subscribers that do not exist yet. None: no bound."""
+    return {"age_us": stream.retention.max_age_us or None, "bytes": stream.retention.max_bytes or None}
+
+
 def _stream(stream: specs.StreamSpec) -> dict[str, Plain]:
     return {
         "name": stream.name,
@@ -80,4 +85,5 @@ def _stream(stream: specs.StreamSpec) -> dict[str, Plain]:
         "format": specs.ValueFormat.Name(stream.format).removeprefix("VALUE_FORMAT_").lower(),
         "injected": stream.injected,
         "expected_injectors": list(stream.expected_injectors),
+        "retention": _retention(stream) if stream.HasField("retention") else None,
     }

@@ -24,6 +24,7 @@ from millwheel.cli.replacing import Replacement, replacement_of
 from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
+from millwheel.model.time import Duration, format_duration
 from millwheel.model.wording import state_name
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.clock import wall_now
@@ -368,6 +369,15 @@ def _print_records(records: Sequence[catalog.TopologyRecord], output: OutputForm
     print_table([one.replace("_", " ") for one in columns], [[row[one] for one in columns] for row in rows], empty)
 
 
+def _retention_text(retention: dict[str, int | None] | None) -> str:
+    """Return how long a log keeps records, as text."""
+    if retention is None:
+        return "default"
+    age, size = retention["age_us"], retention["bytes"]
+    parts = ([] if age is None else [format_duration(Duration(age))]) + ([] if size is None else [f"{size:,} bytes"])
+    return ", ".join(parts)
+
+
 def _print_described(
     described: dict[str, Any], hooks: dict[str, list[inspection.HookTime]], failing: Sequence[str]
 ) -> None:
@@ -398,13 +408,14 @@ def _print_described(
             one["format"],
             "yes" if one["injected"] else "",
             "yes" if one["name"] in logged else "",
+            _retention_text(one["retention"]) if one["name"] in logged else "",
         )
         for one in described["streams"]
     ]
     letters = described["dead_letter_stream"]
-    streams.append((letters, "DeadLetter", "msgpack", "", "yes"))
+    streams.append((letters, "DeadLetter", "msgpack", "", "yes", _retention_text(None)))
     print()
-    print_table(["stream", "type", "format", "injected", "log"], streams)
+    print_table(["stream", "type", "format", "injected", "log", "retention"], streams)
     counts = [f"{one['name']} {one['dead_letters']:,}" for one in described["computations"] if one["dead_letters"]]
     late = [
         f"{one['name']} {one['late']:,} late, of which {one['dropped']:,} had no effect"

@@ -25,7 +25,8 @@ def cached(
 
     The results are in the memory of each process, and are no state: after the crash of a process, or a move to another
     one, the service is called again. A ``TopologyHarness`` is one process: its ``crash()`` and ``advance_clock()`` drop
-    no result. A call that fails is not kept. Calls of one argument that run at the same time are made each. Arguments
+    no result. A call that fails is not kept. Calls of one argument that run at the same time are each made: none
+    waits for another one, so a key with many records at once may ask several times. Arguments
     that are equal share a result, such as 1, 1.0 and True. What is returned is shared, so it must not be changed. For
     example::
 

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from millwheel.agg.reading import Of, Reader
 from millwheel.model.time import MAX_TIMESTAMP, Duration, Timestamp
 from millwheel.operators.joins import LEFT
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
@@ -48,31 +49,47 @@ def _forget_after(ctx: Context[Any], at: int, keep: Duration | None, tag: str = 
         ctx.set_timer(Timestamp(min(max(at, ctx.watermark) + keep, MAX_TIMESTAMP)), tag)
 
 
-def _replaces(latest: list[tuple[int, T]], at: int, value: T) -> bool:
-    """Whether a record is newer than the latest one, if there is one: by timestamp, then by encoding."""
+def _replaces(latest: list[tuple[int, T]], at: int, value: T, rank: Callable[[Any], Any] = rank_bytes) -> bool:
+    """Whether a record is newer than the latest one, if there is one: by timestamp, then by ``rank``."""
     if not latest:
         return True
     time, other = latest[0]
-    return at > time or (at == time and rank_bytes(value) > rank_bytes(other))
+    return at > time or (at == time and rank(value) > rank(other))
+
+
+def _rank_by(ties: Of, item: Any) -> Callable[[Any], Any]:
+    """What decides between records of the same timestamp: the tie, if there is one, and then the encoding.
+
+    Raises:
+        UsageError: The type of the records has no such field.
+    """
+    if ties is None:
+        return rank_bytes
+    reader = Reader(ties)
+    reader.type_in(item)
+    tie = reader.get
+    return lambda value: (tie(value), rank_bytes(value))
 
 
 class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
     """Passes each record that is newer than all records of its key before, by timestamp.
 
-    Of two records of the same timestamp the one with the larger encoding is newer. So the last record that passes does
-    not depend on the order in which records arrive.
+    Of two records of the same timestamp the one with the larger tie is newer, then the one with the larger encoding. So
+    the last record that passes does not depend on the order in which records arrive.
 
     Args:
         output: The stream of the records that pass.
         item: The type of the records.
         keep: How long the latest record of a key is kept, in microseconds of event time. None: for ever.
+        ties: The field, or the function of the value, that decides between records of the same timestamp.
 
     Raises:
-        UsageError: ``keep`` is not positive, or is probably in another unit.
+        UsageError: ``keep`` is not positive, or is probably in another unit. Or the records have no field ``ties``.
     """
 
-    def __init__(self, output: str, item: Any, keep: Duration | None = None) -> None:
+    def __init__(self, output: str, item: Any, keep: Duration | None = None, ties: Of = None) -> None:
         self.output = output
+        self._rank = _rank_by(ties, item)
         self.keep = _check(keep)
         # The type argument for T. It defines the type of the state.
         self.__orig_class__ = Latest[item]
@@ -84,7 +101,7 @@ class Latest(Computation[Any, list[tuple[int, T]]], Generic[T]):
     def process_record(self, ctx: Context[list[tuple[int, T]]], record: Record[Any]) -> None:
         """Pass the record if it is newer."""
         at, value, latest = record.timestamp, record.value, ctx.state
-        if not _replaces(latest, at, value):
+        if not _replaces(latest, at, value, self._rank):
             return
         latest[:] = [(at, value)]
         _forget_after(ctx, at, self.keep)

@@ -398,8 +398,9 @@ class JoinSteps(StatefulSteps[T]):
     ) -> Stream[U]:
         """The newest record of this stream with the newest one of ``other``, whenever one of them changes.
 
-        Newest is by timestamp, as for :meth:`latest`: an older record that arrives later changes nothing. The result
-        has the larger timestamp of both. So the last result of a key does not depend on the order in which records
+        Newest is by timestamp: an older record that arrives later changes nothing. Of two records of the same timestamp
+        the one with the larger encoding is newer, as for :meth:`latest` without ``ties``. The result has the larger
+        timestamp of both. So the last result of a key does not depend on the order in which records
         arrive. For example::
 
             >>> import millwheel as mw

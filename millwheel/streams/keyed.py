@@ -70,7 +70,9 @@ class KeyedStream(JoinSteps[T]):
         """The results of calls of a service, one for each record. They have the timestamps of the records.
 
         The results of each key come in the order in which its records arrived: a call ends before the next one of its
-        key begins. :meth:`Stream.enrich` has no order, and an example.
+        key begins. :meth:`Stream.enrich` has no order, and an example. A hash divides the keys among ``concurrency``
+        numbers, which are the keys of the computation. So a record that fails also blocks other keys, those with the
+        same number. ``otherwise``, or ``on_failure=mw.dead_letter()``, bounds how long.
 
         Args:
             name: The name of the computation and of the stream of results.

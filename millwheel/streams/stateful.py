@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from millwheel.agg import Aggregator
+from millwheel.agg.reading import Of
 from millwheel.model.time import Duration, TimeDomain
 from millwheel.operators import (
     Change,
@@ -298,21 +299,41 @@ class StatefulSteps(MissingSteps, Generic[T]):
         return self.step(name, Throttle(count, per, name, excess), self.stream.record_type, options)
 
     @checked(StepOptions)
-    def latest(self, name: str, *, keep: Duration | None = None, **options: Unpack[StepOptions]) -> Stream[T]:
+    def latest(
+        self, name: str, *, keep: Duration | None = None, ties: Of = None, **options: Unpack[StepOptions]
+    ) -> Stream[T]:
         """The newest record of each key by timestamp, whenever there is a newer one.
 
-        An older record that arrives later is dropped. Of two records of the same timestamp the one with the larger
-        encoding is newer. So the last result of a key does not depend on the order in which records arrive.
+        An older record that arrives later is dropped. The last result of a key does not depend on the order in which
+        records arrive. So the order cannot decide between records of the same timestamp, and ``ties`` should: without
+        it a correction may be dropped that has the timestamp of what it corrects. For example::
+
+            >>> import msgspec
+            >>> import millwheel as mw
+            >>> from millwheel.testing import TopologyHarness
+            >>> class Score(msgspec.Struct):
+            ...     player: str
+            ...     points: int
+            ...     version: int
+            >>> game, noon = mw.Topology("game"), mw.Timestamp(1_700_000_000_000_000)
+            >>> newest = game.source("scores", Score).key_by("player").latest("newest", ties="version")
+            >>> harness = TopologyHarness(game)
+            >>> for points, version in [(30, 1), (10, 2)]:
+            ...     harness.send("scores", Score("ann", points, version), timestamp=noon)
+            >>> [score.points for score in harness.values("newest")]
+            [30, 10]
 
         Args:
             name: The name of the computation and of the stream of results.
             keep: How long a key is known after its newest record, in microseconds of event time. By default for ever.
+            ties: The field, or a function of the value, that decides between records of the same timestamp: the larger
+                one is newer. What is still equal is decided by the larger encoding.
             options: As for :meth:`Topology.add`.
 
         Raises:
-            UsageError: ``keep`` is not positive, or is probably in another unit.
+            UsageError: ``keep`` is not positive, or is probably in another unit. Or the records have no field ``ties``.
         """
-        latest: Latest[T] = Latest(name, self.input.known_type, keep)
+        latest: Latest[T] = Latest(name, self.input.known_type, keep, ties)
         return self.step(name, latest, self.stream.record_type, options)
 
     @checked(StepOptions)

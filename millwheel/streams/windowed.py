@@ -115,9 +115,9 @@ class WindowedStream(MissingSteps, Generic[T]):
                 Each of them produces a corrected result. That of a session replaces those of all sessions within it.
             too_late: The stream of records for which no window is kept. By default they are dropped.
             spread: Over how many keys the records of each key are spread by a hash of their values, where one key has
-                too many for one machine. Their results are merged by a second computation. The first one is called
-                ``NAME-partial``. Each of both waits for the period of ``early``. Sessions have their results up to a
-                sixteenth of their gap later in event time.
+                too many for one machine. Equal values stay together, so the records must differ. Their results are
+                merged by a second computation. The first one is called ``NAME-partial``. Each of both waits for the
+                period of ``early``. Sessions have their results up to a sixteenth of their gap later in event time.
             options: The options of the computation.
             aggregates: The aggregates by name.
 

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, Protocol, assert_never
 
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.operators.enriching import SKIPS_WAITS
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import perform_at_store
 from millwheel.worker.interval import IntervalCore
@@ -250,7 +251,9 @@ class CoreDriver:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         loop, limit = self._loop, self._hook_timeout_seconds
+        token = SKIPS_WAITS.set(True)
         task = asyncio.ensure_future(coroutine, loop=loop)
+        SKIPS_WAITS.reset(token)
         try:
             return _run_until(loop, task, limit)
         except RuntimeError:

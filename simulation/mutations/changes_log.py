@@ -56,7 +56,7 @@ rewriting(
     "G1",
     "a stated retention keeps records that all cursors have ACKed",
     Retainer.start_after,
-    "self._stated or not cursors",
+    "self.state.retention.stated or not cursors",
     "not cursors",
     seeds=0,
     test="tests/worker/log/test_log_retention.py::test_a_stated_retention_keeps_records_for_later_subscribers",

@@ -53,7 +53,7 @@ async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
     (row,) = json.loads(listed.out)
     assert (row["name"], row["state"], row["computations"]) == ("sample", "running", 1)
     described = await cli("topology", "describe", "sample")
-    for part in ("counter", "['', +inf)", "w1", "queries", "Query", "sample:good", "sample/dead-letters"):
+    for part in ("counter", "['', +inf)", "w1", "queries", "Query", "sample:good", "sample/dead-letters", "default"):
         assert part in described.out
     taken = await cli("topology", "submit", GOOD)
     assert (taken.code, taken.out) == (6, "")

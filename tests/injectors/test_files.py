@@ -277,6 +277,21 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
     assert numbers(await everything(server.address, "echo")) == Counter(range(15))
 
 
+async def test_lines_out_of_order_name_the_option_for_them(server: DevServer, submit: Submit, logs: Path) -> None:
+    """Regression: records of such a file were late, and only their number said so."""
+    await submit("shop")
+    times = [9_000_000, 0, 1] * 5_000
+    (logs / "a.jsonl").write_text("".join(line(number, time) for number, time in enumerate(times)))
+    run = ["inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us"]
+    code, printed, errors = await command(server, *run)
+    assert code == 0
+    assert "0 late" not in printed
+    assert "up to 9 s older" in errors
+    assert "--disorder 9 " in errors
+    _, _, errors = await command(server, *run, "--disorder", "9", "--process", "other")
+    assert "older" not in errors
+
+
 async def test_a_repeated_injection_reports_its_records_as_in(server: DevServer, submit: Submit, logs: Path) -> None:
     await submit("unread")
     write(logs / "a.jsonl", 0, 1)
@@ -524,7 +539,9 @@ async def test_a_refused_line_reports_how_many_records_went_in(server: DevServer
     (logs / "a.jsonl").write_text(line(1) + line(2) + "nonsense\n")
     code, _, errors = await command(server, "inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us")
     assert code == 5
-    assert "2 records before it are in the stream" in " ".join(errors.split())
+    said = " ".join(errors.split())
+    assert "2 records before it are in the stream" in said
+    assert "--skipped-to FILE" in said
 
 
 @pytest.mark.guarantee("G1", section="5.2")

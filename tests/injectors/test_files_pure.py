@@ -154,16 +154,16 @@ def test_the_watermark_is_the_oldest_unfinished_files_bound() -> None:
     progress.found("a", 0, 100, 0, at_end=False)
     progress.found("b", 0, 300, 0, at_end=False)
     assert progress.watermark(0) is None
-    progress.read("a", 20, 100, 0, 0)
+    progress.read("a", 20, [100], 0, 0)
     assert progress.watermark(0) == 90
     oldest = progress.next_file()
     assert oldest is not None
     assert oldest.name == "a"
-    progress.read("a", 50, 500, 40, 0)
+    progress.read("a", 50, [500], 40, 0)
     assert progress.watermark(0) is None
-    progress.read("b", 50, 300, 40, 0)
+    progress.read("b", 50, [300], 40, 0)
     assert progress.watermark(0) == 290
-    progress.read("a", 60, 100, 50, 0)
+    progress.read("a", 60, [100], 50, 0)
     assert progress.watermark(0) == 290
     progress.reached_end("b")
     assert progress.watermark(0) == 490
@@ -183,8 +183,8 @@ def test_an_unknown_file_holds_the_watermark_and_is_read_first() -> None:
     assert first is not None
     assert first.name == "b"
     progress.found("c", 0, None, 0, at_end=True)
-    progress.read("b", 5, 200, 0, 0)
-    progress.read("a", 5, 100, 0, 0)
+    progress.read("b", 5, [200], 0, 0)
+    progress.read("a", 5, [100], 0, 0)
     assert progress.watermark(0) == 100
 
 
@@ -199,7 +199,7 @@ def test_a_refused_line_sets_no_watermark(refused: list[bool], slack: int) -> No
         watermark = progress.watermark(0)
         published = published if watermark is None else max(published, watermark)
         assert bad or published <= accepted[at]
-        progress.read("a", at + 1, None if bad else accepted[at], None if bad else at, 0)
+        progress.read("a", at + 1, [] if bad else [accepted[at]], None if bad else at, 0)
 
 
 def test_a_partition_changes_with_the_path_and_the_first_line() -> None:
@@ -222,7 +222,7 @@ def test_a_content_hash_goes_on_where_it_ended(tmp_path: Path) -> None:
 def test_a_quiet_file_holds_the_watermark_no_more() -> None:
     progress = ReadingProgress(0, quiet=50)
     progress.found("a", 0, 100, now=0, at_end=False)
-    progress.read("a", 10, 120, 5, now=20)
+    progress.read("a", 10, [120], 5, now=20)
     progress.reached_end("a")
     assert progress.watermark(69) == 120
     assert progress.watermark(70) is None
@@ -244,9 +244,10 @@ def test_no_record_is_late_if_files_are_as_ordered_as_stated(files: list[list[in
             continue
         end = min(len(times), file.offset + 1 + slack % 3)
         assert all(time >= published for time in times[file.offset : end])
-        progress.read(file.name, end, max(times[file.offset : end]), end - 1, 0)
+        progress.read(file.name, end, times[file.offset : end], end - 1, 0)
         watermark = progress.watermark(0)
         published = published if watermark is None else max(published, watermark)
+    assert progress.found_disorder == max(disorder, 0), "what the user has to state"
 
 
 @pytest.mark.paper(section="5.2")

@@ -479,3 +479,17 @@ def test_a_removed_computations_rest_is_delivered_by_any_worker() -> None:
         cluster.leave(worker)
     master.run()
     assert owners(cluster.catalog(), detector) == ["bound", "bound"]
+
+
+def test_an_update_brings_its_retention_to_the_log() -> None:
+    """Regression: the retention of a log was the one with which it was created."""
+    cluster, master = started()
+    log = "zeitgeist/dips"
+    before = cluster.catalog().logs[log]
+    stated = specs.Retention(max_age_us=5, max_bytes=7)
+    master.call(UpdateTopology(changed(lambda spec: spec.streams.add(name=log, retention=stated) and None), "u1"))
+    after = cluster.catalog().logs[log]
+    assert after.retention == stated
+    assert after.incarnation == before.incarnation
+    master.call(UpdateTopology(changed(lambda spec: spec.streams.add(name=log) and None), "u2"))
+    assert cluster.catalog().logs[log] == before

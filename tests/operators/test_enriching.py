@@ -101,6 +101,17 @@ def test_a_call_is_repeated_and_then_given_up() -> None:
     harness.close()
 
 
+def test_waits_between_calls_take_no_time_in_a_test() -> None:
+    """Regression: ten records that fail with ``retries=4`` took 15 seconds, because waits were in real time."""
+    topology = mw.Topology("shop")
+    down = Service(99)
+    topology.source("items", Item).enrich("prices", down, str, retries=8, backoff=mw.hours(1), otherwise=lambda _: "no")
+    harness = send(topology, [Item(1, 7)])
+    assert harness.values("prices") == ["no"]
+    assert len(down.calls) == 9
+    harness.close()
+
+
 def test_a_failed_call_is_tried_again_by_default() -> None:
     topology = mw.Topology("shop")
     topology.source("items", Item).enrich("once", Service(1), str)

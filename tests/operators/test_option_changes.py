@@ -93,7 +93,7 @@ STEPS: dict[str, tuple[Build, list[Options]]] = {
         lambda left, right, options: left.window(windows.tumbling(HOUR)).cogroup("out", right, sizes, **options),
         [{"allowed_lateness": late} for late in (0, HOUR, 3 * HOUR)],
     ),
-    "latest": (lambda left, _, options: left.latest("out", **options), KEEP),
+    "latest": (lambda left, _, options: left.latest("out", **options), [*KEEP, {"ties": "number"}]),
     "changes": (lambda left, _, options: left.changes("out", **options), KEEP),
     "update": (
         lambda left, _, options: left.update("out", 0, count, int, **options),

@@ -108,6 +108,28 @@ def test_the_latest_record_does_not_depend_on_arrival(events: list[Event], crash
         assert mine == sorted(set(mine)), "each is newer than those before"
 
 
+@pytest.mark.guarantee("G1")
+@given(events=events_of, crash_at=st.integers(0, 14), lag=st.none() | st.integers(0, 4))
+def test_a_tie_decides_what_is_latest_of_one_time(events: list[Event], crash_at: int, lag: int | None) -> None:
+    """Regression: a correction with the timestamp of what it corrects was dropped if its encoding was smaller."""
+    topology, _, prices = shop()
+    prices.latest("latest", ties=lambda price: -price.number)
+    harness = run(topology, events, crash_at, lag)
+    newest: dict[int, tuple[int, int]] = {}
+    for time, event in events:
+        if isinstance(event, Price):
+            newest[event.order] = max(newest.get(event.order, (time, -event.number)), (time, -event.number))
+    last = {one.value.order: (one.timestamp - BEGIN, -one.value.number) for one in harness.produced("latest")}
+    assert last == newest
+
+
+def test_a_tie_that_no_record_has_is_refused() -> None:
+    """It would fail only once two records have the same timestamp."""
+    _, _, prices = shop()
+    with pytest.raises(mw.UsageError, match="Price has no field 'version'"):
+        prices.latest("latest", ties="version")
+
+
 class Both(msgspec.Struct, frozen=True):
     order: int = -1
     price: int = -1

@@ -93,7 +93,7 @@ class LogCommits:
         since = state.cursors.ack_since
         waits = state.watermark > state.assured and bool(self._subscribers)
         kept = state.records.start < state.records.end
-        ages = kept and (state.config.retention.stated or not state.cursors.durable)
+        ages = kept and (state.retention.stated or not state.cursors.durable)
         alarms = (
             None if since is None else since + state.settings.ack_delay,
             state.clock.appended_at + state.settings.watermark_delay if waits else None,

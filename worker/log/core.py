@@ -29,6 +29,7 @@ from millwheel.worker.log.messages import (
     ListCursors,
     LogEffect,
     LogEvent,
+    RetentionChanged,
     Subscribe,
     Unsubscribe,
 )
@@ -94,6 +95,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             ListCursors: self._on_cursor_request,
             DeleteCursor: self._on_cursor_request,
             PrepareRelease: self._on_prepare_release,
+            RetentionChanged: self._on_retention_changed,
         }
 
     # Stages of an owner.
@@ -131,6 +133,10 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         """No preparation is needed: a log's base is small, and normal operation keeps its journal short."""
         journal = self.state.journal
         return [ReleasePrepared(event.request, journal.above, journal.committed)]
+
+    def _on_retention_changed(self, event: RetentionChanged) -> None:
+        """What is older or more than the new retention keeps goes with the next commit, which comes when it is due."""
+        self.state.retention = event.retention
 
     # Subscribers and cursors.
 

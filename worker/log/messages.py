@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from millwheel.rpc.failures import RequestError
+from millwheel.worker.log.settings import LogRetention
 from millwheel.worker.messages import (
     Accepted,
     Appended,
@@ -43,6 +44,7 @@ __all__ = [
     "LogEffect",
     "LogEvent",
     "Publish",
+    "RetentionChanged",
     "Start",
     "Subscribe",
     "SubscriberEffect",
@@ -118,6 +120,13 @@ class DeleteCursor:
     cursor: str
 
 
+@dataclass(slots=True)
+class RetentionChanged:
+    """An update of the topology has given the stream another retention."""
+
+    retention: LogRetention
+
+
 SubscriberEvent = Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | DeleteCursor
 
 LogEvent = (
@@ -130,6 +139,7 @@ LogEvent = (
     | Deposed
     | GroupWatermarks
     | CatalogChanged
+    | RetentionChanged
     | StatesRead
     | StatesFlushed
     | PartsWritten

@@ -26,13 +26,16 @@ class Retainer:
 
     def __init__(self, state: LogState) -> None:
         self.state = state
-        self._age = state.config.retention.max_age
-        self._bytes = state.config.retention.max_bytes
-        self._stated = state.config.retention.stated
-        self._journal_age = max(_MIN_SEGMENT_AGE_US, self._age // _SEGMENTS_PER_AGE)
-        """The age must be journaled as often."""
-        self.cut_age = min(self._journal_age, self._age)
+
+    @property
+    def cut_age(self) -> int:
         """The age at which the open segment ends. 0: it does not end by age."""
+        return min(self._journal_age, self.state.retention.max_age)
+
+    @property
+    def _journal_age(self) -> int:
+        """The age must be journaled as often."""
+        return max(_MIN_SEGMENT_AGE_US, self.state.retention.max_age // _SEGMENTS_PER_AGE)
 
     def drops_all(self, cursors: Mapping[str, int]) -> bool:
         """Whether the log would drop all its records if the open segment ended now."""
@@ -45,21 +48,21 @@ class Retainer:
         None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records, and
         that their ages matter: the retention is stated, or there is no cursor.
         """
-        state = self.state
-        if not self._age:
+        state, max_age = self.state, self.state.retention.max_age
+        if not max_age:
             return None
         oldest = state.records.closed[0] if state.records.closed else state.records.open
         cursors = state.cursors.durable
         if cursors and min(cursors.values()) < oldest.end:
             return None
-        return state.clock.at(min(oldest.age + self._age, state.clock.journaled_age + self._journal_age))
+        return state.clock.at(min(oldest.age + max_age, state.clock.journaled_age + self._journal_age))
 
     def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
         """The oldest offset to keep with cursors at ``cursors``. Only closed segments, or those cut now, can go."""
         records = self.state.records
         start, kept = records.start, records.kept
         acked = min(cursors.values(), default=records.end)
-        retains = self._stated or not cursors
+        retains = self.state.retention.stated or not cursors
         for segment in self._whole(cuts):
             if segment.end > acked or (retains and not self._beyond(segment, kept)):
                 break
@@ -69,8 +72,9 @@ class Retainer:
 
     def _beyond(self, segment: LogSegment, kept: int) -> bool:
         """Whether the retention drops the oldest segment, when ``kept`` bytes are kept in all."""
-        old = self._age and segment.age + self._age <= self.state.clock.age
-        return bool(old or (self._bytes and kept > self._bytes))
+        retention = self.state.retention
+        old = retention.max_age and segment.age + retention.max_age <= self.state.clock.age
+        return bool(old or (retention.max_bytes and kept > retention.max_bytes))
 
     def _whole(self, cuts: Sequence[int]) -> Iterator[LogSegment]:
         """The committed segments that get no more records."""

@@ -42,6 +42,8 @@ class LogState:
     def __init__(self, config: LogConfig) -> None:
         self.config = config
         self.settings = config.settings
+        self.retention = config.retention
+        """What the log keeps beside its cursors. An update of the topology may change it."""
         self.inputs = InputWatermark(config.groups)
         self.intake = LogIntake()
         self.records = Records()

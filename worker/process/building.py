@@ -25,7 +25,7 @@ from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.programs import Programs
 from millwheel.worker.process.tallies import Place
 
-__all__ = ["Builder", "Built"]
+__all__ = ["Builder", "Built", "retention_of"]
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class Builder:
             owned.interval.sequencer,
             self.groups(inputs),
             self.slack(inputs),
-            _retention(record.retention),
+            retention_of(record),
         )
         return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
 
@@ -150,8 +150,9 @@ class Builder:
         return {injector_group(name): spec.id_slack_us for name, spec in specs.items() if spec and spec.injected}
 
 
-def _retention(stated: topology.Retention) -> LogRetention:
-    """A stream's own retention, or the default if it has none."""
+def retention_of(log: catalog_pb2.StreamLogRecord) -> LogRetention:
+    """The retention of a stream's log: its own, or the default if it has none."""
+    stated = log.retention
     if not stated.max_age_us and not stated.max_bytes:
         return DEFAULT_RETENTION
     return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)

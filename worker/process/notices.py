@@ -14,8 +14,10 @@ from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import SEQUENCER, injector_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
+from millwheel.worker.log import LogCore, RetentionChanged
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
 from millwheel.worker.owner import OwnerPhase
+from millwheel.worker.process.building import retention_of
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted, Hosts
 from millwheel.worker.process.lineage import dead_computations, dead_journals
@@ -95,7 +97,17 @@ class HostNotices:
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()
+        self._notify_logs()
         self._revision = self._catalog.revision
+
+    def _notify_logs(self) -> None:
+        """Bring the logs that run here the retention that the catalog has. A log that has it by now is left alone."""
+        for one in self._hosts.hosted.values():
+            core, record = one.built.core, self._catalog.logs.get(one.built.log_of)
+            if record is not None and isinstance(core, LogCore):
+                retention = retention_of(record)
+                if retention != core.state.retention:
+                    one.host.post(RetentionChanged(retention))
 
     def _with_kept(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
         """With what says which ids are forgotten of groups that are no inputs (any more), though the interval has some.

@@ -8,7 +8,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.memory import MemoryStore
 from millwheel.testing.store_effects import result_of
 from millwheel.worker.dedup import OpaqueIds, Sender
-from millwheel.worker.log import AckOffset, LogRetention, LogSettings, Start
+from millwheel.worker.log import AckOffset, LogRetention, LogSettings, RetentionChanged, Start
 from millwheel.worker.messages import GroupWatermarks, PartsMissing, ReadSegments
 from tests.worker.log.driver import ACKED, FULL, JOURNAL, SMALL, LogDriver, fill
 
@@ -207,3 +207,17 @@ def test_sequencers_received_during_recovery_are_not_forgotten() -> None:
     driver.deliver([b"x"], [100], ids=OpaqueIds([id_of(99)]), sender=weak(100, 7))
     driver.run()
     assert driver.answers[-1].outcome == ACKED
+
+
+def test_another_retention_keeps_more_or_less_from_then_on() -> None:
+    """Regression: an update of a stream's retention was accepted, and the log kept what it had kept before."""
+    driver = LogDriver(SMALL, LogRetention(max_age=8_000_000, stated=True))
+    fill(driver, 0, 4)
+    driver.handle(RetentionChanged(LogRetention(max_age=80_000_000, stated=True)))
+    driver.pass_time(20_000_000)
+    driver.run()
+    assert driver.core.state.records.start == 0
+    driver.handle(RetentionChanged(LogRetention(max_age=8_000_000, stated=True)))
+    driver.pass_time(60_000)
+    driver.run()
+    assert driver.core.state.records.start == 4
