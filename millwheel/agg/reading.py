@@ -53,7 +53,7 @@ class Reader:
             found = field_of(at, name)
             if isinstance(found, str):
                 known = f"its fields are {found}" if found else "it has no fields"
-                raise UsageError(f"{self.of!r} is to be read, but {type_name(at)} has no field {name!r} ({known})")
+                raise UsageError(f"a step reads {self.of!r}, but {type_name(at)} has no field {name!r} ({known})")
             if found is None:
                 return NUMBER
             at = found.type
