@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -39,6 +39,7 @@ def ids_of(number: int, batch: Batch) -> list[bytes]:
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @given(BATCHES, st.integers(1, 5), st.booleans(), TIMES, st.integers(0, 5))
+@example([Batch([5, 5], 1, 1, 1)], 1, True, 5, 0)
 @settings(max_examples=200, report_multiple_bugs=False)
 def test_an_id_is_kept_until_the_horizon_passes_its_record(
     batches: list[Batch], commit_size: int, sealed: bool, horizon: int, slack: int

@@ -132,6 +132,7 @@ rows_of_floors = st.lists(
 
 
 @given(rows_of_floors, st.binary(max_size=2))
+@example([(b"a", b"c", 1)], b"c")
 def test_a_keys_bound_is_the_largest_of_its_ranges(given_rows: list[Any], key: bytes) -> None:
     inside = [bound for start, end, bound in given_rows if start <= key and (end is None or key < end)]
     assert KeyWatermarkBounds(given_rows).bound_of(key) == max(inside, default=MIN_TIMESTAMP)
