@@ -320,7 +320,7 @@ def test_a_step_of_the_library_is_not_told_to_migrate() -> None:
 
         words.ordered_by_time().process("out", Own, {})
 
-    by_library = "a step of the library converts no states: .* or give the step another name"
+    by_library = "update converts no states. To keep them, write the step as process .* or give the step another name"
     for build, remedy in (
         (library, by_library),
         (in_order, by_library),
