@@ -4,14 +4,15 @@ Where a step diverts late records, the others are exactly those that it processe
 must hold of them in every order of arrival. Where late records may have been processed or not, each result has records
 of its key.
 
-A record that is late at its stream may be on time for a new owner of the first step (G14). It may be late at the second
-step nevertheless, which may drop it. An operator of several steps knows which rows may be so (``Row.late``).
+A record that is late at its stream may be on time for a new owner of the first step. Then it is on time at all later
+steps, too (G14). So a record that was not diverted is in the results. Which rows were late at their stream, a judge
+knows by ``Row.late``.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simulation.blocks import OPERATORS, PIPELINE, Item, Row
@@ -50,12 +51,7 @@ def _differences(plan: Plan, node: dict[str, Any], sunk: Sunk) -> Iterator[str]:
     for key in sorted({*groups, *found}):
         if known:
             due = [row._replace(late=not late.isdisjoint(row.ids)) for row in groups.get(key, [])]
-            wrongs: Iterable[str] = list(OPERATORS[name].judge(due, found[key], arguments))
-            several = bool(before) or OPERATORS[name].has_several_steps(arguments)
-            dropped = (late - _ids(found[key]) if several else set()) & _ids(due)
-            if wrongs and dropped:
-                wrongs = OPERATORS[name].judge([row for row in due if row.ids[0] not in dropped], found[key], arguments)
-            yield from (f"key {key}: {wrong}" for wrong in wrongs)
+            yield from (f"key {key}: {wrong}" for wrong in OPERATORS[name].judge(due, found[key], arguments))
         elif not before and (foreign := _ids(found[key]) - _ids(groups.get(key, []))):
             yield f"key {key}: it has records of other keys, or from nowhere: {foreign}"
 

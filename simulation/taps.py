@@ -102,8 +102,8 @@ class Taps:
             elif kind is Subscribe:
                 cursors[id(event.subscriber)] = event
             effects = step(core, event, now)
-            if kind is Accepted and isinstance(core, LogCore):
-                watermark = max(watermark, event.watermark)  # a log starts from the authority's value
+            if kind is Accepted:
+                watermark = max(watermark, event.watermark)  # an owner starts from the authority's value
             if state.watermark > watermark and kind is not Opened:
                 for advance in self.advances:
                     advance(core)

@@ -134,7 +134,10 @@ class OpenFailed:
 
 @dataclass(slots=True)
 class Accepted:
-    """The authority accepted this owner's sequencer (G4). ``watermark`` is its last broadcast value for these keys."""
+    """The authority accepted this owner's sequencer (G4).
+
+    ``watermark``: what was broadcast, or what earlier owners of all these keys have reported if that is higher.
+    """
 
     watermark: int
 

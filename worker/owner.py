@@ -144,7 +144,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     @abstractmethod
     def _serve(self, watermark: int) -> Sequence[EffectT]:
-        """The owner begins to serve. ``watermark`` is the last broadcast value for its keys."""
+        """The owner begins to serve. ``watermark`` is that of :class:`Accepted`."""
 
     @abstractmethod
     def _deliveries(self, serving: bool) -> Handler:

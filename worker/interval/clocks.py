@@ -76,11 +76,22 @@ class IntervalClocks:
 
         It is monotone (G7).
         """
-        bound = min(self.inputs.value, pending)
-        if bound > self.watermark:
-            self.watermark = self._scope.watermark = bound
-            if self.bounded and bound >= self.key_bounds.lowest:
-                self._set_key_bounds(self.key_bounds.above(bound))
+        self._raise(min(self.inputs.value, pending))
+
+    def resume(self, output: int) -> None:
+        """Raise the input watermark to ``output``. The earlier owners of all these keys have reported at least that.
+
+        Their input watermarks were as high, perhaps in no entry. So each uncommitted record below it was late for them,
+        and no timer below it is left. Consumers may know the value. Otherwise what is on time here, or in a window that
+        is kept, could be late for them (G14).
+        """
+        self._raise(output)
+
+    def _raise(self, to: int) -> None:
+        if to > self.watermark:
+            self.watermark = self._scope.watermark = to
+            if self.bounded and to >= self.key_bounds.lowest:
+                self._set_key_bounds(self.key_bounds.above(to))
 
     def watermark_of(self, key: bytes) -> int:
         """The input watermark that ``key`` sees: the interval's, or the key's bound from a merge if it is higher."""

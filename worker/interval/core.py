@@ -157,6 +157,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._checkpoints.recovered(self.state.clocks.elapsed)
 
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
+        self.state.clocks.resume(watermark)
         self.state.output.rise(watermark)
         out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
         for delivery in self._early_deliveries.take():

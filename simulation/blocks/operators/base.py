@@ -122,10 +122,6 @@ class Operator(ABC):
         """Whether no key has a state once all input has ended, and all timers have fired."""
         return True
 
-    def has_several_steps(self, arguments: list[Any]) -> bool:
-        """Whether a second computation may drop records that were late at their stream, and on time at the first."""
-        return False
-
     @abstractmethod
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         """Add the operator to the flow's topology."""

@@ -56,9 +56,6 @@ class _Spread(_Sliding):
     def draw(self, chance: Random) -> list[Any]:
         return [*super().draw(chance), chance.choice((0, 700_000))]
 
-    def has_several_steps(self, arguments: list[Any]) -> bool:
-        return True
-
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         kept: dict[str, Any] = {"spread": 3, "allowed_lateness": mw.Duration(arguments[2])}
         self.windowed(flow, arguments).aggregate(flow.name, Item, options=flow.options, **kept, **AGGREGATES)
@@ -76,9 +73,6 @@ class _EarlyWindows(_Sliding):
 
     def draw(self, chance: Random) -> list[Any]:
         return [*super().draw(chance), *chance.choice(((0, 1), (100_000, 1), (700_000, 1), (100_000, 3)))]
-
-    def has_several_steps(self, arguments: list[Any]) -> bool:
-        return bool(arguments[3] > 1)
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         period = mw.Duration(arguments[2])
@@ -110,9 +104,6 @@ class _EarlyWindows(_Sliding):
 class _Sessions(Operator):
     def draw(self, chance: Random) -> list[Any]:
         return [chance.choice((300_000, 1_000_000)), *chance.choice(((0, 1), (700_000, 1), (700_000, 3)))]
-
-    def has_several_steps(self, arguments: list[Any]) -> bool:
-        return bool(arguments[2] > 1)
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         gap, lateness, spread = arguments

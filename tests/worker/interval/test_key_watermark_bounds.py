@@ -113,6 +113,15 @@ def test_a_merged_key_sees_the_watermark_its_parent_would_show(
     assert merged.state.clocks.bounded == (max(low, high) > max(min(low, high), reached))
 
 
+@pytest.mark.guarantee("G14", section="7.1")
+def test_bounds_end_where_the_authority_knows_more() -> None:
+    """The child of a merge starts from what was reported of all its keys, as any new owner does."""
+    parents = [parent(LOW, "test.1.j2", 10, [], True)[1], parent(HIGH, "test.1.j3", 30, [], True)[1]]
+    for accepted, watermark, bounded in ((5, 10, True), (20, 20, True), (30, 30, False), (40, 40, False)):
+        merged = IntervalDriver(Shown(), parents=parents, accepted=accepted)
+        assert (merged.state.watermark, merged.state.clocks.bounded) == (watermark, bounded)
+
+
 def test_bounds_are_cut_with_their_keys_and_end_when_passed() -> None:
     bounds = KeyWatermarkBounds([(b"a", b"m", 50), (b"g", None, 30)])
     assert [bounds.bound_of(key) for key in (b"a", b"h", b"z", b"A")] == [50, 50, 30, MIN_TIMESTAMP]
