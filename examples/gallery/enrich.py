@@ -1,8 +1,7 @@
 """Enrichment by another service: the country of each visitor, asked by HTTP.
 
-``enrich`` calls an asynchronous function for each visit: at most 16 calls run at the same time, and each may take five
-seconds. The visits of an address keep their order. A call that fails is made again, with longer and longer waits. After
-ten attempts the visit goes to the stream ``dead-letters``, and the next ones of its address go on.
+``enrich`` calls a function for each visit: at most 16 calls run at a time, and each may take five seconds. The visits of
+an address keep their order. A call that fails is made again. After ten attempts the visit goes to ``dead-letters``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import msgspec
 import millwheel as mw
 
 __all__ = ["Located", "Visit", "enrich"]
-
 
 CALLS = 16
 _THREADS = ThreadPoolExecutor(CALLS, "countries")
@@ -42,7 +40,7 @@ class Located(msgspec.Struct, frozen=True):
 
 async def locate(visit: Visit) -> Located:
     """Ask in a thread. With an asynchronous client of HTTP there would be none."""
-    return Located(visit, await asyncio.get_running_loop().run_in_executor(_THREADS, ask, visit.address))
+    return Located(visit, await asyncio.wrap_future(_THREADS.submit(ask, visit.address)))
 
 
 def ask(address: str) -> str:

@@ -66,7 +66,8 @@ async def test_a_call_counts_with_its_time_and_status(name: str, code: str) -> N
         with suppress(grpc.aio.AioRpcError):
             await channel.unary_unary("/millwheel.v1.Service/Get")(message(name))
     labels = {"method": "Service/Get", "code": code}
-    assert registry.get_sample_value("millwheel_rpc_seconds_count", labels) == 1
+    # The status of an abort is sent before the call has ended here.
+    await until(lambda: registry.get_sample_value("millwheel_rpc_seconds_count", labels) == 1)
     assert 0 < (registry.get_sample_value("millwheel_rpc_seconds_sum", labels) or 0) < patience(10)
     assert registry.get_sample_value("millwheel_rpc_open_calls", {"method": "Service/Get"}) == 0
 

@@ -40,9 +40,9 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(15, [*SPARK, "is killed before it can write the commit"], id="spark"),
         pytest.param(44, ["is killed before it can publish"], id="spark publishes"),
         pytest.param(256, CODES, id="codes"),
-        pytest.param(77, ["finished by another [1-9]", "late [1-9]"], id="cassandra"),
+        pytest.param(10, ["finished by another [1-9]", "late [1-9]"], id="cassandra"),
         pytest.param(106, ["glimpsed [1-9]"], id="unfinished writes"),
-        pytest.param(16, ["the power is cut", "the power is back", "with the power 1"], id="power"),
+        pytest.param(31, ["the power is cut", "the power is back", "with the power 1"], id="power"),
         pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
 )
