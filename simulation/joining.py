@@ -75,8 +75,7 @@ class Joinings:
     def excuses(self, item: Item, timestamp: int) -> bool:
         """Whether ``behind`` took the item from a computation that had joined behind its timestamp.
 
-        The item need not be late at ``behind`` itself. A new owner knows the added computation, and starts from the
-        watermark in its journal. The low watermark that its predecessor showed to consumers may be larger.
+        Whether the item was late at ``behind`` itself does not matter.
         """
         if len(item.steps) < 2 or item.steps[-1].computation != BEHIND:
             return False

@@ -52,7 +52,8 @@ class TimersAndHold:
             tag: Distinguishes the timers of a key; up to 256 bytes.
             domain: Whether ``at`` is an event time or a processing time.
             hold: Where the timer holds the output watermark. By default ``at``; in processing time, the timestamp of
-                the record or timer that the hook runs for.
+                the record or timer that the hook runs for. A hold behind the reported output watermark becomes that
+                timestamp, too. ``max(record.timestamp, ctx.watermark)`` is never behind it.
 
         Raises:
             UsageError: The computation has no ``process_timer``. Or an argument has a wrong type, is out of range, or

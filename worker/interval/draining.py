@@ -84,7 +84,7 @@ class DrainingPump(IntervalPump):
             return pending, HoldKind.HOLD_KIND_PRODUCTION
         return int(MAX_TIMESTAMP), HoldKind.HOLD_KIND_INPUT
 
-    def _reported_input(self, output: int) -> int:
+    def reported_input(self, output: int) -> int:
         """It reads no input any more: its input watermark is its output watermark."""
         return output
 

@@ -39,7 +39,11 @@ class IntervalInvariants:
             RuntimeError: A hold was lost, or ended too early.
         """
         self._check_data()
-        if serving and self._pump.rests():
+        if not serving:
+            return
+        output = self._state.output.value
+        require(output <= self._pump.reported_input(output), "no output watermark is above the input watermark (G7)")
+        if self._pump.rests():
             self._check_rest()
 
     def _check_data(self) -> None:

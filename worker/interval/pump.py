@@ -168,7 +168,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         state = self._state
         output, hold = self.held()
         output = state.output.rise(output)
-        watermark = self._reported_input(output)
+        watermark = self.reported_input(output)
         detail, failures = hold_detail(state, hold) if state.blocked.keys else (None, 0)
         reported = (output, watermark, hold, detail)
         at_once = self._reported_failures == 0 or failures == BLOCKED
@@ -182,6 +182,6 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         config = state.config
         return [Report(config.incarnation, config.keys, config.sequencer, output, watermark, hold, subject)]
 
-    def _reported_input(self, output: int) -> int:
+    def reported_input(self, output: int) -> int:
         """The input watermark to report beside the output watermark ``output``."""
         return self._state.clocks.watermark

@@ -125,6 +125,38 @@ def test_a_state_hold_behind_the_watermark_has_its_setters_time() -> None:
     assert taken_over.output == 100
 
 
+class Collected(mw.Computation[tuple[str, str], list[int]]):
+    """Produces the records of its key by the clock, each no earlier than the watermark that its hook saw."""
+
+    def process_record(self, ctx: mw.Context[list[int]], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state.append(max(record.timestamp, ctx.watermark))
+        at, hold = Timestamp(ctx.now + 1_000), Timestamp(min(ctx.state))
+        ctx.set_timer(at, domain=mw.TimeDomain.PROCESSING_TIME, hold=hold)
+
+    def process_timer(self, ctx: mw.Context[list[int]], timer: mw.Timer) -> None:
+        for at in ctx.state:
+            ctx.produce("out", "collected", timestamp=Timestamp(at))
+        del ctx.state
+
+
+@pytest.mark.guarantee("G7", section="7.2")
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_new_owner_shows_no_less_than_was_reported_before_it() -> None:
+    """Regression: the former owner had reported 90 without a commit, and a late record showed the new owner's hooks 20.
+
+    The hold at 20 was behind the reported watermark, so it became 100. The timer's production at 20 failed for ever.
+    """
+    driver = IntervalDriver(Collected(), accepted=90)
+    driver.deliver(("k", "late", 20), ("k", "on time", 100))
+    driver.commit_all()
+    driver.watermark(200)
+    assert driver.output == 90
+    driver.now += 1_000
+    driver.handle(Tick())
+    driver.commit_all()
+    assert driver.sent() == [("collected", 90), ("collected", 100)]
+
+
 @pytest.mark.guarantee("G6", section="4.6")
 def test_timers_at_the_end_of_time_fire_when_the_sources_finish() -> None:
     hooks: dict[str, Do] = {"set": lambda ctx: ctx.set_timer(MAX_TIMESTAMP, "end")}
