@@ -1,6 +1,6 @@
 """Enrichment by another service: the country of each visitor, asked by HTTP.
 
-``enrich`` calls a function for each visit: at most 16 calls run at a time, and each may take five seconds. The visits of
+``enrich`` calls a function for each visit: at most 16 calls run at a time, and each may take five seconds. Visits of
 an address keep their order. A call that fails is made again. After ten attempts the visit goes to ``dead-letters``.
 """
 
