@@ -280,15 +280,17 @@ async def test_without_finish_a_process_is_idle_and_goes_on(server: DevServer, s
 async def test_lines_out_of_order_name_the_option_for_them(server: DevServer, submit: Submit, logs: Path) -> None:
     """Regression: records of such a file were late, and only their number said so."""
     await submit("shop")
-    times = [9_000_000, 0, 1] * 5_000
-    (logs / "a.jsonl").write_text("".join(line(number, time) for number, time in enumerate(times)))
-    run = ["inject", "file", "orders", str(logs), "--timestamp", "t", "--unit", "us"]
-    code, printed, errors = await command(server, *run)
-    assert code == 0
-    assert "0 late" not in printed
-    assert "up to 9 s older" in errors
-    assert "--disorder 9 " in errors
-    _, _, errors = await command(server, *run, "--disorder", "9", "--process", "other")
+    (logs / "a.jsonl").write_text(line(0, 9_000_000))
+    (logs / "b.jsonl").write_text("".join(line(number, time) for number, time in enumerate([10_000_000, 0, 1])))
+    how = ["--timestamp", "t", "--unit", "us"]
+    for name in ("a.jsonl", "b.jsonl"):
+        code, printed, errors = await command(server, "inject", "file", "orders", str(logs / name), *how)
+        assert code == 0
+    assert "2 known before or late" in printed, "the watermark is at the record of the first file"
+    assert "up to 10 s older" in errors
+    assert "--disorder 10 " in errors
+    how += ["--disorder", "10", "--process", "other"]
+    _, _, errors = await command(server, "inject", "file", "orders", str(logs / "b.jsonl"), *how)
     assert "older" not in errors
 
 
