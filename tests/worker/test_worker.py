@@ -289,14 +289,15 @@ async def test_what_has_pending_records_is_forgotten_later(tmp_path: Path, monke
 
 
 @pytest.mark.guarantee("G13", section="6.1.1")
+@pytest.mark.parametrize("phase", [OwnerPhase.OPENING, OwnerPhase.ACCEPTING])
 async def test_an_interval_that_opens_for_long_is_looked_at_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phase: OwnerPhase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the check came while the interval was opening, and found no sender. Later the interval learned it."""
+    """Regression: the check came before the interval served, and found no sender. Later the interval learned it."""
     monkeypatch.setattr(notices, "SETTLED_AFTER_SECONDS", 0.01)
     one = worker(tmp_path)
     core = hosted(one, "c.1.j1", 4)
-    core.phase = OwnerPhase.OPENING
+    core.phase = phase
     one.notices.forget_dead_later(*one.hosts.hosted.values())
     await asyncio.sleep(0.05)
     knows(core, groups=("u.1",))

@@ -163,8 +163,9 @@ class HostNotices:
         without a commit, or if it arrives during opening. The removal of computations is not notified at all.
         """
         core, known = hosted.built.core, (self._coordinator, self._catalog)
-        if core.phase is OwnerPhase.OPENING:
-            # It learns of senders when it has opened: from its journal, and from what was broadcast meanwhile.
+        if core.phase in (OwnerPhase.OPENING, OwnerPhase.ACCEPTING):
+            # It learns of senders when it has opened: from its journal, and from what was broadcast meanwhile. And it
+            # takes the deliveries that came early when it serves. They may be of senders that have ended since.
             self.forget_dead_later(hosted)
             return
         dedup = core.state.dedup
