@@ -12,6 +12,7 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from millwheel.rpc.gate import Interceptor
+from millwheel.rpc.parsing import wrapped
 
 __all__ = ["REQUEST_BUCKETS", "Measuring"]
 
@@ -54,17 +55,9 @@ class Measuring(Interceptor):
         if handler is None:
             return handler  # type: ignore[return-value]  # the server does not have this method
         method = handler_call_details.method.removeprefix(_PACKAGE).removeprefix("/")
-        how = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(self._one(method, handler.unary_unary), **how)
-        if handler.stream_unary is not None:
-            return grpc.stream_unary_rpc_method_handler(self._one(method, handler.stream_unary), **how)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(self._many(method, handler.unary_stream), **how)
-        return grpc.stream_stream_rpc_method_handler(self._many(method, handler.stream_stream), **how)
+        wrappers = {"unary_unary": self._one, "stream_unary": self._one}
+        wrappers |= {"unary_stream": self._many, "stream_stream": self._many}
+        return wrapped(handler, wrappers, method, handler.request_deserializer)
 
     def _one(self, method: str, behave: Any) -> Any:
         def ended(code: str, seconds: float) -> None:

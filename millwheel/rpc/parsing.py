@@ -7,11 +7,11 @@ NotImplementedError for methods that a role does not implement; this becomes UNI
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from inspect import isasyncgenfunction
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -20,7 +20,7 @@ from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.gate import Interceptor
 
-__all__ = ["Parsing"]
+__all__ = ["Parsing", "wrapped"]
 
 
 class _Unparsed:
@@ -44,16 +44,24 @@ class Parsing(Interceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler  # type: ignore[no-any-return]
-        name = handler_call_details.method
-        how = {"request_deserializer": _parser(handler.request_deserializer)}
-        how["response_serializer"] = handler.response_serializer
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(_one_to_one(name, handler.unary_unary), **how)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(_one_to_many(name, handler.unary_stream), **how)
-        if handler.stream_unary is not None:
-            return grpc.stream_unary_rpc_method_handler(_many_to_one(name, handler.stream_unary), **how)
-        return grpc.stream_stream_rpc_method_handler(_many_to_many(name, handler.stream_stream), **how)
+        return wrapped(handler, _WRAPPERS, handler_call_details.method, _parser(handler.request_deserializer))
+
+
+def wrapped(
+    handler: Any, wrappers: Mapping[str, Callable[[str, Any], Any]], method: str, request_deserializer: Any
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler of the same kind of call.
+
+    Args:
+        handler: The former handler.
+        wrappers: By the kind of call: returns the new behaviour, given the method and the former behaviour.
+        method: The name of the method.
+        request_deserializer: That of the new handler.
+    """
+    kind = next(one for one in wrappers if getattr(handler, one) is not None)
+    make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = getattr(grpc, f"{kind}_rpc_method_handler")
+    behave = wrappers[kind](method, getattr(handler, kind))
+    return make(behave, request_deserializer, handler.response_serializer)
 
 
 def _parser(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -123,6 +131,14 @@ async def _responses(name: str, behave: Any, request: Any, context: Any) -> Asyn
                 yield response
     except NotImplementedError:
         await abort(context, _absence(name))
+
+
+_WRAPPERS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "unary_unary": _one_to_one,
+    "unary_stream": _one_to_many,
+    "stream_unary": _many_to_one,
+    "stream_stream": _many_to_many,
+}
 
 
 class _ReadableMessages:

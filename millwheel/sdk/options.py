@@ -155,7 +155,7 @@ class Retention:
 
     Older records, or records beyond the size, are deleted. A stream without a retention keeps them for one hour, and
     at most 256 MiB. That holds for the results of steps, late records and dead letters, too. A declaration sets another
-    one, until the stream's log is created. For example::
+    one, and an update may change it. For example::
 
         >>> import millwheel as mw
         >>> shop = mw.Topology("shop")

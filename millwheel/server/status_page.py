@@ -1,4 +1,4 @@
-"""The HTTP page of a process: metrics for Prometheus, and probes for whatever restarts it or sends it calls.
+"""The HTTP page of a process: metrics for Prometheus, and probes for systems that restart it or send it calls.
 
 ``/metrics`` has the metrics, ``/healthz`` says whether the process works, ``/readyz`` whether it serves its role. A
 thread of its own serves them, so they answer while a hook blocks the event loop.
@@ -152,7 +152,7 @@ def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 class _PageServer(ThreadingWSGIServer):
-    """Serves each connection in a thread. So a client that sends nothing delays nobody."""
+    """Serves each connection in a thread. So a client that sends nothing delays no other client."""
 
     tls: ssl.SSLContext | None = None
 

@@ -136,7 +136,7 @@ class Stream(MissingSteps, Generic[T]):
     def union(self, *others: Stream[T]) -> Stream[T]:
         """The records of this stream and of others, of the same type.
 
-        Streams of different types make a union of types. Structs need tags for it, so that a reader tells them apart::
+        Streams of different types make a union of types. Structs need tags for it: a reader finds the type by them::
 
             >>> import msgspec
             >>> import millwheel as mw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from simulation.blocks import PIPELINE, Item, plain_node
@@ -9,17 +10,22 @@ from simulation.pipelines import pipeline_differences
 from simulation.plan import Plan, PlannedRecord, SourceReader
 
 
+def pipeline(*steps: list[Any], sources: Sequence[str] = ("s0",)) -> dict[str, Any]:
+    """The node of some steps. Each source is a side of the first one."""
+    return plain_node() | {
+        "name": "operators",
+        "kind": PIPELINE,
+        "inputs": dict.fromkeys(sources, "a"),
+        "sources": [[source] for source in sources],
+        "outputs": ["op", "op-late"],
+        "arguments": list(steps),
+    }
+
+
 def judged(*results: tuple[int, list[int]], late: int) -> list[str]:
     """The differences of `enrich > ordered update` for records 1, 2 and 3, one of which was late when it was sent."""
     inputs = [PlannedRecord(number, 1_000_000 * number, "k", "k", number == late) for number in (1, 2, 3)]
-    node: dict[str, Any] = plain_node() | {
-        "name": "operators",
-        "kind": PIPELINE,
-        "inputs": {"s0": "a"},
-        "sources": [["s0"]],
-        "outputs": ["op", "op-late"],
-        "arguments": [["enrich", "a", [False, 0, False]], ["ordered update", "a", [1_000]]],
-    }
+    node = pipeline(["enrich", "a", [False, 0, False]], ["ordered update", "a", [1_000]])
     plan = Plan(1, nodes=[node], readers=[SourceReader("s0", "r0", inputs, [], False)])
     items = [(1_000_000 * at, Item(ids, "k", str(len(ids)))) for at, ids in results]
     return list(pipeline_differences(plan, {"op": dict(enumerate(items))}))
@@ -38,14 +44,7 @@ def spread(*results: tuple[int, list[int]], late: int, spread: int = 3) -> list[
     """The differences of sessions: records 1 and 2 are in the first one, and 9 in the second one."""
     second = 1_000_000
     inputs = [PlannedRecord(one, one * second, "k", "k", one == late) for one in (1, 2, 9)]
-    node: dict[str, Any] = plain_node() | {
-        "name": "operators",
-        "kind": PIPELINE,
-        "inputs": {"s0": "a"},
-        "sources": [["s0"]],
-        "outputs": ["op", "op-late"],
-        "arguments": [["sessions", "a", [2 * second, 0, spread]]],
-    }
+    node = pipeline(["sessions", "a", [2 * second, 0, spread]])
     plan = Plan(1, nodes=[node], readers=[SourceReader("s0", "r0", inputs, [], False)])
     items = [(at * second, Item(ids, "k", str(len(ids)))) for at, ids in results]
     return list(pipeline_differences(plan, {"op": dict(enumerate(items))}))
@@ -65,14 +64,7 @@ def joined(*results: tuple[int, list[int]], late: int) -> list[str]:
     Each has its number as its timestamp.
     """
     numbers = {"s0": (1, 3, 5, 6), "s1": (2, 4)}
-    node: dict[str, Any] = plain_node() | {
-        "name": "operators",
-        "kind": PIPELINE,
-        "inputs": {"s0": "a", "s1": "a"},
-        "sources": [["s0"], ["s1"]],
-        "outputs": ["op", "op-late"],
-        "arguments": [["join broadcast as of", "a", [True]]],
-    }
+    node = pipeline(["join broadcast as of", "a", [True]], sources=("s0", "s1"))
     readers = [
         SourceReader(source, "r0", [PlannedRecord(one, one, "k", "k", one == late) for one in each], [], False)
         for source, each in numbers.items()

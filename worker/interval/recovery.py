@@ -139,7 +139,8 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     state.journal.restore_counts(whole.counts.row)
     ordered = sorted(productions.items(), key=lambda item: item[0][1])
     for sequence in sorted({sequence for sequence, _, _ in productions}):
-        state.outbox.add([row for place, row in ordered if place[0] == sequence], sequence)
+        rows = [row for place, row in ordered if place[0] == sequence]
+        state.outbox.add(rows, sequence, now=state.clocks.elapsed)
     if state.clocks.bounded:
         for key, _, setting in state.timers.tables[TimeDomain.EVENT_TIME].items():
             state.timers.note_due(key, setting.at)

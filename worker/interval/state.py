@@ -51,7 +51,7 @@ class IntervalState(IntervalSetup):
         self.intake = IntervalIntake()
         self.blocked = BlockedKeyTable(self.intake)
         self.cells = CellCache(self.settings.cache_bytes, evicted=False)
-        self.outbox = Outbox(locate, lambda: self.clocks.elapsed)
+        self.outbox = Outbox(locate)
         self.holds = Holds()
         self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)

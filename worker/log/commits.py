@@ -158,7 +158,7 @@ class LogCommits:
         limit, current = self.state.settings.segment_bytes, self.state.records.open
         at, size = current.end, current.size
         cuts: list[int] = []
-        cut_age = self._retainer.cut_age
+        cut_age = self.state.retention.cut_age
         if size and ((cut_age and self.state.clock.age - current.opened >= cut_age) or self._is_full(cursors)):
             # It is old: its records must not wait for new ones to be dropped. Or the log is full.
             cuts.append(at)

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 from millwheel.worker.log.segments import LogSegment
 from millwheel.worker.log.state import LogState
 
 __all__ = ["Retainer"]
-
-_SEGMENTS_PER_AGE: Final = 8
-"""The open segment ends at the maximum age divided by this, so retention is that precise. The log's age is journaled
-as often, if no other commit does it. So a takeover sets the age back by no more than that."""
-_MIN_SEGMENT_AGE_US: Final = 1_000_000
-"""The minimum for both periods, in microseconds."""
 
 
 class Retainer:
@@ -27,16 +20,6 @@ class Retainer:
     def __init__(self, state: LogState) -> None:
         self.state = state
 
-    @property
-    def cut_age(self) -> int:
-        """The age at which the open segment ends. 0: it does not end by age."""
-        return min(self._journal_age, self.state.retention.max_age)
-
-    @property
-    def _journal_age(self) -> int:
-        """The age must be journaled as often."""
-        return max(_MIN_SEGMENT_AGE_US, self.state.retention.max_age // _SEGMENTS_PER_AGE)
-
     def drops_all(self, cursors: Mapping[str, int]) -> bool:
         """Whether the log would drop all its records if the open segment ended now."""
         end = self.state.records.open.end
@@ -48,14 +31,14 @@ class Retainer:
         None if there is no maximum age, or a cursor that must ACK first. The caller knows that there are records, and
         that their ages matter: the retention is stated, or there is no cursor.
         """
-        state, max_age = self.state, self.state.retention.max_age
-        if not max_age:
+        state, retention = self.state, self.state.retention
+        if not retention.max_age:
             return None
         oldest = state.records.closed[0] if state.records.closed else state.records.open
         cursors = state.cursors.durable
         if cursors and min(cursors.values()) < oldest.end:
             return None
-        return state.clock.at(min(oldest.age + max_age, state.clock.journaled_age + self._journal_age))
+        return state.clock.at(min(oldest.age + retention.max_age, state.clock.journaled_age + retention.journal_age))
 
     def start_after(self, cursors: Mapping[str, int], cuts: Sequence[int]) -> int:
         """The oldest offset to keep with cursors at ``cursors``. Only closed segments, or those cut now, can go."""

@@ -13,6 +13,13 @@ from millwheel.worker.messages import Parent
 __all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 
 
+_SEGMENTS_PER_AGE: Final = 8
+"""The open segment ends at the maximum age divided by this, so retention is that precise. The log's age is journaled
+as often, if no other commit does it. So a takeover sets the age back by no more than that."""
+_MIN_SEGMENT_AGE_US: Final = 1_000_000
+"""The minimum for both periods, in microseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogRetention:
     """What a log without cursors keeps. 0: no limit. Only whole segments are dropped, so up to one more is kept."""
@@ -24,6 +31,15 @@ class LogRetention:
     max_age: int = 0
     """Microseconds since the record was committed, counted while the log is served."""
     max_bytes: int = 0
+    journal_age: int = field(init=False)
+    """The age of the log must be journaled as often."""
+    cut_age: int = field(init=False)
+    """The age at which the open segment ends. 0: it does not end by age."""
+
+    def __post_init__(self) -> None:
+        journal_age = max(_MIN_SEGMENT_AGE_US, self.max_age // _SEGMENTS_PER_AGE)
+        object.__setattr__(self, "journal_age", journal_age)
+        object.__setattr__(self, "cut_age", min(journal_age, self.max_age))
 
 
 DEFAULT_RETENTION: Final = LogRetention(max_age=3_600_000_000, max_bytes=256 << 20)

@@ -15,13 +15,13 @@ from millwheel.rpc.clock import wall_now
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.log import LogCore
+from millwheel.worker.process.metrics import LABELS, gauge_of
 from millwheel.worker.process.tallies import Place, Tallies
 
 __all__ = ["MeasureCollector"]
 
 Kept = TypeVar("Kept")
 
-_LABELS: Final = ["topology", "computation"]
 _OUTCOME: Final = "DELIVERY_OUTCOME_"
 
 _DISTRIBUTIONS: Final[dict[str, tuple[str, Callable[[IntervalMeasures], Distribution]]]] = {
@@ -60,7 +60,7 @@ class MeasureCollector(Collector):
         """All metrics at this moment."""
         measures = self._tallies.measures()
         for name, (help_text, of) in _DISTRIBUTIONS.items():
-            family = HistogramMetricFamily(name, help_text, labels=_LABELS)
+            family = HistogramMetricFamily(name, help_text, labels=LABELS)
             for place, measured in measures.items():
                 _add(family, place, of(measured))
             yield family
@@ -73,7 +73,7 @@ class MeasureCollector(Collector):
         family = HistogramMetricFamily(
             "millwheel_hook_call_seconds",
             "Time of a call of a hook, as the mean of each batch of calls",
-            labels=[*_LABELS, "hook"],
+            labels=[*LABELS, "hook"],
         )
         for place, measured in measures.items():
             for hook, distribution in list(measured.hook_seconds.items()):
@@ -81,7 +81,7 @@ class MeasureCollector(Collector):
         yield family
 
     def _by_stream(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
-        labels = [*_LABELS, "stream"]
+        labels = [*LABELS, "stream"]
         records = CounterMetricFamily("millwheel_received_records", "Fresh records received", labels=labels)
         sizes = CounterMetricFamily("millwheel_received_bytes", "Bytes of the values of fresh records", labels=labels)
         refused = CounterMetricFamily(
@@ -99,18 +99,15 @@ class MeasureCollector(Collector):
         yield from (records, sizes, refused)
 
     def _system_lag(self) -> Metric:
-        family = GaugeMetricFamily(
-            "millwheel_system_lag_seconds",
-            "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
-            labels=_LABELS,
-        )
         lags: dict[Place, float] = {}
         cores, _ = self._tallies.look()
         for place, core in cores:
             lags[place] = max(lags.get(place, 0.0), _waited(core, self._now()))
-        for place, lag in lags.items():
-            family.add_metric(list(place), lag)
-        return family
+        return gauge_of(
+            "millwheel_system_lag_seconds",
+            "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
+            lags,
+        )
 
     def _of_logs(self) -> Iterator[Metric]:
         records = GaugeMetricFamily("millwheel_log_records", "Records that a stream's log keeps", labels=["stream"])

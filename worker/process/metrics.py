@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,9 +20,9 @@ from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.process.key_failures import KeyPlace
 from millwheel.worker.process.tallies import Place, Tallies
 
-__all__ = ["WorkerCollector"]
+__all__ = ["LABELS", "WorkerCollector", "gauge_of"]
 
-_LABELS = ["topology", "computation"]
+LABELS: Final = ["topology", "computation"]
 
 
 class WorkerCollector(Collector):
@@ -63,18 +64,18 @@ class WorkerCollector(Collector):
             if MIN_TIMESTAMP < watermark < MAX_TIMESTAMP:
                 lags[place] = max(lags.get(place, 0.0), (now - watermark) / 1e6)
         for name, help_text in _COUNTERS.items():
-            counter = CounterMetricFamily(name, help_text, labels=_LABELS)
+            counter = CounterMetricFamily(name, help_text, labels=LABELS)
             for labels, value in sums.get(name, {}).items():
                 counter.add_metric(list(labels), value)
             yield counter
         for name, (help_text, _) in _GAUGES.items():
-            yield _gauge(name, help_text, sums.get(name, {}))
-        yield _gauge(
+            yield gauge_of(name, help_text, sums.get(name, {}))
+        yield gauge_of(
             "millwheel_quarantined_intervals",
             "Intervals that stand still because something of their journal is damaged",
             Counter(self._quarantined()),
         )
-        yield _gauge(
+        yield gauge_of(
             "millwheel_data_lag_seconds", "Wall time minus input low watermark, the most of any interval", lags
         )
         yield from self._hooks()
@@ -84,7 +85,7 @@ class WorkerCollector(Collector):
         counter = CounterMetricFamily(
             "millwheel_key_failures",
             "Calls of key functions that raised, for records that injectors ask about",
-            labels=[*_LABELS, "stream"],
+            labels=[*LABELS, "stream"],
         )
         for place, count in self._key_failures().items():
             counter.add_metric(list(place), count)
@@ -108,14 +109,15 @@ class WorkerCollector(Collector):
         yield running
 
 
-def _gauge(name: str, help_text: str, values: Mapping[Place, float]) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(name, help_text, labels=_LABELS)
+def gauge_of(name: str, help_text: str, values: Mapping[Place, float]) -> GaugeMetricFamily:
+    """A gauge with a value for each computation."""
+    gauge = GaugeMetricFamily(name, help_text, labels=LABELS)
     for labels, value in values.items():
         gauge.add_metric(list(labels), value)
     return gauge
 
 
-_HOOK_LABELS = ["topology", "computation", "hook"]
+_HOOK_LABELS: Final = ["topology", "computation", "hook"]
 
 _HOOK_COUNTERS: dict[str, tuple[str, Callable[[HookTime], float]]] = {
     "millwheel_hook_calls": ("Calls of hooks", lambda time: time.calls),

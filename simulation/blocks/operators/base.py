@@ -135,6 +135,16 @@ class Operator(ABC):
         yield from compared(self.model(rows, arguments), found)
 
 
+class KeepingOperator(Operator):
+    """An operator whose only argument is how long it knows a key. None: for ever."""
+
+    def draw(self, chance: Random) -> list[Any]:
+        return [chance.choice((None, *SPANS))]
+
+    def forgets(self, arguments: list[Any]) -> bool:
+        return arguments[0] is not None
+
+
 def compared(due: Iterable[Row], found: Iterable[Row]) -> Iterator[str]:
     """The violations in results that are known."""
     expected, results = (Counter(one[:4] for one in some) for some in (due, found))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from random import Random
 from typing import Any, Final
 
 import millwheel as mw
 from simulation.blocks.operators.base import (
-    SPANS,
     Flow,
-    Operator,
+    KeepingOperator,
     Row,
     duration,
     in_order,
@@ -35,16 +33,10 @@ def _joined(former: Item | None, change: mw.Change[Item]) -> tuple[Item | None, 
     return None, [made(items, str(len(items)))]
 
 
-class _Changing(Operator):
+class _Changing(KeepingOperator):
     """Each result has a record, and behind it the one that was taken back, unless the key was not known."""
 
     ordered = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((None, *SPANS))]
-
-    def forgets(self, arguments: list[Any]) -> bool:
-        return arguments[0] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (keep,) = arguments

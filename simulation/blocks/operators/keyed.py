@@ -12,6 +12,7 @@ from simulation.blocks.operators.base import (
     AGGREGATES,
     SPANS,
     Flow,
+    KeepingOperator,
     Operator,
     Row,
     chunks,
@@ -118,16 +119,10 @@ class _Running(Operator):
 
 
 @operator("latest")
-class _Latest(Operator):
+class _Latest(KeepingOperator):
     """Each record that passes is newer than the one before. The newest one passes."""
 
     certain = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((None, *SPANS))]
-
-    def forgets(self, arguments: list[Any]) -> bool:
-        return arguments[0] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (keep,) = arguments
@@ -145,16 +140,10 @@ class _Latest(Operator):
 
 
 @operator("deduplicate")
-class _Deduplicate(Operator):
+class _Deduplicate(KeepingOperator):
     """One record of the key passes. With a time, records pass that are at least this time behind the one before."""
 
     certain = False
-
-    def draw(self, chance: Random) -> list[Any]:
-        return [chance.choice((None, *SPANS))]
-
-    def forgets(self, arguments: list[Any]) -> bool:
-        return arguments[0] is not None
 
     def build(self, flow: Flow, arguments: list[Any]) -> None:
         (within,) = arguments

@@ -246,7 +246,7 @@ def test_a_timer_clearing_a_keys_hold_fires_with_a_full_outbox() -> None:
 
 
 class Unsearched(deque[QueuedRecords]):
-    """A queue that nobody may search."""
+    """A queue that no code may search."""
 
     def __iter__(self) -> Iterator[QueuedRecords]:
         raise AssertionError("the queue is searched")

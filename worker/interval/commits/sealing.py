@@ -206,7 +206,7 @@ class Sealer:
             [],
             (records, duplicates, late, len(batch.dead), dropped),
         )
-        return entry, self._outbox.add(productions, committed=not sealed.stored_first)
+        return entry, self._outbox.add(productions, committed=not sealed.stored_first, now=self._clocks.elapsed)
 
     def _ending(self, sealed: Sealed) -> Hold:
         """The hold for what the commit ends."""

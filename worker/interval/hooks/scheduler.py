@@ -99,7 +99,9 @@ class KeyScheduler:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
         if self.blocked_keys.stopped:
             return None
-        return self._clocks.elapsed + 1 if self._interrupted else self._table.next_retry()
+        if self._interrupted:
+            return self._clocks.elapsed + 1
+        return self._table.next_retry() if self._table.keys else None
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""

@@ -57,12 +57,10 @@ class ProductionBatch(OutboundBatch):
         "used",
     )
 
-    def __init__(
-        self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str, since: int = 0
-    ) -> None:
+    def __init__(self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str) -> None:
         super().__init__()
         self.token = token
-        self.since = since
+        self.since = 0
         """When its records came into the outbox, a time of ``elapsed``."""
         self.sequence = sequence
         """The parent's journal that numbered the records. Empty: the interval's own journal did."""

@@ -54,14 +54,8 @@ class Outbox:
     So a key's older productions are regrouped before a younger production is located.
     """
 
-    def __init__(self, locate: Callable[[IncarnationId, bytes], str], elapsed: Callable[[], int] = lambda: 0) -> None:
-        """
-        Args:
-            locate: The journal that owns a consumer's key.
-            elapsed: The time, for measures.
-        """
+    def __init__(self, locate: Callable[[IncarnationId, bytes], str]) -> None:
         self._locate = locate
-        self._elapsed = elapsed
         self._next_token = 1
         self._batches: dict[int, ProductionBatch] = {}
         self._by_consumer: dict[IncarnationId, dict[int, ProductionBatch]] = {}
@@ -96,7 +90,7 @@ class Outbox:
     # Adding productions.
 
     def add(
-        self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True
+        self, rows: Iterable[ProductionRow], sequence: str = "", *, committed: bool = True, now: int = 0
     ) -> list[ProductionBatch]:
         """Add productions of one sequence, by increasing position. Returns their outbound batches, not sent yet.
 
@@ -105,7 +99,7 @@ class Outbox:
         batches = self._group(rows, sequence)
         for one in batches:
             self._insert(one)
-            one.committed = committed
+            one.committed, one.since = committed, now
         self._make_way(batches)
         for one in batches:
             self._enter(one)
@@ -123,7 +117,7 @@ class Outbox:
         groups: dict[tuple[str, str, str], ProductionBatch] = {}
         made: list[ProductionBatch] = []
         locate = self._locate
-        age, beyond, now = _age(sequence), 0, self._elapsed()
+        age, beyond = _age(sequence), 0
         for position, producer, stream, value, timestamp, targets, opaque in rows:
             if position >= beyond:
                 beyond = (position >> INDEX_BITS) + 1 << INDEX_BITS
@@ -132,7 +126,7 @@ class Outbox:
                 group = (consumer, stream, locate(consumer, key))
                 batch = groups.get(group)
                 if batch is None or not batch.room():
-                    batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence, now)
+                    batch = groups[group] = ProductionBatch(self._next_token, consumer, stream, group[2], sequence)
                     batch.age = age
                     self._next_token += 1
                     made.append(batch)
