@@ -1,0 +1,67 @@
+"""What one open injector shows in metrics (section 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millwheel.client.injector.core import InjectorCore
+from millwheel.client.injector.room_waits import RoomWaits
+from millwheel.client.measured import ClientLabels, Readings, watermark_gauges
+from millwheel.rpc.clock import wall_now
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
+
+__all__ = ["InjectorMeasures"]
+
+_OUTCOME = "DELIVERY_OUTCOME_"
+
+
+class InjectorMeasures:
+    """Reads an injector's core. :mod:`millwheel.client.metrics` has the meaning of each reading."""
+
+    def __init__(
+        self, core: InjectorCore, waits: RoomWaits, *, publishes: bool, now: Callable[[], int] = wall_now
+    ) -> None:
+        """
+        Args:
+            core: The core of the injector.
+            waits: The injector's back-pressure.
+            publishes: Whether the injector publishes a watermark. Otherwise it shows none.
+            now: The wall clock, in microseconds.
+        """
+        self._core = core
+        self._waits = waits
+        self._publishes = publishes
+        self._now = now
+
+    @property
+    def labels(self) -> ClientLabels:
+        """The stream and the process."""
+        return self._core.stream, self._core.process
+
+    def counts(self) -> Readings:
+        """What it has counted."""
+        core = self._core
+        counts: Readings = {
+            ("sent_records", ""): core.accepted,
+            ("acks", ""): core.acked,
+            ("late_records", ""): core.late,
+            ("resent_records", ""): core.outbound.resent,
+        }
+        for outcome, count in list(core.refused.items()):
+            reason = DeliveryOutcome.Name(outcome).removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
+            counts["refused_deliveries", reason] = count
+        for cause, seconds in self._waits.seconds().items():
+            counts["blocked_seconds", cause.value] = seconds
+        return counts
+
+    def gauges(self) -> Readings:
+        """How it is now."""
+        core, published = self._core, self._core.published
+        gauges: Readings = {
+            ("unacked_records", ""): core.unacked,
+            ("unacked_bytes", ""): core.unacked_bytes,
+            ("failed", ""): core.failed is not None,
+        }
+        if self._publishes:
+            gauges |= watermark_gauges(published.watermark, self._now(), idle=published.idle)
+        return gauges
