@@ -15,8 +15,8 @@ INTERVAL = Sender("count.1.j2", 1, None, IncarnationId("count.1"))
 
 
 def test_an_injector_is_known_by_the_name_of_its_process() -> None:
-    assert injector_name(INJECTOR) == "web-1"
-    assert injector_name(INTERVAL) == "", "the name of a journal is no name that people gave"
+    assert injector_name(INJECTOR.name) == "web-1"
+    assert injector_name(INTERVAL.name) == "", "the name of a journal is no name that people gave"
 
 
 def test_refusals_count_by_who_feels_them() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
@@ -111,9 +111,8 @@ class MeasureCollector(Collector):
         for place, core in cores:
             lags[place] = max(lags.get(place, 0.0), _waited(core, self._now()))
             full[place] = full.get(place, 0.0) + (not core.has_room)
-            for receipt in list(core.state.intake.unfinished):
-                delivery = receipt.delivery
-                unacked[*place, delivery.stream, injector_name(delivery.sender)] += receipt.open
+            for (stream, sender), count in _unacked(core).items():
+                unacked[*place, stream, injector_name(sender)] += count
         yield gauge_of(
             "millwheel_system_lag_seconds",
             "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
@@ -169,6 +168,15 @@ def _waited(core: IntervalCore, now: int) -> float:
         began += [batch.since for flow in flows for batch in _first(flow.batches)]
     clocks = state.clocks
     return max(0.0, (clocks.elapsed + now - clocks.now - min(began)) / 1e6) if began else 0.0
+
+
+def _unacked(core: IntervalCore) -> Mapping[tuple[str, str], int]:
+    """The uncommitted records of an interval, by stream and sender's name."""
+    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for receipt in list(core.state.intake.unfinished):
+        delivery = receipt.delivery
+        found[delivery.stream, delivery.sender.name] += receipt.open
+    return found
 
 
 def _first(those: Mapping[Kept, None]) -> list[Kept]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Set
 from typing import Final
 
-from millwheel.model.deliveries import Delivery, Sender
-from millwheel.model.incarnation import is_injector
+from millwheel.model.deliveries import Delivery
+from millwheel.model.incarnation import INJECTOR_PREFIX
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
 __all__ = ["RefusedDeliveries", "RefusedPlace", "injector_name"]
@@ -27,7 +27,7 @@ class RefusedDeliveries:
     def add(self, place: tuple[str, str], delivery: Delivery, outcome: DeliveryOutcome.ValueType) -> None:
         """Count one refusal of a delivery, or of a part of it."""
         reason = DeliveryOutcome.Name(outcome).removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
-        self._counts[*place, delivery.stream, injector_name(delivery.sender), reason] += 1
+        self._counts[*place, delivery.stream, injector_name(delivery.sender.name), reason] += 1
 
     def totals(self) -> dict[RefusedPlace, int]:
         """The number of refusals at each place."""
@@ -39,6 +39,6 @@ class RefusedDeliveries:
             del self._counts[name]
 
 
-def injector_name(sender: Sender) -> str:
-    """The name of the injector process that sends. Empty: the sender is an interval."""
-    return sender.name.removeprefix(f"{sender.group}/") if is_injector(sender.group) else ""
+def injector_name(sender: str) -> str:
+    """The injector process that a sender's name names. Empty: the sender is an interval."""
+    return sender.rpartition("/")[2] if sender.startswith(INJECTOR_PREFIX) else ""
