@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Set
-from typing import Final
 
 from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import INJECTOR_PREFIX
+from millwheel.model.wording import refusal_name
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
 __all__ = ["RefusedDeliveries", "RefusedPlace", "injector_name"]
 
 RefusedPlace = tuple[str, str, str, str, str]
 """(topology, computation, stream, injector process, reason). The first two are empty for a log."""
-
-_OUTCOME: Final = "DELIVERY_OUTCOME_"
 
 
 class RefusedDeliveries:
@@ -26,8 +24,8 @@ class RefusedDeliveries:
 
     def add(self, place: tuple[str, str], delivery: Delivery, outcome: DeliveryOutcome.ValueType) -> None:
         """Count one refusal of a delivery, or of a part of it."""
-        reason = DeliveryOutcome.Name(outcome).removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
-        self._counts[*place, delivery.stream, injector_name(delivery.sender.name), reason] += 1
+        sender = injector_name(delivery.sender.name)
+        self._counts[*place, delivery.stream, sender, refusal_name(outcome)] += 1
 
     def totals(self) -> dict[RefusedPlace, int]:
         """The number of refusals at each place."""

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.room_waits import RoomWaits
 from millwheel.client.measured import ClientLabels, Readings, watermark_gauges
+from millwheel.model.wording import refusal_name
 from millwheel.rpc.clock import wall_now
-from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
 __all__ = ["InjectorMeasures"]
-
-_OUTCOME = "DELIVERY_OUTCOME_"
 
 
 class InjectorMeasures:
@@ -48,8 +46,7 @@ class InjectorMeasures:
             ("resent_records", ""): core.outbound.resent,
         }
         for outcome, count in list(core.refused.items()):
-            reason = DeliveryOutcome.Name(outcome).removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
-            counts["refused_deliveries", reason] = count
+            counts["refused_deliveries", refusal_name(outcome)] = count
         for cause, seconds in self._waits.seconds().items():
             counts["blocked_seconds", cause.value] = seconds
         return counts
