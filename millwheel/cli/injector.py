@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,11 +11,11 @@ from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
+from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.model.time import Timestamp, format_timestamp, from_datetime
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
-from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -105,7 +104,7 @@ def advance(
     older than the promise are late from now on. A running process of this name ends, because this command takes its
     place.
     """
-    promise = _time(to)
+    promise = time_or_now(to, "--to")
     asyncio.run(_unfinished_others(stream, process, address))
     if not yes:
         confirm(
@@ -126,17 +125,6 @@ def advance(
         print_plain({"stream": stream, "process": process, "state": "idle", **plain}, output)
         return
     print(f"injector process {process} of stream {stream} has promised {format_timestamp(published)}, and is idle")
-
-
-def _time(text: str) -> Timestamp:
-    if text == "now":
-        return Timestamp(wall_now())
-    try:
-        return from_datetime(datetime.fromisoformat(text))
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is neither now nor a time such as 2026-01-31T12:00:00Z", param_hint="--to"
-        ) from error
 
 
 @app.command()
