@@ -99,7 +99,7 @@ class KeyListing:
                 response.keys.add(key=key, state_bytes=held, timers=timers, damaged=key in damaged)
 
 
-class _Place(NamedTuple):
+class _TimerPlace(NamedTuple):
     """Where a timer stands in the order of a listing."""
 
     at: int
@@ -119,7 +119,7 @@ class TimerListing:
         after = _place_of(token) if token else None
         state = core.state
         spilled = state.timers.spilled
-        found: dict[_Place, int | None] = {}
+        found: dict[_TimerPlace, int | None] = {}
         parts: dict[PartId, None] | None = None
         while parts is None or parts.keys() != spilled.parts.keys():  # else timers may have come into memory
             parts = dict.fromkeys(spilled.parts)
@@ -139,14 +139,14 @@ class TimerListing:
         return response
 
     async def _in_memory(
-        self, core: IntervalCore, domain: TimeDomain, key: bytes | None, after: _Place | None, count: int
-    ) -> dict[_Place, int | None]:
+        self, core: IntervalCore, domain: TimeDomain, key: bytes | None, after: _TimerPlace | None, count: int
+    ) -> dict[_TimerPlace, int | None]:
         table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
 
-        def places(keys: Iterable[bytes]) -> Iterator[tuple[_Place, int | None]]:
+        def places(keys: Iterable[bytes]) -> Iterator[tuple[_TimerPlace, int | None]]:
             for one in keys:
                 for tag, setting in _tags(table.of_key(one)).items():
-                    place = _Place(setting.at, processing, one, tag)
+                    place = _TimerPlace(setting.at, processing, one, tag)
                     if after is None or place > after:
                         yield place, setting.hold
 
@@ -156,10 +156,10 @@ class TimerListing:
         self,
         core: IntervalCore,
         key: bytes | None,
-        after: _Place | None,
+        after: _TimerPlace | None,
         count: int,
-        found: dict[_Place, int | None],
-    ) -> dict[_Place, int | None]:
+        found: dict[_TimerPlace, int | None],
+    ) -> dict[_TimerPlace, int | None]:
         """Add the timers of parts, the earliest first, as far as the page reaches. One part is in memory at a time."""
         timers = core.state.timers
         for part in sorted(timers.spilled.parts.values(), key=lambda one: one.first):
@@ -169,7 +169,7 @@ class TimerListing:
             if len(found) >= count and part.first > max(found).at:
                 break
             for row in timers.spilled.current_rows(await self._rows(core, part.rows)):
-                place = _Place(row[3], row[1], row[0], row[2])
+                place = _TimerPlace(row[3], row[1], row[0], row[2])
                 wanted = (key is None or row[0] == key) and (after is None or place > after) and row[2] != PAGES_TAG
                 if wanted and timers.tables[TimeDomain(row[1])].get(row[0], row[2]) is None:
                     found[place] = row[4]
@@ -231,9 +231,9 @@ def _key_of(token: str) -> bytes:
         raise _invalid(token) from error
 
 
-def _place_of(token: str) -> _Place:
+def _place_of(token: str) -> _TimerPlace:
     try:
-        return msgspec.msgpack.decode(_key_of(token), type=_Place)
+        return msgspec.msgpack.decode(_key_of(token), type=_TimerPlace)
     except msgspec.MsgspecError as error:
         raise _invalid(token) from error
 
