@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from millwheel.cli.asking import Yes, confirm
+from millwheel.cli.completing import complete_streams
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
@@ -30,7 +31,10 @@ app = typer.Typer(
 
 @app.command("list")
 def list_injectors(
-    stream: Annotated[str, typer.Argument(help="TOPOLOGY/STREAM, or STREAM alone. Default: all streams.")] = "",
+    stream: Annotated[
+        str,
+        typer.Argument(help="TOPOLOGY/STREAM, or STREAM alone. Default: all streams.", autocompletion=complete_streams),
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that were retired.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -88,7 +92,7 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
 
 @app.command()
 def advance(
-    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     to: Annotated[
         str,
@@ -129,7 +133,7 @@ def advance(
 
 @app.command()
 def finish(
-    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
@@ -174,7 +178,7 @@ async def _unfinished_others(stream: str, process: str, address: str) -> set[str
 
 @app.command()
 def retire(
-    stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it fed.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,

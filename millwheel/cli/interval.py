@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.completing import complete_intervals, complete_places
 from millwheel.cli.hooks import plain_failures, plain_hooks
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
@@ -38,7 +39,9 @@ _EMPTY_KEY = (
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="INTERVAL", help="The interval: its journal (see `interval list`), or TOPOLOGY/COMPUTATION and --key."
+        metavar="INTERVAL",
+        autocompletion=complete_intervals,
+        help="The interval: its journal (see `interval list`), or TOPOLOGY/COMPUTATION and --key.",
     ),
 ]
 Key = Annotated[str | None, typer.Option("--key", help="Any key in the interval, as text.")]
@@ -58,7 +61,12 @@ def _verbs() -> None:
 @app.command("list")
 def list_intervals(
     place: Annotated[
-        str, typer.Argument(metavar="[TOPOLOGY[/COMPUTATION]]", help="Default: all, and those of the streams' logs.")
+        str,
+        typer.Argument(
+            metavar="[TOPOLOGY[/COMPUTATION]]",
+            autocompletion=complete_places,
+            help="Default: all, and those of the streams' logs.",
+        ),
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,

@@ -14,7 +14,7 @@ import typer
 from millwheel.cli.graph import key_text
 from millwheel.cli.hooks import plain_failure
 from millwheel.cli.key_list import list_keys
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.places import incarnation_of, owned_interval, split_place
@@ -46,7 +46,7 @@ app.command("list")(list_keys)
 
 @app.command()
 def inspect(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
+    place: Place,
     key: Annotated[str, typer.Argument(help="The key, as text.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,

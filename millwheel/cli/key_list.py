@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
@@ -21,7 +21,7 @@ __all__ = ["keys_within", "list_keys"]
 
 
 def list_keys(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
+    place: Place,
     prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
     first: Annotated[str, typer.Option("--from", metavar="KEY", help="Only this key and those after it.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The most keys.")] = 100,

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from millwheel.cli.asking import Yes, confirm
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.cli.reaching import ask
 from millwheel.cli.stream_list import list_streams
@@ -37,8 +37,6 @@ app.add_typer(cursors, name="cursors")
 app.command("list")(list_streams)
 app.command()(tail)
 app.command()(produce)
-
-Stream = Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")]
 
 
 @app.command()

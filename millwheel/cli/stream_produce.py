@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, Plain, print_plain
 from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
@@ -32,7 +32,7 @@ _DECODED_ELSEWHERE: Final = {
 
 
 def produce(
-    stream: Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")],
+    stream: Stream,
     value: Annotated[str, typer.Argument(metavar="[JSON]", help="The record as JSON. Default: read from stdin.")] = "",
     timestamp: Annotated[
         str,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, to_yaml
 from millwheel.cli.stream_records import as_text, field_of, kept_note, show_value
 from millwheel.cli.times import ago_or_time
@@ -36,7 +36,7 @@ class Begin(StrEnum):
 
 
 def tail(
-    stream: Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")],
+    stream: Stream,
     cursor: Annotated[
         str,
         typer.Option(help="A durable cursor's name: what was printed under it is not printed again. Default: none."),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.client.control import ControlClient
@@ -32,7 +32,7 @@ def _verbs() -> None:
 
 @app.command("list")
 def list_timers(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
+    place: Place,
     key: Annotated[str | None, typer.Option(help="Only the timers of this key.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The most timers.")] = 100,
     output: Output = OutputFormat.TABLE,
