@@ -294,6 +294,7 @@ def resume(
 @app.command()
 def drain(
     name: Name,
+    yes: Yes = False,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until it has drained; 0 returns at once.")
     ] = 0.0,
@@ -301,7 +302,13 @@ def drain(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """Take no more injected records, and end when the pending ones are processed. The state is kept."""
+    """Take no more injected records, and end when the pending ones are processed. The state is kept.
+
+    A drained topology cannot go on. To go on later, pause it.
+    """
+    if not yes:
+        confirm(f"Drain topology {name}? It takes no more records, and cannot go on afterwards.")
+
     _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
 
 
