@@ -21,7 +21,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 
-__all__ = ["app"]
+__all__ = ["app", "plain_status"]
 
 app = typer.Typer(
     help="Intervals of keys: which worker has which, and moves, splits and merges while everything runs.",
@@ -77,10 +77,10 @@ def list_intervals(
 
     listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
     if output is not OutputFormat.TABLE:
-        print_plain([_plain(status) for status in listed], output)
+        print_plain([plain_status(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [_row(cast("dict[str, Any]", _plain(one)), one.load) for one in listed], "no intervals")
+    print_table(columns, [_row(cast("dict[str, Any]", plain_status(one)), one.load) for one in listed], "no intervals")
 
 
 @app.command()
@@ -170,7 +170,8 @@ def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None
     print_table(columns, [[one["keys"], one["owner"] or "none", one["sequencer"], one["journal"]] for one in rows])
 
 
-def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
+def plain_status(status: wire.IntervalStatus) -> dict[str, Plain]:
+    """Describe an interval with the load that its owner has reported."""
     load = status.load if status.HasField("load") else None
     return {
         "topology": status.topology or None,
