@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from millwheel.cli.metrics_page import client_metrics
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.progress import InjectionProgress, known_or_late, showing
 from millwheel.client.control import ControlClient
@@ -55,7 +55,7 @@ def _sources() -> None:
 
 @app.command("file")
 def inject_file(
-    stream: Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")],
+    stream: Stream,
     root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
     pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
     form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,
