@@ -16,6 +16,7 @@ from millwheel.master.messages import SubmitTopology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog_keys import worker_key
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
@@ -91,6 +92,17 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     assert 'interval_operations_total{by="balancer",kind="split",outcome="done"}' in text
     assert 'millwheel_master_hot_keys{computation="window-counter",topology="zeitgeist"} 2.0' in text
     assert "millwheel_master_leads 1.0" in text
+
+
+async def test_intervals_that_no_worker_has_are_counted(cluster: Cluster) -> None:
+    async def counted(intervals: int) -> bool:
+        labels = 'computation="window-counter",reason="no_owner",topology="zeitgeist"'
+        return f"millwheel_master_stranded_intervals{{{labels}}} {intervals}.0" in cluster.scraped()
+
+    await until(lambda: counted(0))
+    await cluster.master.coordinator.transact((), (), [worker_key(one.worker) for one in cluster.workers])
+    all_of_them = len(await cluster.listed())
+    await until(lambda: counted(all_of_them))
 
 
 @pytest.mark.paper(section="7.1")
