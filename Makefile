@@ -27,7 +27,7 @@ demo: install ## Run the demonstration
 	@$(RUN) python -m examples.demo $(ARGS)
 
 .PHONY: components
-components: install ## Fetch Cassandra and etcd into build/components (fast the second time)
+components: install ## Fetch Cassandra, etcd and Prometheus into build/components (fast the second time)
 	@$(RUN) python -m deploy.local.install
 
 # One node of Cassandra or three; accidents on the way; whether the cluster stays up.
