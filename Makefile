@@ -74,6 +74,10 @@ test-faults: components ## Real faults on a real cluster, with a load that verif
 	@MILLWHEEL_FAULTS=$(FAULTS) MILLWHEEL_HISTORY=$(HISTORY) MILLWHEEL_SEED=$(SEED) \
 		$(RUN) pytest -s -m long tests/faults/test_faults.py $(ARGS)
 
+.PHONY: test-alerts
+test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
+	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)
+
 MINUTES ?= 30
 .PHONY: soak
 soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)

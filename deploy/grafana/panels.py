@@ -20,6 +20,7 @@ with warnings.catch_warnings():
         TooltipDisplayMode,
     )
     from grafana_foundation_sdk.models.dashboard import (
+        Dashboard,
         DashboardCursorSync,
         DashboardLinkType,
         Threshold,
@@ -32,7 +33,7 @@ with warnings.catch_warnings():
     from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
     from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-__all__ = ["Board", "board", "distribution", "graph", "number", "quantile", "rate", "row", "variable"]
+__all__ = ["Board", "Dashboard", "board", "distribution", "graph", "number", "quantile", "rate", "row", "variable"]
 
 Board: TypeAlias = dashboard.Dashboard
 
@@ -175,7 +176,6 @@ def board(name: str, title: str, meaning: str, *variables: dashboard.QueryVariab
             dashboard.DashboardLink("MillWheel")
             .type(DashboardLinkType.DASHBOARDS)
             .tags([_TAG])
-            .placement("")
             .include_vars(True)
             .keep_time(True)
         )

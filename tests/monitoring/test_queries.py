@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,8 @@ import pytest
 from deploy.local.child import free_ports
 from deploy.local.prometheus import Prometheus
 from millwheel.client.injector import Injector
-from millwheel.client.subscription import Subscription
 from tests.monitoring import shop as program
+from tests.monitoring.incidents import Shop
 from tests.monitoring.queries import alerts, panel_queries, rules, variable_queries
 from tests.patience import patience, until
 from tests.submitting import submit_copy
@@ -23,6 +21,7 @@ from tests.system.server import Server, run_cli
 
 NEEDS_A_FAULT = {
     "cluster / Hot keys / {{topology}}/{{computation}}": "a key too busy for one core: tests/master/test_loads.py",
+    "cluster / Calls that fail / {{method}} (stream): {{code}}": "a stream of responses that breaks",
     "computation / Refused deliveries / {{stream}}: {{reason}}": "a full interval, or a takeover at the right moment",
     "streams / Refused deliveries / {{stream}}: {{reason}}": "the same",
     "topology / Back-pressure / {{topology}}/{{computation}}: {{stream}}": "an interval with 200,000 records in its "
@@ -36,39 +35,11 @@ WITHOUT_SERIES = {"millwheel_quarantined_intervals": "a damaged journal: tests/s
 """Metrics of rules that need a fault: tests/monitoring/rules_test.yml has them."""
 
 
-@asynccontextmanager
-async def under_load(server: Server) -> AsyncIterator[None]:
-    """Send orders and read totals as long as the block runs."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(work(server.address)) for work in (order, give_back, read)]
-        yield
-        for task in tasks:
-            task.cancel()
-
-
-async def order(address: str) -> None:
-    """Send an order of each kind over and over."""
-    async with Injector("orders", address=address, process="till", topology=program.shop) as injector:
-        for number in range(1_000_000):
-            item = {20: "poison", 40: "slow"}.get(number, f"item {number % 7}")
-            now = time.time_ns() // 1_000
-            await injector.send(program.Order(item), timestamp=now)
-            await injector.advance(now)
-            await asyncio.sleep(0.05)
-
-
 async def give_back(address: str) -> None:
     """Send something whose region is unknown. It waits for its key."""
     async with Injector("returns", address=address, process="counter") as injector:
         await injector.send({"item": "zz"}, timestamp=time.time_ns() // 1_000)
         await asyncio.Event().wait()
-
-
-async def read(address: str) -> None:
-    """Read the totals, and ACK them."""
-    async with Subscription("totals", cursor="ledger", record_type=program.Total, address=address) as subscription:
-        async for batch in subscription:
-            await subscription.ack(batch.next_offset)
 
 
 async def act(server: Server) -> None:
@@ -84,11 +55,14 @@ async def test_every_query_works_and_gives_something(tmp_path: Path) -> None:
     async with Server(tmp_path / "db", tmp_path / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
         await submit_copy(server.address, program.__file__, "shop", tmp_path)
         with Prometheus(tmp_path / "prometheus", {"all": [page]}) as prometheus:
-            async with under_load(server):
+            async with Shop(server.address).open() as shop, asyncio.TaskGroup() as group:
+                shop.special += ["poison", "slow"]
+                giving = group.create_task(give_back(server.address))
                 await until(lambda: asyncio.to_thread(prometheus.is_ready), patience(20), every=0.1)
                 await act(server)
                 await _all_give_something(prometheus)
                 assert [one["health"] for one in prometheus.rules()] == ["ok"] * len(alerts())
+                giving.cancel()
 
 
 async def _all_give_something(prometheus: Prometheus) -> None:
