@@ -65,6 +65,7 @@ def _flow(made: Board) -> Board:
                 },
                 "Fresh records at each consumer.",
                 "rps",
+                width=6,
             )
         )
         .with_panel(
@@ -73,6 +74,7 @@ def _flow(made: Board) -> Board:
                 {"{{stream}}": rate("millwheel_received_bytes_total", "stream", _HERE)},
                 "Values of fresh records, at all consumers.",
                 "Bps",
+                width=6,
             )
         )
         .with_panel(
@@ -81,6 +83,7 @@ def _flow(made: Board) -> Board:
                 {"{{stream}}: {{reason}}": rate("millwheel_refused_deliveries_total", "stream, reason", _HERE)},
                 "Their sender keeps the records. `full` is back-pressure: the consumer is too slow.",
                 "ops",
+                width=6,
             )
         )
         .with_panel(
@@ -89,6 +92,7 @@ def _flow(made: Board) -> Board:
                 {"{{stream}}": rate("millwheel_key_failures_total", "stream", _HERE)},
                 "Such a record waits in its injector. `millwheel cluster health` has the error.",
                 "ops",
+                width=6,
             )
         )
     )

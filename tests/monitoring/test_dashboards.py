@@ -57,4 +57,5 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
             for y in range(one["y"], one["y"] + one["h"])
         )
         assert max(cells.values()) == 1, f"panels of {name} overlap"
+        assert len(cells) == COLUMNS * max(one["y"] + one["h"] for one in places), f"{name} has gaps"
         assert len({one["id"] for one in board["panels"]}) == len(board["panels"]), name
