@@ -64,7 +64,13 @@ def _requests(made: Board) -> Board:
     return (
         made.with_row(row("Other requests"))
         .with_panel(
-            graph("Requests", {"{{operation}}": rate(f"{_REQUESTS}_count", "operation")}, "All but commits.", "reqps")
+            graph(
+                "Requests",
+                {"{{operation}}": rate(f"{_REQUESTS}_count", "operation")},
+                "All but commits.",
+                "reqps",
+                width=6,
+            )
         )
         .with_panel(
             graph(
@@ -72,6 +78,7 @@ def _requests(made: Board) -> Board:
                 {"{{operation}}": quantile(0.99, _REQUESTS, "operation")},
                 "All but commits. The largest bound is ten seconds, which is a request's usual time limit.",
                 "s",
+                width=6,
             )
         )
         .with_panel(
@@ -80,6 +87,15 @@ def _requests(made: Board) -> Board:
                 {"{{operation}}: {{outcome}}": rate(f"{_REQUESTS}_count", "operation, outcome", 'outcome!="ok"')},
                 "`refused` is an answer: the journal has another owner. `unavailable` and `error` are failures.",
                 "reqps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Calls that are repeated",
+                {"{{instance}}": "millwheel_repeating_journals"},
+                "Intervals and logs whose call, such as a commit, has failed and is repeated until the store answers.",
+                width=6,
             )
         )
     )
