@@ -94,15 +94,21 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     assert "millwheel_master_leads 1.0" in text
 
 
-async def test_intervals_that_no_worker_has_are_counted(cluster: Cluster) -> None:
-    async def counted(intervals: int) -> bool:
-        labels = 'computation="window-counter",reason="no_owner",topology="zeitgeist"'
-        return f"millwheel_master_stranded_intervals{{{labels}}} {intervals}.0" in cluster.scraped()
+async def test_intervals_that_do_not_run_are_counted(cluster: Cluster) -> None:
+    async def counted(**reasons: int) -> bool:
+        wanted = [
+            f'computation="window-counter",reason="{reason}",topology="zeitgeist"}} {count}.0'
+            for reason, count in reasons.items()
+        ]
+        return all(one in cluster.scraped() for one in wanted)
 
-    await until(lambda: counted(0))
-    await cluster.master.coordinator.transact((), (), [worker_key(one.worker) for one in cluster.workers])
     all_of_them = len(await cluster.listed())
-    await until(lambda: counted(all_of_them))
+    await until(lambda: counted(no_owner=0, not_loaded=0))
+    for worker in cluster.workers:
+        worker.absence = "no module 'x'"
+    await until(lambda: counted(no_owner=0, not_loaded=all_of_them))
+    await cluster.master.coordinator.transact((), (), [worker_key(one.worker) for one in cluster.workers])
+    await until(lambda: counted(no_owner=all_of_them, not_loaded=0))
 
 
 @pytest.mark.paper(section="7.1")
