@@ -130,6 +130,17 @@ async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list
     assert await rig.store.read_entries(JOURNAL, 1, 1) == [b"entry 1"]
 
 
+async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does() -> None:
+    rig = Rig()
+    await rig.open()
+    rig.store.script = ["lost"] * 3
+    assert not rig.host.repeats
+    performing = asyncio.ensure_future(rig.perform(entry(1)))
+    await until(lambda: rig.host.repeats)
+    await performing
+    assert not rig.host.repeats
+
+
 @pytest.mark.guarantee("G3", section="6.2")
 async def test_an_append_that_a_successor_refuses_ends_the_owner() -> None:
     rig = Rig()

@@ -151,6 +151,11 @@ class EventHost(ABC):
         self.busy = 0.0
         """Seconds spent in the core, including the performance of its effects."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a call that the core waits for has failed, and is repeated. Any thread may ask."""
+        return self._certain.repeated > 0
+
     # Events.
 
     def post(self, event: ServedEvent) -> None:

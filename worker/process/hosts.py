@@ -150,6 +150,10 @@ class Hosts:
         """The cores of the logs that run here. Any thread may ask."""
         return [one.built.core for one in list(self.hosted.values()) if isinstance(one.built.core, LogCore)]
 
+    def repeating(self) -> int:
+        """How many intervals and logs wait for a call that has failed and is repeated. Any thread may ask."""
+        return sum(one.host.repeats for one in list(self.hosted.values()))
+
     def core_of(self, journal: str) -> IntervalCore | None:
         """The interval core of ``journal``, if this process runs it."""
         hosted = self.hosted.get(journal)

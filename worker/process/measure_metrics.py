@@ -47,16 +47,24 @@ _DISTRIBUTIONS: Final[dict[str, tuple[str, Callable[[IntervalMeasures], Distribu
 class MeasureCollector(Collector):
     """Reads the measures at each scrape, in the scraper's thread."""
 
-    def __init__(self, tallies: Tallies, logs: Callable[[], Iterable[LogCore]], now: Callable[[], int] = wall_now):
+    def __init__(
+        self,
+        tallies: Tallies,
+        logs: Callable[[], Iterable[LogCore]],
+        now: Callable[[], int] = wall_now,
+        repeating: Callable[[], int] = int,
+    ):
         """
         Args:
             tallies: The interval cores and their measures.
             logs: The cores of the logs that run here.
             now: The wall clock, in microseconds.
+            repeating: How many intervals and logs wait for a call that has failed and is repeated.
         """
         self._tallies = tallies
         self._logs = logs
         self._now = now
+        self._repeating = repeating
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
@@ -71,6 +79,11 @@ class MeasureCollector(Collector):
         yield self._refusals()
         yield from self._of_intervals()
         yield from self._of_logs()
+        yield GaugeMetricFamily(
+            "millwheel_repeating_journals",
+            "Intervals and logs whose call to the store, such as a commit, has failed and is repeated",
+            value=self._repeating(),
+        )
 
     def _by_hook(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
         family = HistogramMetricFamily(

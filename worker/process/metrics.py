@@ -139,6 +139,7 @@ _COUNTERS = {
 }
 
 _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
+    "millwheel_intervals": ("Intervals that are here", lambda core: 1),
     "millwheel_owned_records": (
         "Records committed by the intervals that are here, by earlier owners, too",
         lambda core: core.state.counts.records,
