@@ -24,7 +24,6 @@ __all__ = ["LEFT", "RIGHT", "IntervalJoin"]
 
 L = TypeVar("L")
 R = TypeVar("R")
-V = TypeVar("V")
 LEFT: Final = "left"
 RIGHT: Final = "right"
 _NONE: Final = Duration(0)
@@ -32,38 +31,28 @@ _LEFT_ENDS: Final = "left-ends"
 _RIGHT_ENDS: Final = "right-ends"
 
 
-class WaitingSide(msgspec.Struct, Generic[V], array_like=True):
-    """The records of one side that may still find partners, ordered by time.
-
-    They are columns, because each commit encodes the state of a key as a whole. Columns take less time than an object
-    for each record.
-    """
-
-    times: list[Timestamp] = msgspec.field(default_factory=list)
-    values: list[V] = msgspec.field(default_factory=list)
-    found: list[bool] = msgspec.field(default_factory=list)
-    """Whether each record has found a partner."""
-
-    def insert(self, time: Timestamp, value: V, found: bool) -> int:
-        """Add a record behind those of the same time. Returns its index."""
-        times = self.times
-        # Mostly a record is the newest.
-        place = len(times) if not times or times[-1] <= time else bisect_right(times, time)
-        times.insert(place, time)
-        self.values.insert(place, value)
-        self.found.insert(place, found)
-        return place
-
-    def drop(self, count: int) -> None:
-        """Drop the first records."""
-        del self.times[:count], self.values[:count], self.found[:count]
+_Columns = tuple[list[Timestamp], list[Any], list[bool]]
+"""The records of a side, ordered by time: timestamps, values, and whether each has found a partner."""
 
 
 class Waiting(msgspec.Struct, Generic[L, R], array_like=True):
-    """The records of one key that may still find partners."""
+    """The records of one key that may still find partners, as columns of each side.
 
-    left: WaitingSide[L] = msgspec.field(default_factory=WaitingSide)
-    right: WaitingSide[R] = msgspec.field(default_factory=WaitingSide)
+    Each commit encodes the state of a key as a whole. Columns take less time than an object for each record.
+    """
+
+    left_times: list[Timestamp] = msgspec.field(default_factory=list)
+    left: list[L] = msgspec.field(default_factory=list)
+    left_found: list[bool] = msgspec.field(default_factory=list)
+    right_times: list[Timestamp] = msgspec.field(default_factory=list)
+    right: list[R] = msgspec.field(default_factory=list)
+    right_found: list[bool] = msgspec.field(default_factory=list)
+
+    def side(self, left: bool) -> _Columns:
+        """The columns of one side."""
+        if left:
+            return self.left_times, self.left, self.left_found
+        return self.right_times, self.right, self.right_found
 
 
 class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
@@ -136,24 +125,28 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
     def process_record(self, ctx: Context[Waiting[L, R]], record: Record[Any]) -> None:
         """Produce all pairs of the record, and keep it for later partners."""
         at, value, waiting = record.timestamp, record.value, ctx.state
-        kept: WaitingSide[Any]
-        others: WaitingSide[Any]
         if is_left := record.stream == LEFT:
-            kept, others, before, after, span = waiting.left, waiting.right, self.before, self.after, self.left_span
+            before, after, span = self.before, self.after, self.left_span
         else:
-            kept, others, before, after, span = waiting.right, waiting.left, self.after, self.before, self.right_span
-        found = bool(others.times) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
+            before, after, span = self.after, self.before, self.right_span
+        others = waiting.side(not is_left)
+        found = bool(others[0]) and self._meet(ctx, others, at - before, at + after, at, value, is_left)
         if record.late and not found and self._is_lost(ctx, at, span, self.keep_left if is_left else self.keep_right):
             drop_record(ctx, record, self.too_late)
-            if not kept.times and not others.times:
+            if not waiting.left and not waiting.right:
                 del ctx.state
             return
-        place = kept.insert(at, value, found)
+        times, values, marks = waiting.side(is_left)
+        # Mostly a record is the newest.
+        place = len(times) if not times or times[-1] <= at else bisect_right(times, at)
+        times.insert(place, at)
+        values.insert(place, value)
+        marks.insert(place, found)
         # Where the watermark has passed the timer and its record is here, the timer is due, or of an earlier form.
-        ends = kept.times[0] + span
+        ends = times[0] + span
         if not place or (ends < MAX_TIMESTAMP and ends < ctx.watermark):
             tag, alone = (_LEFT_ENDS, self.keep_left) if is_left else (_RIGHT_ENDS, self.keep_right)
-            self._wake(ctx, kept, span, tag, alone)
+            self._wake(ctx, times[0], span, tag, alone)
 
     def _is_lost(self, ctx: Context[Any], at: int, span: int, alone: bool) -> bool:
         """Whether a late record without a partner has no effect: its partners may be dropped, and none can come.
@@ -163,50 +156,42 @@ class IntervalJoin(Computation[Any, Waiting[L, R]], Generic[L, R]):
         return not alone and at + max(span, self.allowed_lateness) < ctx.watermark
 
     def _meet(
-        self,
-        ctx: Context[Any],
-        others: WaitingSide[Any],
-        first: int,
-        last: int,
-        at: Timestamp,
-        value: Any,
-        is_left: bool,
+        self, ctx: Context[Any], others: _Columns, first: int, last: int, at: Timestamp, value: Any, is_left: bool
     ) -> bool:
         """Produce the pairs of a record with ``others`` from ``first`` to ``last``. Returns whether there are any."""
-        times = others.times
+        times, values, marks = others
         low = 0 if times[0] >= first else bisect_left(times, first)
         high = len(times) if times[-1] <= last else bisect_right(times, last)
-        others.found[low:high] = [True] * (high - low)
+        if low == high:
+            return False
+        marks[low:high] = [True] * (high - low)
         function, output = self.function, self.output
-        for time, other in zip(times[low:high], others.values[low:high], strict=True):
+        for time, other in zip(times[low:high], values[low:high], strict=True):
             pair = function(value, other) if is_left else function(other, value)
             ctx.produce(output, pair, timestamp=at if at > time else time)
-        return low < high
+        return True
 
-    def _wake(self, ctx: Context[Any], kept: WaitingSide[Any], span: int, tag: str, alone: bool) -> None:
-        """Set the timer for the first record of ``kept``. ``alone``: it is produced then, if it has no partner."""
-        time = kept.times[0]
+    def _wake(self, ctx: Context[Any], time: Timestamp, span: int, tag: str, alone: bool) -> None:
+        """Set the timer for the first record of a side. ``alone``: it is produced then, if it has no partner."""
         hold = time if alone else None
         ctx.set_timer(Timestamp(min(max(time + span, MIN_TIMESTAMP) + 1, MAX_TIMESTAMP)), tag, hold=hold)
 
     def process_timer(self, ctx: Context[Waiting[L, R]], timer: Timer) -> None:
         """Drop the records of one side that can find no more partners, and produce those that never found one."""
         waiting, is_left = ctx.state, timer.tag == _LEFT_ENDS
-        kept: WaitingSide[Any] = waiting.left if is_left else waiting.right
+        times, values, marks = waiting.side(is_left)
         span, alone = (self.left_span, self.keep_left) if is_left else (self.right_span, self.keep_right)
         # The watermark is at least the timer's time. So partners up to one microsecond before it have arrived.
         # At the end of time no record can come, however long the interval is. A timer set again would fire at once.
         ended = timer.timestamp == MAX_TIMESTAMP
-        over = len(kept.times) if ended else bisect_left(kept.times, timer.timestamp - span)
-        for index in range(over if alone else 0):
-            if not kept.found[index]:
-                value = kept.values[index]
+        over = len(times) if ended else bisect_left(times, timer.timestamp - span)
+        for time, value, found in zip(times[:over], values[:over], marks[:over], strict=True) if alone else ():
+            if not found:
                 result = self.function(value, None) if is_left else self.function(None, value)
                 # Only a timer that an inner join has set is later: it held no watermark back.
-                at = Timestamp(max(kept.times[index], ctx._earliest))
-                ctx.produce(self.output, result, timestamp=at)
-        kept.drop(over)
-        if kept.times:
-            self._wake(ctx, kept, span, timer.tag, alone)
-        elif not waiting.left.times and not waiting.right.times:
+                ctx.produce(self.output, result, timestamp=Timestamp(max(time, ctx._earliest)))
+        del times[:over], values[:over], marks[:over]
+        if times:
+            self._wake(ctx, times[0], span, timer.tag, alone)
+        elif not waiting.left and not waiting.right:
             del ctx.state

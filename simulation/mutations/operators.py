@@ -44,8 +44,8 @@ _taken_out(
     "joins-let-go-of-all",
     "a join drops only records that can find no more partners",
     IntervalJoin.process_timer,
-    "len(kept.times) if ended else bisect_left(kept.times, timer.timestamp - span)",
-    "len(kept.times)",
+    "len(times) if ended else bisect_left(times, timer.timestamp - span)",
+    "len(times)",
     _JOINS,
 )
 

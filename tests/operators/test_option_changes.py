@@ -213,9 +213,9 @@ def test_the_next_record_ends_what_a_join_kept_for_ever() -> None:
     """The timer of a join that keeps all records is at the end of time. The next record sets the right one."""
     harness = updated("join", {}, {"keep": HOUR}, ("left", 0), ("left", 5))
     harness.advance(at(2))
-    assert len(harness.state("out", "a").left.times) == 2
+    assert len(harness.state("out", "a").left) == 2
     harness.send("left", Item("a", 7), at(6))
-    assert len(harness.state("out", "a").left.times) == 2, "the first one is gone"
+    assert len(harness.state("out", "a").left) == 2, "the first one is gone"
     harness.advance(at(8))
     assert harness.state("out", "a") is None
 
