@@ -6,9 +6,10 @@ from millwheel.operators.cogroup import CoGroup, GroupInput
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.enriching import Enrich
 from millwheel.operators.groups import Complete, Deduplicate, RunningAggregate
-from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin, TemporalJoin
+from millwheel.operators.joins import LEFT, RIGHT, IntervalJoin
 from millwheel.operators.ordered import LIMIT, in_order
 from millwheel.operators.tables import Change, Changes, Latest, LatestJoin, TableJoin
+from millwheel.operators.temporal_join import TemporalJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import ClockTimeout, Timeout
 from millwheel.operators.until import Until

@@ -7,9 +7,10 @@ from typing import Any, Final
 from millwheel.operators.cogroup import CoGroup
 from millwheel.operators.count_windows import CountWindow
 from millwheel.operators.groups import Deduplicate
-from millwheel.operators.joins import IntervalJoin, TemporalJoin
+from millwheel.operators.joins import IntervalJoin
 from millwheel.operators.ordered import Ordered
 from millwheel.operators.tables import Changes, TableJoin
+from millwheel.operators.temporal_join import TemporalJoin
 from millwheel.operators.throttle import Throttle
 from millwheel.operators.timeouts import Timeout
 from millwheel.operators.until import Until
@@ -43,8 +44,8 @@ _taken_out(
     "joins-let-go-of-all",
     "a join drops only records that can find no more partners",
     IntervalJoin.process_timer,
-    "len(kept) if ended else bisect_left(kept, (timer.timestamp - span,))",
-    "len(kept)",
+    "len(times) if ended else bisect_left(times, timer.timestamp - span)",
+    "len(times)",
     _JOINS,
 )
 
