@@ -27,7 +27,7 @@ demo: install ## Run the demonstration
 	@$(RUN) python -m examples.demo $(ARGS)
 
 .PHONY: components
-components: install ## Fetch Cassandra and etcd into build/components (fast the second time)
+components: install ## Fetch Cassandra, etcd and Prometheus into build/components (fast the second time)
 	@$(RUN) python -m deploy.local.install
 
 # One node of Cassandra or three; accidents on the way; whether the cluster stays up.
@@ -73,6 +73,10 @@ HISTORY ?=
 test-faults: components ## Real faults on a real cluster, with a load that verifies itself (FAULTS=worker-killed)
 	@MILLWHEEL_FAULTS=$(FAULTS) MILLWHEEL_HISTORY=$(HISTORY) MILLWHEEL_SEED=$(SEED) \
 		$(RUN) pytest -s -m long tests/faults/test_faults.py $(ARGS)
+
+.PHONY: test-alerts
+test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
+	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)
 
 MINUTES ?= 30
 .PHONY: soak
