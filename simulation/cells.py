@@ -103,7 +103,7 @@ class CellTables:
                 if statement.grouped:
                     rows = iter({row[: len(statement.columns)]: row for row in rows}.values())
                 found += [_read(statement.columns, place, row, self.partitions[place]) for row in rows]
-        return found
+        return found if statement.limit is None else found[: statement.limit.of(values)]
 
     def _rows(self, place: Place, where: list[Condition], values: Sequence[Any]) -> Iterator[Row]:
         partition, clustering = self.partitions[place], schemas()[place[0]].clustering

@@ -62,6 +62,8 @@ class Statement:
     guard: Literal["", "conditions", "exists", "not exists"] = ""
     conditions: list[Condition] = field(default_factory=list)
     grouped: bool = False
+    limit: CqlTerm | None = None
+    """The most rows of a SELECT."""
 
 
 _OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
@@ -81,7 +83,7 @@ def holds(operator: str, held: Any, asked: Any) -> bool:
 
 _SELECT: Final = re.compile(
     r"SELECT (?P<columns>.+?) FROM (?P<table>\S+) WHERE (?P<where>.+?)"
-    r"(?P<grouped> GROUP BY .+?)?"
+    r"(?P<grouped> GROUP BY .+?)?(?: LIMIT (?P<limit>\S+))?"
 )
 _INSERT: Final = re.compile(
     r"INSERT INTO (?P<table>\S+) \((?P<columns>.+?)\) VALUES \((?P<values>.+?)\)"
@@ -131,6 +133,7 @@ def _one(text: str, terms: _Terms) -> Statement:
         columns = found["columns"].split(", ")
         made = Statement("select", _table(found["table"]), list(terms.conditions(found["where"])), columns)
         made.grouped = found["grouped"] is not None
+        made.limit = terms.read(found["limit"]) if found["limit"] else None
         return made
     if found := _INSERT.fullmatch(text):
         values = [terms.read(one) for one in found["values"].split(", ")]
