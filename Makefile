@@ -123,6 +123,10 @@ format: install ## Format the code, and mend what ruff can mend
 proto: install ## Generate the stubs from proto/
 	@$(RUN) python tools/generate_protos.py
 
+.PHONY: man
+man: install ## Write the man page of the command line, docs/millwheel.1
+	@$(RUN) python -m tools.man_page
+
 .PHONY: compiled
 compiled: install ## Compile the worker's core into build/compiled, for benchmarks (fast the second time)
 	@tools/compile.sh

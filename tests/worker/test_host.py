@@ -106,6 +106,18 @@ def entry(commit: int) -> AppendEntry:
     return AppendEntry(JOURNAL, Append(1, commit, 0, (), b"entry %d" % commit, True))
 
 
+async def test_a_host_counts_each_refusal_and_no_ack() -> None:
+    rig, counted = Rig(), list[DeliveryOutcome.ValueType]()
+    rig.host = CoreHost(
+        JOURNAL, rig.core, rig.store, rig.peers, rig.queue, refused=lambda _, outcome: counted.append(outcome)
+    )
+    sent = delivery(1, channel=Answers())
+    rig.core.react = lambda event: [Acknowledge(sent, ACKED), Acknowledge(sent, NOT_OWNER)]
+    rig.host.post(sent)
+    await until(lambda: counted)
+    assert counted == [NOT_OWNER]
+
+
 @pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
 async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list[str]) -> None:

@@ -103,6 +103,7 @@ class Hosts:
         host = CoreHost(
             interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
             self.logs.perform if built.log_of else None, self.ahead, built.clock,
+            partial(self._tallies.refused.add, place),
         )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
         if isinstance(built.core, IntervalCore):
