@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.rpc.clock import wall_now
-from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.log import LogCore
 from millwheel.worker.process.metrics import LABELS, gauge_of
 from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["MeasureCollector"]
-
-Kept = TypeVar("Kept")
 
 _OUTCOME: Final = "DELIVERY_OUTCOME_"
 
@@ -102,7 +99,7 @@ class MeasureCollector(Collector):
         lags: dict[Place, float] = {}
         cores, _ = self._tallies.look()
         for place, core in cores:
-            lags[place] = max(lags.get(place, 0.0), _waited(core, self._now()))
+            lags[place] = max(lags.get(place, 0.0), system_lag_seconds(core, self._now()))
         return gauge_of(
             "millwheel_system_lag_seconds",
             "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
@@ -131,24 +128,3 @@ def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Dis
     bounds = [*map(str, distribution.bounds), "+Inf"]
     counts = accumulate(distribution.counts)
     family.add_metric(list(labels), list(zip(bounds, counts, strict=True)), distribution.sum)
-
-
-def _waited(core: IntervalCore, now: int) -> float:
-    """Seconds for which the oldest work of an interval has waited."""
-    state = core.state
-    began: list[int] = []
-    # The event loop's thread may change these meanwhile.
-    with suppress(RuntimeError):
-        began += [receipt.since for receipt in _first(state.intake.unfinished)]
-    with suppress(RuntimeError):
-        flows = [
-            flow for by_journal in list(state.outbox.flows.by_consumer.values()) for flow in list(by_journal.values())
-        ]
-        began += [batch.since for flow in flows for batch in _first(flow.batches)]
-    clocks = state.clocks
-    return max(0.0, (clocks.elapsed + now - clocks.now - min(began)) / 1e6) if began else 0.0
-
-
-def _first(those: Mapping[Kept, None]) -> list[Kept]:
-    """The first key, if there is one."""
-    return [next(iter(those))] if those else []
