@@ -22,15 +22,13 @@ from millwheel.model.incarnation import injector_group
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 
 __all__ = ["explain_hold", "overview"]
 
 _EXPLAIN_SECONDS: Final = 5.0
 """The time limit of each call that a chain of holds takes."""
-
-Explained = dict[str, watermarks.ExplainWatermarkResponse]
-"""The authority's answer by group. Groups without an answer are left out."""
 
 
 async def overview(
@@ -45,48 +43,49 @@ async def overview(
         refuse_unknown_topology(request.topology, known)
     records = [one for name, one in sorted(known.topologies.items()) if request.topology in ("", name)]
     streams = sorted({stream for stream, _ in known.injectors})
-    healthy, explained = await asyncio.gather(health(), _explain(replica, known, _groups(records, streams)))
+    healthy, explained, injected = await asyncio.gather(
+        health(), replica.observer.explain_all(known, _groups(records)), _injected(replica, known, streams)
+    )
     names = GroupNames.from_records(known.topologies.values())
     rows = OverviewRows(
         known,
         replica.book,
-        {group: _watermark(group, answer, names) for group, answer in explained.items()},
+        {group: _watermark(one, names) for group, one in explained.items()},
         hook_failures(known, replica.book, wall_now(), topology=request.topology),
     )
     return wire.GetOverviewResponse(
         now_us=wall_now(),
         topologies=[rows.topology(one, term.core.waiting_for(one.spec.name)) for one in records],
-        injectors=[
-            status
-            for stream in streams
-            for status in injector_statuses(known, stream, explained.get(injector_group(stream)))
-        ],
+        injectors=injected,
         health=healthy,
     )
 
 
-def _groups(records: Iterable[catalog.TopologyRecord], streams: Iterable[str]) -> dict[str, int]:
-    """Return the groups to explain. The value is the number of members that the answer should describe."""
-    groups: dict[str, int] = {}
+def _groups(records: Iterable[catalog.TopologyRecord]) -> list[str]:
+    """Return the groups of topologies that have not ended: those of computations and of injected streams."""
+    groups = dict[str, None]()
     for record in records:
         if record.state in LIVE_STATES:
-            groups |= dict.fromkeys(record.incarnations.values(), 1)
-            groups |= {injector_group(stream.name): 1 for stream in record.spec.streams if stream.injected}
-    return groups | {injector_group(stream): MAX_ROWS for stream in streams}
+            groups |= dict.fromkeys(record.incarnations.values())
+            groups |= dict.fromkeys(injector_group(stream.name) for stream in record.spec.streams if stream.injected)
+    return list(groups)
 
 
-async def _explain(replica: MasterReplica, known: Catalog, groups: dict[str, int]) -> Explained:
-    answers = await asyncio.gather(*(replica.observer.explain(known, group, rows) for group, rows in groups.items()))
-    return {group: answer for group, answer in zip(groups, answers, strict=True) if answer is not None}
+async def _injected(replica: MasterReplica, known: Catalog, streams: Iterable[str]) -> list[injection.InjectorStatus]:
+    """Return all injector processes of ``streams``."""
+    found: list[injection.InjectorStatus] = []
+    for stream in streams:
+        explained = await replica.observer.explain(known, injector_group(stream), MAX_ROWS)
+        found += injector_statuses(known, stream, explained)
+    return found
 
 
-def _watermark(group: str, answer: watermarks.ExplainWatermarkResponse, names: GroupNames) -> wire.WatermarkOverview:
-    row = answer.holding[0] if answer.holding else None
-    found = GroupWatermark(group, answer.watermark_us, row)
+def _watermark(one: watermarks.GroupExplanation, names: GroupNames) -> wire.WatermarkOverview:
+    row = one.holding if one.HasField("holding") else None
     return wire.WatermarkOverview(
-        low_watermark_us=found.value,
-        kind=row.hold.kind if row is not None else watermarks.HOLD_KIND_UNSPECIFIED,
-        held_by=held_by(found, names),
+        low_watermark_us=one.watermark_us,
+        kind=one.holding.hold.kind,
+        held_by=held_by(GroupWatermark(one.group, one.watermark_us, row), names),
     )
 
 

@@ -20,7 +20,7 @@ from millwheel.rpc.identity import process_tls
 if TYPE_CHECKING:
     from millwheel.server.dev_server import DevServer, DevSettings
 
-__all__ = ["app", "refuse_exposure"]
+__all__ = ["DEFAULT_UI_PORT", "app", "refuse_exposure", "ui_port_of"]
 
 LOOPBACK: Final = "127.0.0.1"
 DEFAULT_UI_PORT: Final = 8433
@@ -113,7 +113,7 @@ def start_dev(
         host,
         port,
         metrics_port,
-        _ui_port(ui_port, port, host) if ui else None,
+        ui_port_of(ui_port, port, host) if ui else None,
         intervals,
         cache_mib << 20,
         advertise,
@@ -123,7 +123,7 @@ def start_dev(
     uvloop.run(_serve(settings))
 
 
-def _ui_port(given: int | None, port: int, host: str) -> int:
+def ui_port_of(given: int | None, port: int, host: str) -> int:
     """Return the port of the console: the given one, or the default one if it is free, or 0 for any free one."""
     if given is not None:
         return given
