@@ -20,7 +20,7 @@ from millwheel.store.contract import Append, JournalHead, PartId, StateRow
 
 if TYPE_CHECKING:
     from millwheel.worker.interval.failing_keys import ErrorKind
-    from millwheel.worker.interval.measures import SlowBatch
+    from millwheel.worker.interval.hook_meter import SlowBatch
 
 __all__ = [
     "AcceptSequencer",

@@ -6,10 +6,9 @@ from millwheel.worker.journal import OwnedJournal
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogReceiver
-from millwheel.worker.log.pump import LogPump
+from millwheel.worker.log.pump import LogPump, Subscribers
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.sessions import Sessions
-from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.turns import HolderTurns
 from simulation.mutations.base import rewriting
 
@@ -115,7 +114,7 @@ rewriting(
     "acks-beyond-the-end",
     "G1",
     "an ACK beyond the log's end is refused",
-    Subscribers.ack,
+    Sessions.ack,
     "event.below > self.state.records.end",
     "event.below < 0",
     seeds=0,

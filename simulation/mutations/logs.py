@@ -7,8 +7,8 @@ from typing import Any
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.log import recovery
 from millwheel.worker.log.commits import LogCommits
+from millwheel.worker.log.pump import Subscribers
 from millwheel.worker.log.stored_segments import Records
-from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.process import building
 from simulation.mutations.base import mutation, replace, rewrite
 

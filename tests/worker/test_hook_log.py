@@ -8,7 +8,7 @@ import pytest
 
 from millwheel.rpc.hook_failures import REMEDY
 from millwheel.worker.interval.failing_keys import ErrorKind
-from millwheel.worker.interval.measures import SlowBatch
+from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
 from millwheel.worker.process.hook_log import LINE_EVERY_US, HookLog
 

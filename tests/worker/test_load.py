@@ -7,7 +7,7 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
-from millwheel.worker.interval.measures import HookMeter
+from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.process.load import LoadMeter, Metered, memory_limit
 from tests.worker.interval.driver import IntervalDriver
 

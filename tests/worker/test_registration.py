@@ -13,7 +13,7 @@ import pytest
 from millwheel.coordination.contract import Compare, CoordinatorUnavailableError, Put, TransactionResult
 from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
-from millwheel.worker.interval.measures import SlowBatch
+from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HooksSlow
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.registration import Registration, WorkerIdTakenError

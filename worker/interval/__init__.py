@@ -10,7 +10,7 @@
 
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.draining import DrainingCore
-from millwheel.worker.interval.measures import HookMeter, HookTime
+from millwheel.worker.interval.hook_meter import HookMeter, HookTime
 from millwheel.worker.interval.state import IntervalConfig, IntervalSettings
 
 __all__ = [

@@ -21,10 +21,11 @@ from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.parents import Needs
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.failing_keys import FailingKeys
+from millwheel.worker.interval.hook_meter import HookMeter
+from millwheel.worker.interval.hooks.running_hooks import AwaitedHook
 from millwheel.worker.interval.hooks.scheduler import KeyScheduler
 from millwheel.worker.interval.intake import IntervalReceiver
 from millwheel.worker.interval.invariants import IntervalInvariants
-from millwheel.worker.interval.measures import AwaitedHook, HookMeter
 from millwheel.worker.interval.pump import IntervalPump
 from millwheel.worker.interval.recovery import recover
 from millwheel.worker.interval.state import IntervalConfig, IntervalState

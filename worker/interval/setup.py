@@ -11,7 +11,7 @@ from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding, Scope
-from millwheel.worker.interval.measures import HookMeter
+from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
 
 __all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup"]

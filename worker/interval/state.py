@@ -15,8 +15,8 @@ from millwheel.worker.interval.cache.cells import CellCache
 from millwheel.worker.interval.cache.pages import PageTable, undoable
 from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
 from millwheel.worker.interval.holds import Holds
+from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.measures import HookMeter
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup

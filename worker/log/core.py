@@ -33,12 +33,11 @@ from millwheel.worker.log.messages import (
     Subscribe,
     Unsubscribe,
 )
-from millwheel.worker.log.pump import LogPump
+from millwheel.worker.log.pump import LogPump, Subscribers
 from millwheel.worker.log.recovery import recover
 from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
-from millwheel.worker.log.subscribers import Subscribers
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
@@ -82,8 +81,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self._rising = RisingValues()
         self._handlers |= {
             Appended: commits.appended,
-            Fetch: subscribers.fetch,
-            AckOffset: subscribers.ack,
+            Fetch: sessions.fetch,
+            AckOffset: sessions.ack,
             Tick: lambda event: None,
             StatesRead: self._reader.rows_read,
             StatesFlushed: checkpoints.flushed,

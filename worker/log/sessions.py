@@ -1,4 +1,4 @@
-"""The subscriptions to a log: their beginning and end, and the requests of operators about cursors (section 4.3).
+"""The subscriptions to a log: their beginning, requests and end, and operators' requests about cursors (section 4.3).
 
 If several subscribers use one cursor, the newest continues and the others end.
 """
@@ -12,10 +12,12 @@ from millwheel.store.contract import CorruptValueError, StateRow
 from millwheel.worker.log.cursors import Cursor
 from millwheel.worker.log.entry import SegmentBlob, decode, row_key
 from millwheel.worker.log.messages import (
+    AckOffset,
     CursorInfo,
     CursorsAnswer,
     DeleteCursor,
     EndSubscription,
+    Fetch,
     ListCursors,
     LogEffect,
     Start,
@@ -96,6 +98,23 @@ class Sessions:
             names.append(name)
             del names[:-_MAX_NAMES]
         return True
+
+    def fetch(self, event: Fetch) -> None:
+        """The subscriber requests more responses."""
+        session = self.by_subscriber.get(id(event.subscriber))
+        if session is not None:
+            session.credit += event.responses
+
+    def ack(self, event: AckOffset) -> list[LogEffect]:
+        """The subscriber has processed everything below an offset. No effect for a tail, which has no cursor."""
+        session = self.by_subscriber.get(id(event.subscriber))
+        if session is None or session.cursor is None:
+            return []
+        if event.below > self.state.records.end:
+            return [self.end(session, self.beyond_end(event.below))]
+        self.state.cursors.ack(session.cursor, event.below, self.state.clock.now)
+        session.position = max(session.position, event.below)
+        return []
 
     def unsubscribe(self, event: Unsubscribe) -> None:
         """A subscriber's call has ended."""

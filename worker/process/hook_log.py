@@ -14,7 +14,7 @@ from millwheel.model.time import format_duration, seconds
 from millwheel.rpc.hook_failures import REMEDY
 from millwheel.sdk.error_texts import error_traceback
 from millwheel.worker.interval.failing_keys import ErrorKind
-from millwheel.worker.interval.measures import SlowBatch
+from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HookFailed, HooksSlow
 from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.tallies import Place

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 from millwheel.sdk.scope import Scope
-from millwheel.worker.interval.measures import SlowBatch
+from millwheel.worker.interval.hook_meter import SlowBatch
 from millwheel.worker.messages import HookFailed, HookReport, HooksSlow
 from millwheel.worker.process.hook_log import LINE_EVERY_US, HookLog, slow_text
 from millwheel.worker.process.tallies import Place

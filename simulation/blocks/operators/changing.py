@@ -84,6 +84,9 @@ class _OrderedChanges(_Changing):
         for row in in_order(rows):
             if former is not None and keep is not None and row.at >= former.at + keep:
                 former = None
+            if former is not None and (former.ids, former.b) == (row.ids, row.b):
+                former = row  # an equal record changes nothing, and the key is known for longer
+                continue
             ids = row.ids if former is None else (*former.ids, *row.ids)
             yield Row(row.at, ids, row.a, _FIRST if former is None else _AFTER, True)
             former = row

@@ -20,7 +20,7 @@ from millwheel.worker.interval import IntervalConfig, IntervalCore, IntervalSett
 from millwheel.worker.interval.commits.base_parts import write_base
 from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.commits.spilling import Spilling
-from millwheel.worker.interval.measures import HookMeter
+from millwheel.worker.interval.hook_meter import HookMeter
 from tests.driving import SingleCoreDriver
 
 INJECTOR = "injector/in"

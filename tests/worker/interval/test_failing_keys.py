@@ -13,7 +13,7 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
-from millwheel.worker.interval.measures import HookMeter
+from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import IntervalDriver

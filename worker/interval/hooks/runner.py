@@ -18,10 +18,10 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
+from millwheel.worker.interval.hook_meter import HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
-from millwheel.worker.interval.measures import HookTime
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 

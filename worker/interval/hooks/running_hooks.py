@@ -12,12 +12,11 @@ from millwheel.sdk.context import Context
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.failures import work_text
-from millwheel.worker.interval.measures import AwaitedHook
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import AsyncHook
 
-__all__ = ["RunningHooks", "StartedHook"]
+__all__ = ["AwaitedHook", "RunningHooks", "StartedHook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,17 @@ class StartedHook:
     def name(self) -> str:
         """The name of the hook."""
         return "process_record" if len(self.item) == 2 else "process_timer"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedHook:
+    """An asynchronous hook that has not ended. ``since`` is the wall-clock time of its start in microseconds."""
+
+    key: bytes
+    hook: str
+    work: str
+    """The work of the hook: "record of stream 'in' at …", or "timer 't' at …"."""
+    since: int
 
 
 class RunningHooks:

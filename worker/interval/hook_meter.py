@@ -1,0 +1,94 @@
+"""How often the hooks of one interval ran, and for how long, since its owner took over.
+
+Each batch of calls is measured once. A clock read for each call would cost 0.08 us, 1.4% of the 5.7 us that a record
+costs the core. The clock is a parameter, and influences no decision. By default it stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from millwheel.worker.interval.measures import IntervalMeasures
+
+__all__ = ["HookMeter", "HookTime", "SlowBatch"]
+
+_SLOW_CALL: Final = 0.1
+"""The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
+
+
+@dataclass(slots=True)
+class HookTime:
+    """The totals of one hook.
+
+    ``seconds`` includes the engine's work around each call, about a microsecond. An asynchronous hook counts from its
+    start to its end, including its waits.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    """Failed attempts with nothing else in their commit. These are the attempts that the failure policy counts."""
+    blocked: int = 0
+    """Batches of calls that were long enough to block the event loop."""
+    slow_seconds: float = 0.0
+    """The part of ``seconds`` in such batches with slow calls: on average a tenth of the limit or more each."""
+
+    def add(self, more: HookTime) -> None:
+        """Add the totals ``more``."""
+        self.calls += more.calls
+        self.seconds += more.seconds
+        self.failures += more.failures
+        self.blocked += more.blocked
+        self.slow_seconds += more.slow_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SlowBatch:
+    """Calls of a hook that occupied the event loop for ``seconds``. ``key`` is set if it was one call."""
+
+    hook: str
+    calls: int
+    seconds: float
+    key: bytes | None
+
+
+class HookMeter:
+    """The run times of both hooks of one interval, and where its other measures go."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = lambda: 0.0,
+        limit: float = 0.0,
+        measures: IntervalMeasures | None = None,
+    ) -> None:
+        """
+        Args:
+            clock: Returns monotone seconds.
+            limit: The duration in seconds from which a batch is slow. 0: no limit.
+            measures: What the computation's intervals measure in this process. None: measures of its own.
+        """
+        self.clock = clock
+        self.limit = limit
+        self.measures = IntervalMeasures() if measures is None else measures
+        self.records = HookTime()
+        self.timers = HookTime()
+        self.slow: SlowBatch | None = None
+        """The slowest batch since the core last reported one. None: no batch was slow."""
+
+    def awaited(self, record: bool, began: float) -> None:
+        """Register the end of an asynchronous hook. Its call was counted at the start."""
+        seconds = self.clock() - began
+        (self.records if record else self.timers).seconds += seconds
+        self.measures.hook_seconds["process_record" if record else "process_timer"].add(seconds)
+
+    def ran_long(self, hook: str, time: HookTime, calls: int, seconds: float, key: bytes | None) -> None:
+        """Register a batch of calls that reached the limit."""
+        if not calls:
+            return
+        time.blocked += 1
+        if seconds >= calls * self.limit * _SLOW_CALL:
+            time.slow_seconds += seconds
+        if self.slow is None or seconds > self.slow.seconds:
+            self.slow = SlowBatch(hook, calls, seconds, key)
