@@ -33,12 +33,14 @@ def spec() -> specs.TopologySpec:
     return made
 
 
-def interval(journal: str, sequencer: int, start: bytes, end: bytes | None, owner: str) -> catalog.IntervalRecord:
+def interval(
+    journal: str, sequencer: int, start: bytes, end: bytes | None, owner: str, registration: int = 1
+) -> catalog.IntervalRecord:
     keys = KeyInterval(start=start, end=end)
     record = catalog.IntervalRecord(keys=keys, journal=journal, sequencer=sequencer)
     if owner:
         record.owner.worker_id = owner
-        record.owner_revision = 1
+        record.owner_revision = registration
     return record
 
 
@@ -52,7 +54,8 @@ async def known() -> Catalog:
     intervals = [
         interval("counter.7.j1", 11, b"", b"h", "w1"),
         interval("counter.7.j2", 12, b"h", b"p", "w1"),
-        interval("counter.7.j3", 13, b"p", None, ""),
+        interval("counter.7.j3", 13, b"p", b"t", ""),
+        interval("counter.7.j4", 15, b"t", None, "w1", registration=99),
     ]
     counter = catalog.IntervalMapRecord(computation="counter", topology="shop", intervals=intervals)
     log = catalog.IntervalMapRecord(intervals=[interval("log.8.j1", 14, b"", None, "w1")])
@@ -104,12 +107,12 @@ async def test_loads_of_present_owners_are_summed_up(known: Catalog) -> None:
     ).computations
     assert (row.records_per_second, row.queued_records, row.dead_letters) == (7.0, 11, 1)
     assert row.system_lag_seconds == 2.0
-    assert (row.intervals, list(row.workers)) == (3, ["w1"])
+    assert (row.intervals, list(row.workers)) == (4, ["w1"])
 
 
 async def test_intervals_without_a_living_owner_are_counted(known: Catalog) -> None:
     (row,) = rows(known).computations
-    assert row.without_owner == 1
+    assert row.without_owner == 2, "one without any, one whose owner has registered again"
 
 
 async def test_a_row_has_watermark_failures_and_hooks(known: Catalog) -> None:
