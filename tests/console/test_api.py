@@ -216,15 +216,19 @@ async def test_the_page_and_its_files_are_served_and_cached(server: DevServer, h
             assert response.status == 404
 
 
-async def test_a_standby_shows_the_whole_cluster(http: ClientSession) -> None:
+async def test_a_standby_shows_the_cluster_and_leads_if_it_must(http: ClientSession) -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as stack:
-        leader, first = await stack.enter_async_context(replica(coordinator, store, ttl=patience(2)))
+        leading = await stack.enter_async_context(AsyncExitStack())
+        leader, first = await leading.enter_async_context(replica(coordinator, store, ttl=patience(1)))
         await first.leading()
-        standby, _ = await stack.enter_async_context(replica(coordinator, store, ttl=patience(2)))
-        url = await serve_console(stack, standby, "127.0.0.1", 0)
-        _, health = await get(http, f"{url}api/v1/ClusterService/GetClusterHealth")
+        standby, _ = await stack.enter_async_context(replica(coordinator, store, ttl=patience(1)))
+        url = f"{await serve_console(stack, standby, '127.0.0.1', 0)}api/v1/ClusterService/GetClusterHealth"
+        _, health = await get(http, url)
         assert {"address": leader, "leads": True} in health["masters"]
+        await leading.aclose()
+        found = await until(lambda: get(http, url), patience(30), holds=lambda answer: answer[0] == 200)
+        assert {"address": standby, "leads": True} in found[1]["masters"]
     await coordinator.close()
 
 
@@ -249,6 +253,15 @@ async def test_with_tls_a_browser_shows_a_certificate(http: ClientSession) -> No
             assert response.status == 200
         with pytest.raises(ClientConnectionError):
             await http.get(named, ssl=none)
+
+
+async def test_on_every_address_the_advertised_host_is_its_name(server: DevServer, http: ClientSession) -> None:
+    async with AsyncExitStack() as stack:
+        url = await serve_console(stack, server.address, "0.0.0.0", 0, name="mw-1.test")
+        host, port = url.removeprefix("http://").rstrip("/").split(":")
+        assert host == "mw-1.test"
+        async with http.get(f"http://127.0.0.1:{port}/", headers={"Host": f"{host}:{port}"}) as response:
+            assert response.status == 200
 
 
 async def test_a_port_in_use_is_an_error_that_names_it(server: DevServer) -> None:

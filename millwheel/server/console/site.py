@@ -29,6 +29,8 @@ __all__ = ["serve_console"]
 
 _CALL_SECONDS: Final = 8.0
 _MAX_REQUEST_BYTES: Final = 1 << 20
+_EVERY: Final = frozenset({"0.0.0.0", "::"})
+"""Listen addresses that nobody can connect to."""
 _STOP_SECONDS: Final = 0.5
 """Seconds that requests in progress have when the server stops."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -69,7 +71,8 @@ async def serve_console(
             "stop the process that has the port, or choose another --ui-port",
             reason="PORT_UNAVAILABLE",
         ) from error
-    shown = f"[{host}]" if ":" in host else host
+    reached = name if host in _EVERY and name else host
+    shown = f"[{reached}]" if ":" in reached else reached
     return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
 
 
