@@ -27,7 +27,7 @@ demo: install ## Run the demonstration
 	@$(RUN) python -m examples.demo $(ARGS)
 
 .PHONY: components
-components: install ## Fetch Cassandra and etcd into build/components (fast the second time)
+components: install ## Fetch Cassandra, etcd and Prometheus into build/components (fast the second time)
 	@$(RUN) python -m deploy.local.install
 
 # One node of Cassandra or three; accidents on the way; whether the cluster stays up.
@@ -81,6 +81,10 @@ test-console: install ## The web console in a headless Chromium, which is instal
 		bash -c '. tools/apt.sh && apt_install chromium-headless-shell chromium'
 	@MILLWHEEL_PICTURES=$(PICTURES) $(RUN) pytest -m long tests/console $(ARGS)
 
+.PHONY: test-alerts
+test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
+	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)
+
 MINUTES ?= 30
 .PHONY: soak
 soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)
@@ -125,6 +129,10 @@ format: install ## Format the code, and mend what ruff can mend
 .PHONY: proto
 proto: install ## Generate the stubs from proto/
 	@$(RUN) python tools/generate_protos.py
+
+.PHONY: man
+man: install ## Write the man page of the command line, docs/millwheel.1
+	@$(RUN) python -m tools.man_page
 
 .PHONY: compiled
 compiled: install ## Compile the worker's core into build/compiled, for benchmarks (fast the second time)

@@ -1,21 +1,30 @@
-"""The master's Prometheus metrics: leadership, changes of intervals, keys too hot to split."""
+"""The master's Prometheus metrics: leadership, changes of intervals, those that do not run, keys too hot to split."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from millwheel.errors import DamagedValueError
 from millwheel.master.replica import MasterReplica
 from millwheel.master.views import names_of
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["MasterCollector"]
 
+_NO_OWNER: Final = "no_owner"
+_NOT_LOADED: Final = "not_loaded"
+
 
 class MasterCollector(Collector):
-    """Reads a replica at each scrape. Hot keys come only from the leader."""
+    """Reads a replica at each scrape, in the scraper's thread. Figures of computations come only from the leader."""
 
     def __init__(self, replica: MasterReplica) -> None:
         self._replica = replica
@@ -39,9 +48,35 @@ class MasterCollector(Collector):
             "Keys that keep their interval too busy and cannot be split; `millwheel cluster health` names them",
             labels=["topology", "computation"],
         )
-        known = replica.catalog
-        names = {} if known is None else names_of(known)
+        known, names = replica.catalog, dict[IncarnationId, tuple[str, str]]()
+        if known is not None:
+            with suppress(DamagedValueError):  # `cluster health` reports the damage
+                names = names_of(known)
         numbers = Counter(names[one.incarnation] for one in replica.hot_keys if one.incarnation in names)
         for name, number in sorted(numbers.items()):
             hot.add_metric(name, number)
         yield hot
+        if known is not None:
+            yield self._stranded(known, names)
+
+    def _stranded(self, known: Catalog, names: Mapping[IncarnationId, tuple[str, str]]) -> Metric:
+        family = GaugeMetricFamily(
+            "millwheel_master_stranded_intervals",
+            "Intervals that no worker has (no_owner), or whose worker cannot run them (not_loaded)",
+            labels=["topology", "computation", "reason"],
+        )
+        for incarnation, name in names.items():
+            # The event loop's thread may change the map meanwhile. The next scrape then has the computation.
+            with suppress(RuntimeError):
+                reasons = Counter(self._why_stranded(known, one) for one in known.maps.get(incarnation) or ())
+                for reason in (_NO_OWNER, _NOT_LOADED):
+                    family.add_metric([*name, reason], reasons[reason])
+        return family
+
+    def _why_stranded(self, known: Catalog, interval: catalog.IntervalRecord) -> str:
+        """Why an interval does not run. Empty: it runs."""
+        owner = interval.owner
+        if not owner.worker_id or interval.owner_revision != known.registration(owner.worker_id):
+            return _NO_OWNER
+        load = self._replica.book.load_of(interval)
+        return _NOT_LOADED if load is not None and load.absence else ""

@@ -28,6 +28,9 @@ _UPPER_BOUNDS: Final = frozenset({"lt", "le", "max_length"})
 _SHOWN: Final = 3
 """The most values of an enum or a literal in a message, and the depth to which it shows a type."""
 
+_DAMAGED: Final = (LookupError, AttributeError, TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+"""What a schema raises that no MillWheel wrote. A client may send any bytes."""
+
 _Pair = tuple[str, int, int]
 """The path of a value, and the indexes of its written type and of the type that reads it."""
 
@@ -80,7 +83,10 @@ def _have_schemas(*streams: specs.StreamSpec) -> bool:
 
 
 def _is_opaque(types: _SchemaTypes) -> bool:
-    return types.kind(0) == "any" and types.options(0).get("type") != ANY
+    try:
+        return types.kind(0) == "any" and types.options(0).get("type") != ANY
+    except _DAMAGED:
+        return False  # the comparison reports it
 
 
 def unreadable_parts(written: specs.RecordSchema, read: specs.RecordSchema, *, keep_fields: bool) -> list[str]:
@@ -93,7 +99,7 @@ def unreadable_parts(written: specs.RecordSchema, read: specs.RecordSchema, *, k
     """
     try:
         return list(_Comparison(written, read, keep_fields).differences())
-    except (IndexError, AttributeError, msgspec.MsgspecError):
+    except _DAMAGED:
         return ["its schema is damaged"]
 
 

@@ -168,6 +168,10 @@ class SimulatedStore:
         found: list[StateRow | None] = await self._ask(lambda: self._server.read_states(incarnation, keys))
         return found
 
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        found: list[bytes] = await self._ask(lambda: self._server.list_states(incarnation, start, end, limit))
+        return found
+
     async def drop_journal(self, journal: str) -> None:
         await self._ask(lambda: self._server.drop_journal(journal))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd
+from deploy.local import cassandra_jars, etcd, prometheus
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -14,6 +14,7 @@ def main() -> int:
     """Install what is missing. Return 1 if a component cannot be installed, and print what to do."""
     try:
         etcd.install()
+        prometheus.install()
         cassandra_jars.install()
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)

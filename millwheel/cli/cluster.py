@@ -13,7 +13,7 @@ from millwheel.cli.reaching import ask
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
-__all__ = ["app", "plain_worker"]
+__all__ = ["app", "plain_health", "plain_worker"]
 
 app = typer.Typer(help="The health of the cluster as a whole.", no_args_is_help=True, add_completion=False)
 
@@ -30,9 +30,9 @@ def health(
     """Show masters, workers, authority, store and intervals, and their problems. Exit code 1 if there are problems."""
     found = ask(lambda client: client.cluster_health(), address, timeout)
     if output is OutputFormat.TABLE:
-        _print(cast("dict[str, Any]", _plain(found)))
+        _print(cast("dict[str, Any]", plain_health(found)))
     else:
-        print_plain(_plain(found), output)
+        print_plain(plain_health(found), output)
     raise typer.Exit(ExitCode.FAILED if found.problems else ExitCode.OK)
 
 
@@ -51,7 +51,8 @@ def plain_worker(one: wire.WorkerHealth) -> dict[str, Plain]:
     }
 
 
-def _plain(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
+def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
+    """Describe the health of the cluster."""
     return {
         "healthy": not found.problems,
         "problems": list(found.problems),

@@ -9,8 +9,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from millwheel.cli.asking import Yes, confirm
+from millwheel.cli.completing import complete_topologies
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import summarize_topology
@@ -34,7 +35,6 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Place = Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")]
 Include = Annotated[
     list[str] | None,
     typer.Option("--include", help="A further module or package to send along, by name or path. May be repeated."),
@@ -49,7 +49,12 @@ def _verbs() -> None:
 
 @app.command("list")
 def list_computations(
-    topology: Annotated[str, typer.Argument(metavar="[TOPOLOGY]", help="Default: those of all topologies.")] = "",
+    topology: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TOPOLOGY]", help="Default: those of all topologies.", autocompletion=complete_topologies
+        ),
+    ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,

@@ -10,7 +10,7 @@ code  meaning
 4     the server cannot be reached, does not lead, or did not answer in time; for a server: a port or a directory that
       it needs is in use
 5     the input is invalid: a topology with problems, a configuration with mistakes,
-      a file with a line that is no record
+      a file with a line that is no record, a record that the stream does not take
 6     a conflict: a name that is taken, a state that does not allow the command, a directory with other files
 130   interrupted
 ====  =========================================================================
@@ -35,7 +35,15 @@ from millwheel.config import ConfigError
 from millwheel.coordination.contract import CoordinatorError
 from millwheel.injectors.errors import SourceError
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.sdk.errors import MillwheelError, PackageError, TopologyError
+from millwheel.sdk.errors import (
+    KeyExtractionError,
+    MillwheelError,
+    PackageError,
+    TooLargeError,
+    TopologyError,
+    UsageError,
+    ValueEncodeError,
+)
 from millwheel.store.contract import (
     CorruptValueError,
     StoreConflictError,
@@ -71,6 +79,12 @@ _BY_CODE: Final = {
     FailureCode.ABORTED: ExitCode.CONFLICT,
 }
 
+_INVALID: Final = (
+    *(TopologyError, PackageError, ConfigError, SourceError),
+    *(KeyExtractionError, TooLargeError, UsageError, ValueEncodeError),
+)
+"""Errors of input: programs, configurations, files, and single records."""
+
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """Return the exit code for an error."""
@@ -80,7 +94,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.USAGE
     if isinstance(error, RequestError):
         return _BY_CODE.get(error.code, ExitCode.FAILED)
-    if isinstance(error, (TopologyError, PackageError, ConfigError, SourceError)):
+    if isinstance(error, _INVALID):
         return ExitCode.INVALID
     if isinstance(error, (StoreInUseError, StoreUnavailableError)):
         return ExitCode.UNAVAILABLE

@@ -12,7 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
+from millwheel.cli.metrics_page import client_metrics
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.progress import InjectionProgress, known_or_late, showing
 from millwheel.client.control import ControlClient
@@ -54,7 +55,7 @@ def _sources() -> None:
 
 @app.command("file")
 def inject_file(
-    stream: Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")],
+    stream: Stream,
     root: Annotated[Path, typer.Argument(help="A file, or the directory that they are in.", exists=True)],
     pattern: Annotated[str, typer.Option(help="Which files below the directory, as *.jsonl or **/*.log.")] = "*",
     form: Annotated[FileFormat, typer.Option("--format", help="What a line is.")] = FileFormat.JSONL,
@@ -110,6 +111,10 @@ def inject_file(
             "--skipped-to", help="As --skip-bad, and write those lines to this new file, to be fixed and injected."
         ),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="Serve Prometheus metrics on this port of 127.0.0.1. Default: none."),
+    ] = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
@@ -138,7 +143,7 @@ def inject_file(
         typer.echo(_NO_TIMES, err=True)
     name = process or f"files-{socket.gethostname()}"
     try:
-        done, late = asyncio.run(_inject(address, stream, name, settings))
+        done, late = asyncio.run(_inject(address, stream, name, settings, metrics_port))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
     except RefusedLineError as error:
@@ -206,7 +211,9 @@ def _how_to_fix(stream: str, skipped_to: Path | None) -> str:
     )
 
 
-async def _inject(address: str, stream: str, process: str, settings: FileSettings) -> tuple[FileInjector, int]:
+async def _inject(
+    address: str, stream: str, process: str, settings: FileSettings, metrics_port: int | None
+) -> tuple[FileInjector, int]:
     """Inject the files. Returns the finished file injector and the number of late records."""
     injector = Injector(
         stream,
@@ -227,8 +234,9 @@ async def _inject(address: str, stream: str, process: str, settings: FileSetting
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    async with showing(read, sys.stderr), injector:
-        await files.run()
+    with client_metrics(metrics_port):
+        async with showing(read, sys.stderr), injector:
+            await files.run()
     return files, injector.late
 
 

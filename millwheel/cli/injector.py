@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from millwheel.cli.asking import Yes, confirm
+from millwheel.cli.completing import complete_streams
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
+from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.model.time import Timestamp, format_timestamp, from_datetime
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
-from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -31,7 +31,10 @@ app = typer.Typer(
 
 @app.command("list")
 def list_injectors(
-    stream: Annotated[str, typer.Argument(help="TOPOLOGY/STREAM, or STREAM alone. Default: all streams.")] = "",
+    stream: Annotated[
+        str,
+        typer.Argument(help="TOPOLOGY/STREAM, or STREAM alone. Default: all streams.", autocompletion=complete_streams),
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Also those that were retired.")] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -89,7 +92,7 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
 
 @app.command()
 def advance(
-    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     to: Annotated[
         str,
@@ -105,7 +108,7 @@ def advance(
     older than the promise are late from now on. A running process of this name ends, because this command takes its
     place.
     """
-    promise = _time(to)
+    promise = time_or_now(to, "--to")
     asyncio.run(_unfinished_others(stream, process, address))
     if not yes:
         confirm(
@@ -128,20 +131,9 @@ def advance(
     print(f"injector process {process} of stream {stream} has promised {format_timestamp(published)}, and is idle")
 
 
-def _time(text: str) -> Timestamp:
-    if text == "now":
-        return Timestamp(wall_now())
-    try:
-        return from_datetime(datetime.fromisoformat(text))
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is neither now nor a time such as 2026-01-31T12:00:00Z", param_hint="--to"
-        ) from error
-
-
 @app.command()
 def finish(
-    stream: Annotated[str, typer.Argument(help="The stream that it feeds.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it feeds.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
@@ -186,7 +178,7 @@ async def _unfinished_others(stream: str, process: str, address: str) -> set[str
 
 @app.command()
 def retire(
-    stream: Annotated[str, typer.Argument(help="The stream that it fed.")],
+    stream: Annotated[str, typer.Argument(help="The stream that it fed.", autocompletion=complete_streams)],
     process: Annotated[str, typer.Argument(help="The process's name.")],
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,

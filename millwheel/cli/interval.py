@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.completing import complete_intervals, complete_places
 from millwheel.cli.hooks import plain_failures, plain_hooks
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
@@ -20,7 +21,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 
-__all__ = ["app"]
+__all__ = ["app", "plain_status"]
 
 app = typer.Typer(
     help="Intervals of keys: which worker has which, and moves, splits and merges while everything runs.",
@@ -38,7 +39,9 @@ _EMPTY_KEY = (
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="INTERVAL", help="The interval: its journal (see `interval list`), or TOPOLOGY/COMPUTATION and --key."
+        metavar="INTERVAL",
+        autocompletion=complete_intervals,
+        help="The interval: its journal (see `interval list`), or TOPOLOGY/COMPUTATION and --key.",
     ),
 ]
 Key = Annotated[str | None, typer.Option("--key", help="Any key in the interval, as text.")]
@@ -58,7 +61,12 @@ def _verbs() -> None:
 @app.command("list")
 def list_intervals(
     place: Annotated[
-        str, typer.Argument(metavar="[TOPOLOGY[/COMPUTATION]]", help="Default: all, and those of the streams' logs.")
+        str,
+        typer.Argument(
+            metavar="[TOPOLOGY[/COMPUTATION]]",
+            autocompletion=complete_places,
+            help="Default: all, and those of the streams' logs.",
+        ),
     ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -69,10 +77,10 @@ def list_intervals(
 
     listed = ask(lambda client: client.list_intervals(topology, computation), address, timeout)
     if output is not OutputFormat.TABLE:
-        print_plain([_plain(status) for status in listed], output)
+        print_plain([plain_status(status) for status in listed], output)
         return
     columns = ["computation", "keys", "owner", "journal", "records/s", "busy", "queued", "cached", "notes"]
-    print_table(columns, [_row(cast("dict[str, Any]", _plain(one)), one.load) for one in listed], "no intervals")
+    print_table(columns, [_row(cast("dict[str, Any]", plain_status(one)), one.load) for one in listed], "no intervals")
 
 
 @app.command()
@@ -162,7 +170,8 @@ def _print(made: Sequence[catalog.IntervalRecord], output: OutputFormat) -> None
     print_table(columns, [[one["keys"], one["owner"] or "none", one["sequencer"], one["journal"]] for one in rows])
 
 
-def _plain(status: wire.IntervalStatus) -> dict[str, Plain]:
+def plain_status(status: wire.IntervalStatus) -> dict[str, Plain]:
+    """Describe an interval with the load that its owner has reported."""
     load = status.load if status.HasField("load") else None
     return {
         "topology": status.topology or None,

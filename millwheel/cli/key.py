@@ -1,4 +1,4 @@
-"""``millwheel key``: inspect."""
+"""``millwheel key``: list and inspect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import typer
 
 from millwheel.cli.graph import key_text
 from millwheel.cli.hooks import plain_failure
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.key_list import list_keys
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.places import incarnation_of, owned_interval, split_place
@@ -37,18 +38,15 @@ _OF_VALUES: Final = "hash_of()"
 _OF_RECORDS: Final = ":spreader.<locals>.shard_of"
 
 app = typer.Typer(
-    help="Keys: the state and timers that a computation has for one.", no_args_is_help=True, add_completion=False
+    help="Keys: those of a computation, and the state and timers of one.", no_args_is_help=True, add_completion=False
 )
 
-
-@app.callback()
-def _verbs() -> None:
-    """Keys: the state and timers that a computation has for one."""
+app.command("list")(list_keys)
 
 
 @app.command()
 def inspect(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
+    place: Place,
     key: Annotated[str, typer.Argument(help="The key, as text.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,

@@ -24,6 +24,7 @@ _NOUNS: Final = {
     "stream": "stream:app",
     "watermark": "watermark:app",
     "key": "key:app",
+    "timer": "timer:app",
     "interval": "interval:app",
     "cluster": "cluster:app",
     "injector": "injector:app",

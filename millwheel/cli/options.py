@@ -6,10 +6,23 @@ from typing import Annotated, Final
 
 import typer
 
+from millwheel.cli.completing import complete_computations, complete_streams
 from millwheel.cli.output import OutputFormat
 from millwheel.client.control import DEFAULT_ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE_SECONDS", "Address", "Output", "Patience", "Timeout"]
+__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE_SECONDS", "Address", "Output", "Patience", "Place", "Stream", "Timeout"]
+
+Stream = Annotated[
+    str,
+    typer.Argument(
+        help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.", autocompletion=complete_streams
+    ),
+]
+
+Place = Annotated[
+    str,
+    typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.", autocompletion=complete_computations),
+]
 
 _CONNECTION: Final = "Connection"
 

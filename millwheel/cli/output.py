@@ -12,7 +12,10 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["OutputFormat", "Plain", "print_plain", "print_table", "to_yaml"]
+__all__ = ["JSON_FORMAT", "OutputFormat", "Plain", "print_plain", "print_table", "to_yaml"]
+
+JSON_FORMAT: Final = 1
+"""The format of the fields of -o json and -o yaml: docs/json-output.md, which has the rule for raising it."""
 
 Plain: TypeAlias = "Mapping[str, Plain] | Sequence[Plain] | str | int | float | bool | None"
 """A value that JSON can represent."""

@@ -1,34 +1,33 @@
-"""``millwheel stream``: list, tail, table, cursors list and cursors delete."""
+"""``millwheel stream``: list, tail, produce, table, cursors list and cursors delete."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from millwheel.cli.asking import Yes, confirm
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.cli.reaching import ask
 from millwheel.cli.stream_list import list_streams
+from millwheel.cli.stream_produce import produce
+from millwheel.cli.stream_records import as_text, field_of, kept_note, show_value
+from millwheel.cli.stream_tail import tail
 from millwheel.client.control import ControlClient
-from millwheel.client.subscription import Batch, From, StreamTable, Subscription
+from millwheel.client.subscription import StreamTable
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
-from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["app", "kept_note", "show_value"]
+__all__ = ["app"]
 
 app = typer.Typer(
-    help="Streams: list them; print their records, or the latest of each key; the cursors of their readers.",
+    help="Streams: list them; print their records, or the latest of each key; send one; the cursors of their readers.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -36,130 +35,8 @@ cursors = typer.Typer(help="Durable cursors: how far each reader of a stream has
 app.add_typer(cursors, name="cursors")
 
 app.command("list")(list_streams)
-
-Stream = Annotated[str, typer.Argument(help="The stream: TOPOLOGY/STREAM, or STREAM alone if it is unique.")]
-
-_FLUSH_SECONDS: Final = 5.0
-_TEXT_WIDTH: Final = 27
-"""The length of a timestamp with microseconds, in characters."""
-
-
-class Begin(StrEnum):
-    """The values of the option --from."""
-
-    OLDEST = "oldest"
-    NOW = "now"
-
-
-@app.command()
-def tail(
-    stream: Stream,
-    cursor: Annotated[
-        str,
-        typer.Option(help="A durable cursor's name: what was printed under it is not printed again. Default: none."),
-    ] = "",
-    begin: Annotated[
-        Begin | None,
-        typer.Option("--from", help="Where to begin. Default: now; a new cursor begins at the oldest record kept."),
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many records; 0 goes on until Ctrl-C.")
-    ] = 0,
-    until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop when the stream has ended: when all its injectors have finished.")
-    ] = False,
-    output: Output = OutputFormat.TABLE,
-    address: Address = DEFAULT_ADDRESS,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to look for the stream while the cluster cannot be reached.")
-    ] = 60.0,
-) -> None:
-    """Print a stream's records as they come, until Ctrl-C. With -o json it prints one JSON object per line.
-
-    Example: millwheel stream tail zeitgeist/windows --from oldest -n 10
-    """
-    start = None if begin is None else From[begin.name]
-    subscription = Subscription(
-        stream, cursor=cursor, start=start, address=address, until_end=until_end, patience=timeout
-    )
-    from_oldest = begin is Begin.OLDEST or (begin is None and bool(cursor))
-    asyncio.run(_tail(subscription, count, output, from_oldest))
-
-
-def kept_note(subscription: Subscription, from_oldest: bool) -> str:
-    """Return a note about the records before the printed ones, or an empty text if no note is needed."""
-    since = subscription.kept_since
-    at = "now" if since is None else format_timestamp(Timestamp(since - since % 1_000_000))
-    if subscription.made_log:
-        return (
-            f"stream {subscription.stream} had no log yet: its records are kept from now on ({at}), because a tail or "
-            "a cursor asks for them; what was produced before is not shown"
-        )
-    return f"stream {subscription.stream} keeps its records since {at}" if from_oldest and since is not None else ""
-
-
-async def _tail(subscription: Subscription, count: int, output: OutputFormat, from_oldest: bool) -> None:
-    async with subscription:
-        if note := kept_note(subscription, from_oldest):
-            print(note, file=sys.stderr, flush=True)
-        if output is OutputFormat.TABLE:
-            print(f"{'OFFSET':>10}  {'TIMESTAMP':{_TEXT_WIDTH}}  VALUE", flush=True)
-        try:
-            await _print_all(subscription, count, output)
-        except asyncio.CancelledError:
-            # After an interrupt, the ACKs of printed records are flushed, so that they are not printed again.
-            with suppress(TimeoutError, RequestError):
-                async with asyncio.timeout(_FLUSH_SECONDS):
-                    await subscription.flush()
-            raise
-        await subscription.flush()
-
-
-async def _print_all(subscription: Subscription, count: int, output: OutputFormat) -> None:
-    left, missed = count, 0
-    async for batch in subscription:
-        if subscription.missed > missed:
-            print(f"{subscription.missed - missed:,} records were gone before they could be shown", file=sys.stderr)
-            missed = subscription.missed
-        printed = _print_batch(batch, subscription.spec.format, output, left if count else len(batch))
-        await subscription.ack(batch.first_offset + printed)
-        left -= printed
-        if count and left <= 0:
-            return
-
-
-def _print_batch(batch: Batch, form: specs.ValueFormat.ValueType, output: OutputFormat, limit: int) -> int:
-    """Print up to ``limit`` records. Returns the number of printed records."""
-    lines = []
-    for (offset, timestamp, value), _ in zip(batch, range(limit), strict=False):
-        at = format_timestamp(Timestamp(timestamp))
-        shown = show_value(value, form)
-        if output is OutputFormat.TABLE:
-            lines.append(f"{offset:>10}  {at:{_TEXT_WIDTH}}  {msgspec.json.encode(shown).decode()}\n")
-            continue
-        record = {"offset": offset, "timestamp": at, "timestamp_us": timestamp, "value": shown}
-        if output is OutputFormat.JSON:
-            lines.append(msgspec.json.encode(record).decode() + "\n")
-        else:
-            lines.append(to_yaml([record]))
-    sys.stdout.write("".join(lines))
-    sys.stdout.flush()
-    return len(lines)
-
-
-def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
-    """Return a value that JSON can represent: decoded MessagePack, text, or other bytes as {"base64": …}."""
-    if form in (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
-        try:
-            return msgspec.json.decode(msgspec.json.encode(msgspec.msgpack.decode(value)))
-        except (msgspec.MsgspecError, TypeError, ValueError):
-            pass  # The value is not MessagePack, or it has keys that JSON cannot represent.
-    if form in (specs.VALUE_FORMAT_RAW, specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    return {"base64": msgspec.to_builtins(value)}
+app.command()(tail)
+app.command()(produce)
 
 
 @app.command()
@@ -194,8 +71,7 @@ async def _table(
     def key_of(value: bytes) -> str:
         shown = show_value(value, opened.subscription.spec.format)
         found = [_field(stream, shown, field) for field in fields]
-        key = found if len(found) > 1 else found[0]
-        return key if isinstance(key, str) else msgspec.json.encode(key).decode()
+        return as_text(found if len(found) > 1 else found[0])
 
     def row(name: str, value: bytes) -> dict[str, Any]:
         return {"key": name, "value": show_value(value, opened.subscription.spec.format)}
@@ -217,15 +93,13 @@ async def _table(
             print_plain(rows, output)
 
 
-def _field(stream: str, value: Any, path: str) -> Any:
+def _field(stream: str, shown: Any, path: str) -> Any:
     """The field of a record at a path."""
-    found = value
-    for name in path.split("."):
-        if not isinstance(found, dict) or name not in found:
-            fault = f"a record of stream {stream!r} has no field {path!r}: {msgspec.json.encode(found).decode()}"
-            raise RequestError(FailureCode.INVALID_ARGUMENT, fault, "name a field that each record has")
-        found = found[name]
-    return found
+    try:
+        return field_of(shown, path)
+    except KeyError:
+        fault = f"a record of stream {stream!r} has no field {path!r}: {msgspec.json.encode(shown).decode()}"
+        raise RequestError(FailureCode.INVALID_ARGUMENT, fault, "name a field that each record has") from None
 
 
 def _print_row(row: dict[str, Any], output: OutputFormat) -> None:

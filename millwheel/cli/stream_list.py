@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from millwheel.cli.completing import complete_topologies
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
@@ -18,7 +19,12 @@ __all__ = ["list_streams"]
 
 
 def list_streams(
-    topology: Annotated[str, typer.Argument(metavar="[TOPOLOGY]", help="Default: the streams of all topologies.")] = "",
+    topology: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TOPOLOGY]", help="Default: the streams of all topologies.", autocompletion=complete_topologies
+        ),
+    ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,

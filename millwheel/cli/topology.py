@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from millwheel.cli.asking import Yes, confirm
+from millwheel.cli.completing import complete_topologies
 from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
 from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
@@ -50,7 +51,7 @@ Include = Annotated[
     list[str] | None,
     typer.Option("--include", help="A further module or package to send along, by name or path. May be repeated."),
 ]
-Name = Annotated[str, typer.Argument(help="The topology's name.")]
+Name = Annotated[str, typer.Argument(help="The topology's name.", autocompletion=complete_topologies)]
 
 
 class GraphFormat(StrEnum):
@@ -251,7 +252,11 @@ def describe(
 @app.command()
 def graph(
     topology: Annotated[
-        str, typer.Argument(help="A topology's name in the cluster; or MODULE:ATTR, which needs no server.")
+        str,
+        typer.Argument(
+            help="A topology's name in the cluster; or MODULE:ATTR, which needs no server.",
+            autocompletion=complete_topologies,
+        ),
     ],
     output: Annotated[GraphFormat, typer.Option("--output", "-o", help="How it is drawn.")] = GraphFormat.TEXT,
     address: Address = DEFAULT_ADDRESS,
@@ -289,6 +294,7 @@ def resume(
 @app.command()
 def drain(
     name: Name,
+    yes: Yes = False,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until it has drained; 0 returns at once.")
     ] = 0.0,
@@ -296,7 +302,13 @@ def drain(
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """Take no more injected records, and end when the pending ones are processed. The state is kept."""
+    """Take no more injected records, and end when the pending ones are processed. The state is kept.
+
+    A drained topology cannot go on. To go on later, pause it.
+    """
+    if not yes:
+        confirm(f"Drain topology {name}? It takes no more records, and cannot go on afterwards.")
+
     _print_record(asyncio.run(_drain(name, wait, address, timeout)), output)
 
 

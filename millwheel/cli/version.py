@@ -8,7 +8,7 @@ from importlib import metadata
 import typer
 
 from millwheel.cli.options import Output
-from millwheel.cli.output import OutputFormat, print_plain
+from millwheel.cli.output import JSON_FORMAT, OutputFormat, Plain, print_plain
 
 __all__ = ["app", "print_version"]
 
@@ -23,8 +23,9 @@ def version(output: Output = OutputFormat.TABLE) -> None:
 
 def print_version(output: OutputFormat) -> None:
     """Print the versions of millwheel, Python, gRPC and the operating system."""
-    found = {
+    found: dict[str, Plain] = {
         "millwheel": metadata.version("openmillwheel"),
+        "json_format": JSON_FORMAT,
         "python": platform.python_version(),
         "grpc": metadata.version("grpcio"),
         "platform": platform.platform(terse=True),

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from millwheel.cli.completing import complete_topologies
 from millwheel.cli.hooks import plain_computation
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.cause import HoldCause
@@ -36,7 +37,9 @@ app = typer.Typer(
 
 @app.command()
 def show(
-    topology: Annotated[str, typer.Argument(help="A topology's name. Default: all topologies.")] = "",
+    topology: Annotated[
+        str, typer.Argument(help="A topology's name. Default: all topologies.", autocompletion=complete_topologies)
+    ] = "",
     percentile: Annotated[
         float | None,
         typer.Option(
@@ -133,7 +136,7 @@ def _shown_lag(lag: float | None) -> str:
 
 @app.command()
 def explain(
-    place: Annotated[str, typer.Argument(metavar="TOPOLOGY/COMPUTATION", help="The computation.")],
+    place: Place,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -9,7 +11,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["incarnation_of", "owned_interval", "owners_of", "split_place"]
+__all__ = ["incarnation_of", "owned_interval", "owned_intervals", "owners_of", "split_place"]
 
 
 def split_place(place: str) -> tuple[str, str]:
@@ -45,19 +47,39 @@ def owned_interval(found: control.GetTopologyResponse, computation: str, key: by
     RequestError: no worker owns the interval now (UNAVAILABLE), or the computation has no intervals any more
     (FAILED_PRECONDITION).
     """
+    for interval in _intervals_of(found, computation):
+        if key in interval_from_proto(interval.keys):
+            return _with_owner(interval, computation)
+    raise _without_intervals(found, computation)
+
+
+def owned_intervals(found: control.GetTopologyResponse, computation: str) -> list[catalog.IntervalRecord]:
+    """Return the intervals of a computation in the order of their keys. RequestError: as for ``owned_interval``."""
+    intervals = [_with_owner(one, computation) for one in _intervals_of(found, computation)]
+    if not intervals:
+        raise _without_intervals(found, computation)
+    return sorted(intervals, key=lambda one: one.keys.start)
+
+
+def _intervals_of(found: control.GetTopologyResponse, computation: str) -> Iterator[catalog.IntervalRecord]:
     for record in found.interval_maps:
         if record.topology and record.computation == computation:
-            for interval in record.intervals:
-                if key in interval_from_proto(interval.keys):
-                    if interval.owner.address:
-                        return interval
-                    raise RequestError(
-                        FailureCode.UNAVAILABLE,
-                        f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
-                        "wait, or start a worker",
-                    )
+            yield from record.intervals
+
+
+def _with_owner(interval: catalog.IntervalRecord, computation: str) -> catalog.IntervalRecord:
+    if not interval.owner.address:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"no worker owns the interval {interval_from_proto(interval.keys)} of {computation!r} now",
+            "wait, or start a worker",
+        )
+    return interval
+
+
+def _without_intervals(found: control.GetTopologyResponse, computation: str) -> RequestError:
     name = found.topology.spec.name
-    raise RequestError(
+    return RequestError(
         FailureCode.FAILED_PRECONDITION, f"computation {computation!r} of topology {name!r} has no intervals any more"
     )
 

@@ -1,15 +1,21 @@
-"""Counts and states in words, for messages."""
+"""Counts, states and outcomes in words, for messages and metrics."""
 
 from __future__ import annotations
 
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
-__all__ = ["counted", "state_name"]
+__all__ = ["counted", "refusal_name", "state_name"]
 
 
 def counted(count: int, what: str) -> str:
     """A count with its noun: ``1 record``, ``2,000 records``."""
     return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def refusal_name(outcome: DeliveryOutcome.ValueType) -> str:
+    """Return the reason of a refusal in lower case: ``full``, ``not_owner``, …"""
+    return DeliveryOutcome.Name(outcome).removeprefix("DELIVERY_OUTCOME_").removeprefix("REFUSED_").lower()
 
 
 def state_name(state: catalog.TopologyState.ValueType) -> str:

@@ -215,6 +215,12 @@ class StateStore(Protocol):
     async def read_states(self, incarnation: IncarnationId, keys: Sequence[bytes]) -> list[StateRow | None]:
         """Return the rows of ``keys``, in the same order; None for a key that has no row or an empty one."""
 
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """Return the first ``limit`` keys of rows from ``start`` to below ``end`` (None: to the last), in order.
+
+        An emptied row that is not deleted yet may be among them. For inspection.
+        """
+
     async def drop_journal(self, journal: str) -> None:
         """Delete the journal with all its entries and parts. Does nothing if the journal does not exist."""
 

@@ -132,6 +132,13 @@ class EmbeddedStore:
 
         return await self._read(read)
 
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """See :meth:`StateStore.list_states`."""
+        prefix = layout.state_prefix(incarnation)
+        last = layout.past(prefix) if end is None else prefix + end
+        found = await self._read(lambda: self._rocks.keys(prefix + start, last, limit, state=True))
+        return [key.removeprefix(prefix) for key in found]
+
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
 

@@ -130,6 +130,12 @@ class MemoryStore:
         rows = (states.get(key) for key in keys)
         return [row if row is not None and row.blob else None for row in rows]
 
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """See :meth:`StateStore.list_states`."""
+        self._check_open()
+        keys = sorted(key for key in self.states.get(incarnation, {}) if start <= key and (end is None or key < end))
+        return keys[:limit]
+
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
         self._check_open()

@@ -28,17 +28,23 @@ class CertainCalls:
         """``owner``: its name in the log. ``unavailable``: the errors that leave the outcome unknown."""
         self._owner = owner
         self._unavailable = unavailable
+        self.repeated = 0
+        """Calls in flight that have failed at least once."""
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until its outcome is known."""
         failures = 0
-        while True:
-            try:
-                return await call()
-            except self._unavailable as error:
-                log.warning("%s: trying again: %s", self._owner, error)
-                failures += 1
-                await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
+        try:
+            while True:
+                try:
+                    return await call()
+                except self._unavailable as error:
+                    log.warning("%s: trying again: %s", self._owner, error)
+                    self.repeated += not failures
+                    failures += 1
+                    await asyncio.sleep(_BACKOFF.delay(failures, random.random()))
+        finally:
+            self.repeated -= bool(failures)
 
     async def append(self, store: StateStore, journal: str, append: Append) -> None:
         """Append to the journal.

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Final, cast
 
@@ -202,10 +203,13 @@ class Rocks:
                     break
             return found
 
-    def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """Return the default family's keys from ``start`` to below ``end``."""
-        with self._reading() as (database, _):
-            return [cast("bytes", key) for key in database.keys(from_key=start, read_opt=_below(end))]
+    def keys(self, start: bytes, end: bytes, limit: int | None = None, *, state: bool = False) -> list[bytes]:
+        """Return up to ``limit`` keys from ``start`` to below ``end``, in order."""
+        if end <= start:
+            return []
+        with self._reading() as (database, states):
+            found = (states if state else database).keys(from_key=start, read_opt=_below(end))
+            return [cast("bytes", key) for key in islice(found, limit)]
 
     # Helpers.
 

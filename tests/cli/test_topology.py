@@ -60,7 +60,7 @@ async def test_a_topology_from_submission_to_its_end(cli: Cli) -> None:
     assert "running already, with the same spec and code" in taken.err
     drawn = await cli("topology", "graph", "sample")
     assert drawn.out == (await cli("topology", "graph", GOOD)).out
-    draining = await cli("topology", "drain", "sample", "-o", "yaml")
+    draining = await cli("topology", "drain", "sample", "--yes", "-o", "yaml")
     assert "state: draining" in draining.out
     asked = await cli("topology", "cancel", "sample", typed="n\n")
     assert (asked.code, asked.out.strip()) == (1, "")
@@ -182,7 +182,7 @@ async def test_a_missing_server_exits_4_with_a_remedy() -> None:
 
 async def test_a_drain_that_times_out_names_what_it_waits_for(cli: Cli) -> None:
     await cli("topology", "submit", GOOD)
-    shown = await cli("topology", "drain", "sample", "--wait", "0.8")
+    shown = await cli("topology", "drain", "sample", "--yes", "--wait", "0.8")
     assert shown.code == 4
     assert "still drains after 0.8 s, waiting for" in shown.err
     assert "do not answer" in shown.err

@@ -18,6 +18,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import state_pb2, state_pb2_grpc
 from millwheel.rpc.v1 import subscription_pb2 as wire
+from millwheel.rpc.v1.topology_pb2 import StreamSpec
 from millwheel.sdk.errors import UsageError
 from tests.patience import patience
 from tests.serving import LoopbackServer
@@ -66,6 +67,7 @@ class Answers:
     def __init__(self, *responses: wire.SubscribeResponse) -> None:
         self.responses = list(responses)
         self.call = None
+        self.spec = StreamSpec(name="words")
 
     async def reopen(self, *_: Any) -> wire.SubscribeResponse:
         if not self.responses:

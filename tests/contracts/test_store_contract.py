@@ -364,6 +364,22 @@ async def test_rows_are_read_in_the_order_asked_for(
     assert await store.read_states(IncarnationId(incarnation + "x"), [b"a"]) == [None]
 
 
+async def test_the_keys_of_rows_are_listed_in_order(
+    store: StateStore, journal: str, incarnation: IncarnationId
+) -> None:
+    await owned(store, journal, 5, commits=1)
+    keys = [b"", b"a", b"a\0b", *(b"k%03d" % number for number in range(200)), "\U0010ffff".encode(), b"\xff\x01"]
+    await store.write_states(incarnation, journal, 5, [StateRow(key, 1, b"x") for key in reversed(keys)])
+    assert await store.list_states(incarnation, b"", None, 1_000) == keys
+    assert await store.list_states(incarnation, b"", None, 3) == keys[:3]
+    assert await store.list_states(incarnation, b"a\0", b"k002", 1_000) == [b"a\0b", b"k000", b"k001"]
+    assert await store.list_states(incarnation, b"k198", None, 2) == [b"k198", b"k199"]
+    assert await store.list_states(incarnation, b"b", b"b", 1_000) == []
+    assert await store.list_states(IncarnationId(incarnation + "x"), b"", None, 1_000) == []
+    await store.drop_incarnation(incarnation)
+    assert await store.list_states(incarnation, b"", None, 1_000) == []
+
+
 async def test_of_two_rows_the_larger_commit_stands_in_any_order(
     store: StateStore, journal: str, incarnation: IncarnationId
 ) -> None:

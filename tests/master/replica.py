@@ -37,6 +37,8 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
         self.costs: dict[str, float] = {}
         """The cost of intervals, by journal. The others cost ``busy``."""
         self.sample: dict[bytes, float] = {}
+        self.absence = ""
+        """Why it does not run its intervals."""
         self.received: list[handover_pb2.PrepareReleaseRequest | handover_pb2.PrepareOpenRequest] = []
         self.hold = asyncio.Event()
         """Answers to hints wait until it is set."""
@@ -63,6 +65,7 @@ class Owner(inspection_pb2_grpc.InspectionServiceServicer, handover_pb2_grpc.Han
                 independent=self.independent or not owned.interval.parents,
                 busy=self.costs.get(owned.interval.journal, self.busy),
                 records_per_second=1_234.5,
+                absence=self.absence,
             )
             for key, share in sorted(self.sample.items()):
                 load.sample.add(key=key, share=share)

@@ -16,6 +16,7 @@ from millwheel.master.messages import SubmitTopology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.settings import MasterSettings
+from millwheel.model.catalog_keys import worker_key
 from millwheel.model.time import Duration, milliseconds
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.store.memory import MemoryStore
@@ -91,6 +92,23 @@ async def test_a_busy_interval_is_split_and_a_still_hot_key_is_named(
     assert 'interval_operations_total{by="balancer",kind="split",outcome="done"}' in text
     assert 'millwheel_master_hot_keys{computation="window-counter",topology="zeitgeist"} 2.0' in text
     assert "millwheel_master_leads 1.0" in text
+
+
+async def test_intervals_that_do_not_run_are_counted(cluster: Cluster) -> None:
+    async def counted(**reasons: int) -> bool:
+        wanted = [
+            f'computation="window-counter",reason="{reason}",topology="zeitgeist"}} {count}.0'
+            for reason, count in reasons.items()
+        ]
+        return all(one in cluster.scraped() for one in wanted)
+
+    all_of_them = len(await cluster.listed())
+    await until(lambda: counted(no_owner=0, not_loaded=0))
+    for worker in cluster.workers:
+        worker.absence = "no module 'x'"
+    await until(lambda: counted(no_owner=0, not_loaded=all_of_them))
+    await cluster.master.coordinator.transact((), (), [worker_key(one.worker) for one in cluster.workers])
+    await until(lambda: counted(no_owner=all_of_them, not_loaded=0))
 
 
 @pytest.mark.paper(section="7.1")

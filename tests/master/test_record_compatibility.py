@@ -12,7 +12,7 @@ import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
 
-from millwheel.master.record_compatibility import unreadable_parts
+from millwheel.master.record_compatibility import stream_difference, unreadable_parts
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
 from millwheel.sdk.errors import ValueEncodeError
@@ -179,10 +179,15 @@ def test_a_damaged_schema_reads_nothing() -> None:
         specs.RecordSchema(types=[specs.TypeSchema(kind="list", parts=[7])]),
         specs.RecordSchema(types=[specs.TypeSchema(kind="union", parts=[0])]),
         specs.RecordSchema(types=[specs.TypeSchema(kind="int", options=b"\xc1")]),
-        specs.RecordSchema(types=[specs.TypeSchema(kind="int", options=b"\xc1")]),
+        specs.RecordSchema(types=[specs.TypeSchema(kind="int", options=b"\x81\xa1\xec\x01")]),
+        specs.RecordSchema(types=[specs.TypeSchema(kind="any", options=b"\x81\xa1\xec\x01")]),
+        specs.RecordSchema(types=[specs.TypeSchema(kind="literal")]),
     ]
     for one in damaged:
         assert unreadable_parts(one, whole, keep_fields=True)
+        streams = [specs.StreamSpec(name="in", record_type="T", schema=schema) for schema in (one, whole)]
+        assert stream_difference(*streams, replaces=True)
+        assert stream_difference(*reversed(streams), replaces=True)
 
 
 def test_types_that_share_parts_are_compared_once() -> None:

@@ -86,9 +86,11 @@ def test_the_sources_and_the_checkout_build_the_same_wheel() -> None:
 
 
 def test_a_wheel_has_the_checkouts_files_unchanged(wheel: Path) -> None:
-    """It has every module, stub and marker, and no other file."""
+    """It has every module, stub and marker, the man page, and no other file."""
     wanted = {path: (ROOT / source).read_bytes() for source, path in package_files()}
     with zipfile.ZipFile(wheel) as archive:
+        (manual,) = (name for name in archive.namelist() if name.endswith(".data/data/share/man/man1/millwheel.1"))
+        wanted[manual] = (ROOT / "docs" / "millwheel.1").read_bytes()
         there = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     found = {name: content for name, content in there.items() if not name.endswith(".so")}
     assert "millwheel/py.typed" in wanted

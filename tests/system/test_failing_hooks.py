@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.local.child import free_ports
-from millwheel.cli.stream import kept_note
+from millwheel.cli.stream_records import kept_note
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription

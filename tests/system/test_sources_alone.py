@@ -80,7 +80,7 @@ async def test_computations_may_come_to_sources_and_go_again(server: Server) -> 
 async def test_sources_alone_are_drained_and_cancelled(server: Server) -> None:
     await submit_source(server, "sources", SOURCES, "sources")
     await inject(server, "a", Seen("x", 1))
-    drained = await run_cli(server.address, "topology", "drain", "sources", "--wait", "20")
+    drained = await run_cli(server.address, "topology", "drain", "sources", "--yes", "--wait", "20")
     assert "is drained" in drained.out, drained.err
     cancelled = await run_cli(server.address, "topology", "cancel", "sources", "--yes")
     assert cancelled.code == 0, cancelled.err

@@ -44,7 +44,7 @@ async def test_a_drained_topology_ends_with_everything_processed(server: Server)
     async with Injector("spoken", address=server.address, process="p", topology=program.words) as injector:
         await injector.send_many([Word(f"w{n % 7}") for n in range(500)], range(500), positions=range(500))
         await injector.finish()
-    drained = await run_cli(server.address, "topology", "drain", "words", "--wait", "20")
+    drained = await run_cli(server.address, "topology", "drain", "words", "--yes", "--wait", "20")
     assert drained.code == 0, drained.err
     assert "is drained" in drained.out
     assert len(await read(server, "seen", Seen, 500)) == 500

@@ -167,7 +167,7 @@ async def test_a_paused_topology_keeps_everything_and_resumes_there(server: Serv
         await server.kill()
         await server.start()
         assert not flushing.done()
-        drained = await run_cli(server.address, "topology", "drain", "words")
+        drained = await run_cli(server.address, "topology", "drain", "words", "--yes")
         assert "topology resume words" in drained.err
         assert "is running" in await command(server, "topology", "resume", "words")
         await asyncio.wait_for(flushing, patience(20))

@@ -106,6 +106,18 @@ def entry(commit: int) -> AppendEntry:
     return AppendEntry(JOURNAL, Append(1, commit, 0, (), b"entry %d" % commit, True))
 
 
+async def test_a_host_counts_each_refusal_and_no_ack() -> None:
+    rig, counted = Rig(), list[DeliveryOutcome.ValueType]()
+    rig.host = CoreHost(
+        JOURNAL, rig.core, rig.store, rig.peers, rig.queue, refused=lambda _, outcome: counted.append(outcome)
+    )
+    sent = delivery(1, channel=Answers())
+    rig.core.react = lambda event: [Acknowledge(sent, ACKED), Acknowledge(sent, NOT_OWNER)]
+    rig.host.post(sent)
+    await until(lambda: counted)
+    assert counted == [NOT_OWNER]
+
+
 @pytest.mark.guarantee("G2", section="6.1.2")
 @pytest.mark.parametrize("script", [[], ["lost"], ["unsure"], ["lost", "unsure"], ["unsure", "lost", "lost"]])
 async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list[str]) -> None:
@@ -116,6 +128,17 @@ async def test_an_append_of_unknown_outcome_is_repeated_until_known(script: list
     assert [event.commit for event in rig.core.of(Appended)] == [1]
     assert rig.core.of(Deposed) == []
     assert await rig.store.read_entries(JOURNAL, 1, 1) == [b"entry 1"]
+
+
+async def test_a_host_says_that_it_repeats_a_call_as_long_as_it_does() -> None:
+    rig = Rig()
+    await rig.open()
+    rig.store.script = ["lost"] * 3
+    assert not rig.host.repeats
+    performing = asyncio.ensure_future(rig.perform(entry(1)))
+    await until(lambda: rig.host.repeats)
+    await performing
+    assert not rig.host.repeats
 
 
 @pytest.mark.guarantee("G3", section="6.2")

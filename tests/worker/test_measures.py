@@ -10,12 +10,12 @@ from prometheus_client.core import Metric
 
 import millwheel as mw
 from millwheel.worker import messages as m
-from millwheel.worker.interval import HookMeter
+from millwheel.worker.interval import HookMeter, IntervalSettings
 from millwheel.worker.interval.measures import Distribution
 from millwheel.worker.process.measure_metrics import MeasureCollector
 from millwheel.worker.process.tallies import Tallies
 from tests.worker.interval.driver import IntervalDriver
-from tests.worker.log.driver import LogDriver, fill
+from tests.worker.log.driver import SMALL, LogDriver, fill
 
 PLACE = ("topology", "test")
 SECOND = 1_000_000
@@ -41,10 +41,10 @@ class Clock:
 class Worker:
     """An interval in a worker's process, and its metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: IntervalSettings | None = None) -> None:
         self.clock, self.tallies, self.logs = Clock(), Tallies(), list[LogDriver]()
         meter = HookMeter(self.clock, measures=self.tallies.measures_of(PLACE))
-        self.driver = IntervalDriver(Repeat(), meter=meter)
+        self.driver = IntervalDriver(Repeat(), settings=settings, meter=meter)
         self.tallies.enter("test.1.j1", PLACE, self.driver.core)
 
     def metric(self, name: str) -> Metric:
@@ -123,7 +123,39 @@ def test_records_and_refusals_count_by_stream() -> None:
     worker.driver.deliver(("a", "x", 1), ("b", "y", 2))
     assert worker.values("millwheel_received_records") == {("in",): 2}, "a duplicate is not fresh"
     assert worker.values("millwheel_received_bytes") == {("in",): 2 * len(b"\x92\xa1a\xa1x")}
-    assert worker.values("millwheel_refused_deliveries") == {("in", "full"): 1}
+    for answer in worker.driver.take(m.Acknowledge):
+        worker.tallies.refused.add(PLACE, answer.delivery, answer.outcome)
+    assert worker.values("millwheel_refused_deliveries") == {("in", "p", "full"): 1}
+
+
+def test_unacked_records_show_whose_they_are() -> None:
+    worker = Worker()
+    worker.driver.deliver(("a", "x", 1), ("b", "y", 2), ("c", "bad", 3))
+    assert worker.values("millwheel_unacked_records") == {("in", "p"): 3}
+    worker.driver.commit_all()
+    assert worker.values("millwheel_unacked_records") == {("in", "p"): 1}, "the record of the failing key"
+
+
+def test_an_interval_without_room_is_a_full_one() -> None:
+    worker = Worker(IntervalSettings(queue_records=2))
+    assert worker.values("millwheel_full_intervals") == {(): 0}
+    worker.driver.deliver(("a", "bad", 1), ("b", "bad", 2))
+    assert worker.values("millwheel_full_intervals") == {(): 1}
+
+
+def test_a_log_above_its_cap_is_a_full_one() -> None:
+    worker, log = Worker(), LogDriver(SMALL)
+    worker.logs.append(log)
+    log.subscribe("reader")
+    log.run()
+    (sample,) = worker.metric("millwheel_log_full").samples
+    assert (sample.labels, sample.value) == ({"stream": "windows"}, 0)
+    sent = 0
+    while log.core.state.records.kept < SMALL.cap_bytes:
+        fill(log, sent, 1)
+        sent += 1
+    (sample,) = worker.metric("millwheel_log_full").samples
+    assert sample.value == 1
 
 
 def test_each_call_of_a_hook_counts_with_the_mean_of_its_batch() -> None:

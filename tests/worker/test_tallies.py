@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import millwheel as mw
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.tallies import Tallies
+from tests.worker.doubles import delivery
 from tests.worker.interval.driver import IntervalDriver
 
 PLACE = ("topology", "test")
@@ -62,10 +64,22 @@ def test_what_computations_counted_that_are_no_more_is_forgotten() -> None:
     tallies.enter("test.1.j1", PLACE, some(IntervalDriver(Counting()), 1).core)
     tallies.leave("test.1.j1")
     tallies.leave("test.1.j1")
+    tallies.refused.add(PLACE, delivery(1), DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL)
     tallies.keep({PLACE})
     assert shown(tallies) == (1, 0)
+    assert tallies.refused.totals()
     tallies.keep({("topology", "another")})
     assert tallies.look() == ([], {})
+    assert tallies.refused.totals() == {}
+
+
+def test_the_keys_in_memory_are_shown() -> None:
+    tallies, driver = Tallies(), IntervalDriver(Counting())
+    tallies.enter("test.1.j1", PLACE, driver.core)
+    for key in ("a", "b", "a"):
+        driver.deliver((key, "value", 1))
+    (cached,) = [one for one in WorkerCollector(tallies).collect() if one.name == "millwheel_cached_keys"]
+    assert [sample.value for sample in cached.samples] == [2]
 
 
 class Failing(mw.Computation[tuple[str, str], int]):

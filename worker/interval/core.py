@@ -138,6 +138,11 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         return self._blocked_keys.damaged
 
     @property
+    def has_room(self) -> bool:
+        """Whether it takes any record. Without room it refuses those ahead of its senders' watermarks."""
+        return self._receiver.has_room()
+
+    @property
     def failing(self) -> FailingKeys:
         """The keys that are blocked because a hook raises."""
         return self.state.blocked.failing

@@ -242,9 +242,6 @@ class IntervalReceiver:
                 self._clocks.highest_stated = watermark
         out: list[OwnerEffect] = []
         self.admission.arrivals.arrived(delivery, out)
-        for effect in out:
-            if isinstance(effect, Acknowledge) and effect.outcome != _ACKED:
-                self._setup.meter.measures.refused[effect.delivery.stream, DeliveryOutcome.Name(effect.outcome)] += 1
         return out
 
     def _problem(self, delivery: Delivery) -> str | None:

@@ -48,5 +48,3 @@ class IntervalMeasures:
         """By hook: the mean time of a call, for each batch of calls."""
         self.received: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
         """By stream: the fresh records that were received, and the bytes of their values."""
-        self.refused: defaultdict[tuple[str, str], int] = defaultdict(int)
-        """By stream and outcome: the deliveries that were refused. Their sender keeps the records."""

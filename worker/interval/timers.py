@@ -110,6 +110,10 @@ class TimerTable:
         """The timers of ``key`` by tag."""
         return dict(self._by_key.get(key, {}))
 
+    def keys(self) -> Iterable[bytes]:
+        """The keys that have timers, in no order."""
+        return self._by_key.keys()
+
     def items(self) -> Iterator[tuple[bytes, str, TimerSetting]]:
         """Every timer, in no order."""
         for key, timers in self._by_key.items():

@@ -139,6 +139,11 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     # Subscribers and cursors.
 
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes any record. Without room it refuses those ahead of the low watermark, or all."""
+        return self._receiver.has_room()
+
     def _on_subscribe(self, event: Subscribe) -> Sequence[LogEffect]:
         if self.phase is not OwnerPhase.SERVING:
             return [EndSubscription(event.subscriber, self._unavailable())]

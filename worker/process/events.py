@@ -56,6 +56,7 @@ MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
 forward. And the event loop's timers do not count the time during which the machine was suspended."""
 
+_ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
@@ -130,8 +131,9 @@ class EventHost(ABC):
         report: Callable[[Report], None],
         hooks: Callable[[HookReport], None],
         subscribers: Callable[[SubscriberEffect], None],
+        refused: Callable[[Delivery, DeliveryOutcome.ValueType], None],
     ) -> None:
-        """``send`` sends a batch to its owner. The answer is posted to this host."""
+        """``send`` sends a batch to its owner. The answer is posted to this host. ``refused`` counts a refusal."""
         self.journal = journal
         self.core = core
         self._now = clock
@@ -139,6 +141,7 @@ class EventHost(ABC):
         self._certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
+        self._refused = refused
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at: int | None = None
@@ -147,6 +150,11 @@ class EventHost(ABC):
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
         self.busy = 0.0
         """Seconds spent in the core, including the performance of its effects."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a call that the core waits for has failed, and is repeated. Any thread may ask."""
+        return self._certain.repeated > 0
 
     # Events.
 
@@ -189,6 +197,8 @@ class EventHost(ABC):
                 case Acknowledge():
                     answered = effect.delivery
                     answered.channel.reply(answered.token, effect.outcome, effect.remaining, effect.message)
+                    if effect.outcome != _ACKED:
+                        self._refused(answered, effect.outcome)
                 case SendDelivery():
                     self._send(effect)
                 case Report():
@@ -206,8 +216,7 @@ class EventHost(ABC):
                 case GiveUp():
                     self.post(Deposed(effect.reason))
                 case ReleasePrepared():
-                    if not effect.request.done():
-                        effect.request.set_result(effect)
+                    _answer_request(effect)
                 case _:
                     self._spawn(self._calls.perform(effect))
         self._set_alarm()
@@ -254,6 +263,11 @@ class EventHost(ABC):
     @abstractmethod
     def _failed(self, error: BaseException) -> None:
         """A step or a task raised an error."""
+
+
+def _answer_request(effect: ReleasePrepared) -> None:
+    if not effect.request.done():
+        effect.request.set_result(effect)
 
 
 def refuse_not_owner(delivery: Delivery) -> None:

@@ -12,10 +12,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from millwheel.rpc.clock import wall_now
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import CorruptValueError, StateStore, StoreError
 from millwheel.worker.log.messages import SubscriberEffect
 from millwheel.worker.messages import (
+    Delivery,
     Deposed,
     HookFailed,
     HookReport,
@@ -75,6 +77,7 @@ class CoreHost(EventHost):
         subscribers: Callable[[SubscriberEffect], None] | None = None,
         ahead: ReadAhead | None = None,
         clock: Callable[[], int] = wall_now,
+        refused: Callable[[Delivery, DeliveryOutcome.ValueType], None] = lambda delivery, outcome: None,
     ) -> None:
         """
         Args:
@@ -87,6 +90,7 @@ class CoreHost(EventHost):
             subscribers: Performs the effects of a stream log on its subscribers. An interval core has none.
             ahead: Base parts that were read ahead.
             clock: The clock of the core, in microseconds.
+            refused: Counts the refusals of deliveries.
         """
         super().__init__(
             journal,
@@ -98,6 +102,7 @@ class CoreHost(EventHost):
             peers.report,
             _log_hook if hooks is None else hooks,
             _no_subscribers if subscribers is None else subscribers,
+            refused,
         )
         self._peers = peers
         self._calls = HostCalls(self, store, peers, self._certain, {} if ahead is None else ahead)

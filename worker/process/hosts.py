@@ -103,6 +103,7 @@ class Hosts:
         host = CoreHost(
             interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
             self.logs.perform if built.log_of else None, self.ahead, built.clock,
+            partial(self._tallies.refused.add, place),
         )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
         if isinstance(built.core, IntervalCore):
@@ -148,6 +149,10 @@ class Hosts:
     def log_cores(self) -> list[LogCore]:
         """The cores of the logs that run here. Any thread may ask."""
         return [one.built.core for one in list(self.hosted.values()) if isinstance(one.built.core, LogCore)]
+
+    def repeating(self) -> int:
+        """How many intervals and logs wait for a call that has failed and is repeated. Any thread may ask."""
+        return sum(one.host.repeats for one in list(self.hosted.values()))
 
     def core_of(self, journal: str) -> IntervalCore | None:
         """The interval core of ``journal``, if this process runs it."""

@@ -1,14 +1,17 @@
-"""InspectionService: a key's state after the interval's last commit, reported by its owner."""
+"""InspectionService: keys, states and timers after the interval's last commit, reported by its owner."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
 from millwheel.sdk.error_texts import error_message
@@ -20,9 +23,12 @@ from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
+from millwheel.worker.process.listings import KeyListing, TimerListing, page_size
 from millwheel.worker.process.owned_states import OwnedStates
 
 __all__ = ["InspectionService", "status_of"]
+
+Page = TypeVar("Page", wire.ListKeysResponse, wire.ListTimersResponse)
 
 _APPEND_SECONDS: Final = 2.0
 """An append takes some milliseconds. If the store does not answer, an inspection says so, instead of waiting for it."""
@@ -49,10 +55,51 @@ class InspectionService(InspectionServiceServicer):
         self._store = store
         self._load = load
         self._append_seconds = append_seconds
+        self._keys = KeyListing(owned, store)
+        self._timers = TimerListing(store)
+        self._listing = asyncio.Lock()
+        """One page is made at a time."""
 
     async def InspectKey(self, request: wire.InspectKeyRequest, context: Any) -> wire.InspectKeyResponse:
         """One key: state, timers, hold and pending work."""
         return await answering(context, lambda: self._inspect(request))
+
+    async def ListKeys(self, request: wire.ListKeysRequest, context: Any) -> wire.ListKeysResponse:
+        """Keys of one interval that have a state or a timer."""
+
+        async def page(core: IntervalCore) -> wire.ListKeysResponse:
+            try:
+                within = interval_from_proto(request.keys)
+            except ValueError as error:
+                raise RequestError(FailureCode.INVALID_ARGUMENT, str(error)) from error
+            return await self._keys.page(core, within, page_size(request.page_size), request.page_token)
+
+        return await answering(context, lambda: self._list(request.journal, page))
+
+    async def ListTimers(self, request: wire.ListTimersRequest, context: Any) -> wire.ListTimersResponse:
+        """Timers of one interval that have not fired."""
+
+        async def page(core: IntervalCore) -> wire.ListTimersResponse:
+            key = request.key if request.HasField("key") else None
+            return await self._timers.page(core, key, page_size(request.page_size), request.page_token)
+
+        return await answering(context, lambda: self._list(request.journal, page))
+
+    async def _list(self, journal: str, page: Callable[[IntervalCore], Awaitable[Page]]) -> Page:
+        """Make a page, and wait until all that it shows is committed."""
+        async with self._listing:
+            core = self._owned.core(journal, f"journal {journal!r}")
+            made = await page(core)
+        sealed = core.state.journal.sealed
+        try:
+            await self._owned.committed(core, sealed, self._append_seconds)
+        except TimeoutError:
+            raise RequestError(
+                FailureCode.UNAVAILABLE,
+                f"the store has not taken commit {sealed} of journal {journal}",
+                "try again later",
+            ) from None
+        return made
 
     async def GetIntervalStatus(
         self, request: wire.GetIntervalStatusRequest, context: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final
@@ -11,15 +12,17 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.rpc.clock import wall_now
+from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.log import LogCore
 from millwheel.worker.process.metrics import LABELS, gauge_of
+from millwheel.worker.process.refused_deliveries import injector_name
 from millwheel.worker.process.tallies import Place, Tallies
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["MeasureCollector"]
 
-_OUTCOME: Final = "DELIVERY_OUTCOME_"
+_BY_SENDER: Final = [*LABELS, "stream", "injector"]
 
 _DISTRIBUTIONS: Final[dict[str, tuple[str, Callable[[IntervalMeasures], Distribution]]]] = {
     "millwheel_commit_latency_seconds": (
@@ -42,16 +45,24 @@ _DISTRIBUTIONS: Final[dict[str, tuple[str, Callable[[IntervalMeasures], Distribu
 class MeasureCollector(Collector):
     """Reads the measures at each scrape, in the scraper's thread."""
 
-    def __init__(self, tallies: Tallies, logs: Callable[[], Iterable[LogCore]], now: Callable[[], int] = wall_now):
+    def __init__(
+        self,
+        tallies: Tallies,
+        logs: Callable[[], Iterable[LogCore]],
+        now: Callable[[], int] = wall_now,
+        repeating: Callable[[], int] = int,
+    ):
         """
         Args:
             tallies: The interval cores and their measures.
             logs: The cores of the logs that run here.
             now: The wall clock, in microseconds.
+            repeating: How many intervals and logs wait for a call that has failed and is repeated.
         """
         self._tallies = tallies
         self._logs = logs
         self._now = now
+        self._repeating = repeating
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
@@ -63,8 +74,14 @@ class MeasureCollector(Collector):
             yield family
         yield from self._by_hook(measures)
         yield from self._by_stream(measures)
-        yield self._system_lag()
+        yield self._refusals()
+        yield from self._of_intervals()
         yield from self._of_logs()
+        yield GaugeMetricFamily(
+            "millwheel_repeating_journals",
+            "Intervals and logs whose call to the store, such as a commit, has failed and is repeated",
+            value=self._repeating(),
+        )
 
     def _by_hook(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
         family = HistogramMetricFamily(
@@ -81,30 +98,44 @@ class MeasureCollector(Collector):
         labels = [*LABELS, "stream"]
         records = CounterMetricFamily("millwheel_received_records", "Fresh records received", labels=labels)
         sizes = CounterMetricFamily("millwheel_received_bytes", "Bytes of the values of fresh records", labels=labels)
-        refused = CounterMetricFamily(
-            "millwheel_refused_deliveries",
-            "Deliveries refused, whose sender keeps the records and sends them again",
-            labels=[*labels, "reason"],
-        )
         for place, measured in measures.items():
             for stream, (count, size) in list(measured.received.items()):
                 records.add_metric([*place, stream], count)
                 sizes.add_metric([*place, stream], size)
-            for (stream, outcome), count in list(measured.refused.items()):
-                reason = outcome.removeprefix(_OUTCOME).removeprefix("REFUSED_").lower()
-                refused.add_metric([*place, stream, reason], count)
-        yield from (records, sizes, refused)
+        yield from (records, sizes)
 
-    def _system_lag(self) -> Metric:
+    def _refusals(self) -> Metric:
+        refused = CounterMetricFamily(
+            "millwheel_refused_deliveries",
+            "Deliveries refused. A log has no topology and no computation; an interval that sends is no injector",
+            labels=[*_BY_SENDER, "reason"],
+        )
+        for place, count in self._tallies.refused.totals().items():
+            refused.add_metric(list(place), count)
+        return refused
+
+    def _of_intervals(self) -> Iterator[Metric]:
         lags: dict[Place, float] = {}
+        full: dict[Place, float] = {}
+        unacked: Counter[tuple[str, ...]] = Counter()
         cores, _ = self._tallies.look()
         for place, core in cores:
             lags[place] = max(lags.get(place, 0.0), system_lag_seconds(core, self._now()))
-        return gauge_of(
+            full[place] = full.get(place, 0.0) + (not core.has_room)
+            for (stream, sender), count in _unacked(core).items():
+                unacked[*place, stream, injector_name(sender)] += count
+        yield gauge_of(
             "millwheel_system_lag_seconds",
             "How long the oldest work of any interval has waited: a record for its commit, or a production for its ACK",
             lags,
         )
+        yield gauge_of("millwheel_full_intervals", "Intervals that refuse records for lack of room", full)
+        waiting = GaugeMetricFamily(
+            "millwheel_unacked_records", "Records received and not ACKed, by stream and injector", labels=_BY_SENDER
+        )
+        for labels, count in unacked.items():
+            waiting.add_metric(list(labels), count)
+        yield waiting
 
     def _of_logs(self) -> Iterator[Metric]:
         records = GaugeMetricFamily("millwheel_log_records", "Records that a stream's log keeps", labels=["stream"])
@@ -113,14 +144,18 @@ class MeasureCollector(Collector):
         lags = GaugeMetricFamily(
             "millwheel_cursor_lag_records", "Records that a cursor has not ACKed", labels=["stream", "cursor"]
         )
+        full = GaugeMetricFamily(
+            "millwheel_log_full", "Whether the log refuses records for lack of room: 1 or 0", labels=["stream"]
+        )
         for log in self._logs():
             stream, kept = [log.state.config.stream], log.state.records
             records.add_metric(stream, kept.end - kept.start)
             sizes.add_metric(stream, kept.kept)
             appended.add_metric(stream, kept.end)
+            full.add_metric(stream, not log.has_room)
             for cursor, offset in list(log.state.cursors.durable.items()):
                 lags.add_metric([*stream, cursor], kept.end - offset)
-        yield from (records, sizes, appended, lags)
+        yield from (records, sizes, appended, lags, full)
 
 
 def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution) -> None:
@@ -128,3 +163,12 @@ def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Dis
     bounds = [*map(str, distribution.bounds), "+Inf"]
     counts = accumulate(distribution.counts)
     family.add_metric(list(labels), list(zip(bounds, counts, strict=True)), distribution.sum)
+
+
+def _unacked(core: IntervalCore) -> Mapping[tuple[str, str], int]:
+    """The uncommitted records of an interval, by stream and sender's name."""
+    found: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for receipt in list(core.state.intake.unfinished):
+        delivery = receipt.delivery
+        found[delivery.stream, delivery.sender.name] += receipt.open
+    return found

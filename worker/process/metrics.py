@@ -139,6 +139,7 @@ _COUNTERS = {
 }
 
 _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
+    "millwheel_intervals": ("Intervals that are here", lambda core: 1),
     "millwheel_owned_records": (
         "Records committed by the intervals that are here, by earlier owners, too",
         lambda core: core.state.counts.records,
@@ -150,6 +151,10 @@ _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
     ),
     "millwheel_timers": ("Timers set", lambda core: core.state.timers.count),
     "millwheel_cache_bytes": ("Memory that cached states are counted with", lambda core: core.state.cells.bytes_held),
+    "millwheel_cached_keys": (
+        "Keys whose state is in memory",
+        lambda core: len(core.state.cells) - core.state.cells.pages,
+    ),
     "millwheel_blocked_keys": (
         "Keys that wait for a row, a hook or another attempt",
         lambda core: len(core.state.blocked.keys),

@@ -13,6 +13,7 @@ from threading import Lock
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.journal import CommitCounts
+from millwheel.worker.process.refused_deliveries import RefusedDeliveries
 
 __all__ = ["HookPlace", "Place", "Tallies"]
 
@@ -27,6 +28,7 @@ class Tallies:
     """The interval cores of one process, and the counts of those that have left. Any thread may read them."""
 
     def __init__(self) -> None:
+        self.refused = RefusedDeliveries()
         self._lock = Lock()
         self._cores: dict[str, tuple[Place, IntervalCore]] = {}
         self._past: defaultdict[Place, CommitCounts] = defaultdict(CommitCounts)
@@ -58,6 +60,7 @@ class Tallies:
 
     def keep(self, places: Set[Place]) -> None:
         """Drop the counts of computations that were removed."""
+        self.refused.keep(places)
         with self._lock:
             for place in self._past.keys() - places:
                 del self._past[place]

@@ -106,7 +106,7 @@ class Worker:
         yield WorkerCollector(
             self.tallies, self.ownership.quarantined_places, self.hooks.running, self.key_failures.totals
         )
-        yield MeasureCollector(self.tallies, self.hosts.log_cores)
+        yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=self.hosts.repeating)
 
     async def start(self) -> None:
         """Register, and follow the catalog."""

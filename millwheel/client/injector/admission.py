@@ -18,6 +18,7 @@ from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.messages import Columns, within
 from millwheel.client.injector.retries import KeyRetries
+from millwheel.client.injector.room_waits import RoomCause, RoomWaits
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.model.incarnation import IncarnationId
@@ -83,6 +84,7 @@ class RecordAdmission:
         types: The declared types that records must have.
         keying: Finds the keys of records at the consumers.
         ids: The ids of the records.
+        waits: How long calls have waited for room.
         turns: Held during a request to a worker or a master about records, so that later records do not overtake them.
     """
 
@@ -114,6 +116,7 @@ class RecordAdmission:
         self._asker = RecordAsker(stream, session.core.process)
         self.keying = RecordKeys(self.encoder, self._asker.ask, check=settings.check_at_worker)
         self.ids = ids
+        self.waits = RoomWaits()
         self.turns = SendTurns()
         self._session = session
         self._retries = KeyRetries(session, self.keying, named)
@@ -188,8 +191,12 @@ class RecordAdmission:
         while session.asleep or not core.room() or core.throttled(newest):
             if session.asleep:
                 await session.membership.wake()
-                continue
-            await session.until(lambda: core.room() > 0 and not core.throttled(newest), newest=newest)
+            elif not core.room():
+                with self.waits.waiting(RoomCause.WINDOW):
+                    await session.until(lambda: core.room() > 0, newest=newest)
+            else:
+                with self.waits.waiting(RoomCause.SKEW):
+                    await session.until(lambda: not core.throttled(newest), newest=newest)
 
     async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
         """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.

@@ -13,6 +13,7 @@ already late when it was accepted.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from operator import lt
 from typing import Any, assert_never
@@ -59,6 +60,7 @@ from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
 from millwheel.model.outbound import AnswerKind, answer_kind
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["InjectorCore", "Publication"]
@@ -122,7 +124,8 @@ class InjectorCore:
 
     Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
 
-    It has many attributes: four are counters for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``).
+    It has many attributes: five are counts for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``,
+    ``refused``).
     """
 
     def __init__(
@@ -159,6 +162,8 @@ class InjectorCore:
         """Records that wait for their keys at a consumer."""
         self.acked = 0
         """ACKs received so far, one for each record and consumer."""
+        self.refused: defaultdict[DeliveryOutcome.ValueType, int] = defaultdict(int)
+        """Refusals of deliveries so far. Their records are sent again."""
         self.outbound = OutboundBatches(self.limits, chance)
         self.outbound.watermark = watermark
         self._rerouting = Rerouting(self.outbound, self.unkeyed)
@@ -403,6 +408,7 @@ class InjectorCore:
             self.outbound.acked(sending, indexes)
             self.acked += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
+            self.refused[outcome] += 1
             self.outbound.refused(sending, kind, indexes, now)
         elif kind is AnswerKind.SUPERSEDED:
             self.failed = InjectorSupersededError(self.stream, self.process, message or "a worker knows of it")

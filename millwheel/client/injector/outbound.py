@@ -183,6 +183,8 @@ class OutboundQueues:
     def __init__(self, limits: Limits) -> None:
         self.watermark: int = MIN_TIMESTAMP
         """The published watermark, in microseconds. Each delivery carries it."""
+        self.resent = 0
+        """Records of repeated delivery attempts so far."""
         self._unacked = UnackedBatches[InjectedBatch]()
         """The sealed batches."""
         self._filled_records = 0
@@ -394,6 +396,8 @@ class OutboundQueues:
         self._next_token += 1
         sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes, now)
         batch.sendings.append(sending)
+        if batch.tries:
+            self.resent += sending.records
         batch.tries += 1
         tokens[token] = None
         queue.in_flight += 1

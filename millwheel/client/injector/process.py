@@ -11,11 +11,13 @@ from millwheel.client.injector.admission import RecordAdmission
 from millwheel.client.injector.ids import RecordIds
 from millwheel.client.injector.intake import RecordIntake
 from millwheel.client.injector.likelihood import TimeCheck
+from millwheel.client.injector.measures import InjectorMeasures
 from millwheel.client.injector.messages import EndDeclared, IdleDeclared
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
 from millwheel.client.injector.unacked import unacked_records
+from millwheel.client.measured import INJECTORS
 from millwheel.model.stream_names import full_name, is_valid
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
@@ -64,6 +66,7 @@ class InjectorProcess(ABC):
         self._source = source or process
         self._settings = settings or InjectorSettings()
         self._opened = False
+        self._measures: InjectorMeasures | None = None
         self._set_stream(stream if topology is None else full_name(topology.name, stream))
 
     def _set_stream(self, stream: str) -> None:
@@ -115,6 +118,9 @@ class InjectorProcess(ABC):
         if not self._session.delegate:
             self._ids.open(self._session.sequencer)
         self._monitor.start()
+        session = self._session
+        self._measures = InjectorMeasures(session.core, self._admission.waits, publishes=not session.delegate)
+        INJECTORS.enter(self._measures)
 
     async def close(self, timeout: float | None = None) -> None:
         """Close all connections. Un-ACKed records may or may not be delivered: send them again under the same ids.
@@ -132,6 +138,8 @@ class InjectorProcess(ABC):
             await self._close()
 
     async def _close(self) -> None:
+        if self._measures is not None:
+            INJECTORS.leave(self._measures)
         await self._monitor.close()
         await self._admission.stop()
         await self._session.close()

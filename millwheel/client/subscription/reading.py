@@ -165,11 +165,16 @@ class LogCalls(Protocol):
 
 
 class LogReader(ABC):
-    """The batches of one log, in order. ``Subscription`` adds its options, its ACKs and its end."""
+    """The batches of one log, in order. ``Subscription`` adds its options, its ACKs and its end.
+
+    It has many attributes: four are for programs and metrics (``watermark``, ``received``, ``missed``, ``end``).
+    """
 
     def __init__(self, calls: LogCalls, decode: Callable[[bytes], Any] | None) -> None:
         self.watermark: int = MIN_TIMESTAMP
         """The largest watermark of a batch received so far, in microseconds."""
+        self.received = 0
+        """Records that the iteration has returned so far."""
         self.missed = 0
         """Records that were deleted before they were delivered.
 
@@ -212,6 +217,7 @@ class LogReader(ABC):
                 batch = self._decoded(self._ahead[0])
                 self._ahead.popleft()
                 self._delivered = batch.next_offset
+                self.received += len(batch.values)
                 return batch
             if self._ended and self._until_end:
                 raise StopAsyncIteration

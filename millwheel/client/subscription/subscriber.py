@@ -12,7 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
+from millwheel.client.measured import SUBSCRIPTIONS
 from millwheel.client.subscription.log_link import LogLink
+from millwheel.client.subscription.measures import SubscriptionMeasures
 from millwheel.client.subscription.reading import Batch, LogReader
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -81,6 +83,7 @@ class Subscription(LogReader):
         self._until_end = until_end
         self._watermarks = watermarks
         self._acked = 0
+        self._measures: SubscriptionMeasures | None = None
 
     async def __aenter__(self) -> Subscription:
         """Wait until the log has answered. From then on the cursor exists, or the tail has its start."""
@@ -89,6 +92,8 @@ class Subscription(LogReader):
         except BaseException:
             await self.close()
             raise
+        self._measures = SubscriptionMeasures(self, (self.spec.name or self.stream, self.cursor))
+        SUBSCRIPTIONS.enter(self._measures)
         return self
 
     async def __aexit__(
@@ -98,6 +103,8 @@ class Subscription(LogReader):
 
     async def close(self) -> None:
         """End the subscription. ACKs that were not flushed may be lost: their records are then delivered again."""
+        if self._measures is not None:
+            SUBSCRIPTIONS.leave(self._measures)
         await self._link.close()
 
     # Reading.
@@ -156,6 +163,11 @@ class Subscription(LogReader):
             self._acked = below_offset
             if self._link.call is not None:
                 await self._link.call.write(_ack(below_offset))
+
+    @property
+    def acked(self) -> int:
+        """The last ACK: records below this offset are ACKed. ``durable`` follows it."""
+        return max(self._acked, self._durable)
 
     @property
     def durable(self) -> int:

@@ -389,6 +389,186 @@ class TimerStatus(_message.Message):
 Global___TimerStatus: _TypeAlias = TimerStatus  # noqa: Y015
 
 @_typing.final
+class ListKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    page_size: _builtins.int
+    """The most keys of the response, 1,000 at most. 0: 100."""
+    page_token: _builtins.str
+    """From the response before, or empty."""
+    @_builtins.property
+    def keys(self) -> _common_pb2.KeyInterval:
+        """Only keys within these bounds."""
+
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        keys: _common_pb2.KeyInterval | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListKeysResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SPILLED_TIMERS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: there are no more."""
+    spilled_timers: _builtins.int
+    """The number of the interval's timers that are only in the store. A key that has nothing else is not listed."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedKey]:
+        """There may be fewer than asked for, also if more follow."""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[Global___ListedKey] | None = ...,
+        next_page_token: _builtins.str = ...,
+        spilled_timers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next_page_token", b"next_page_token", "spilled_timers", b"spilled_timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
+
+@_typing.final
+class ListedKey(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    STATE_BYTES_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    state_bytes: _builtins.int
+    """The size of the encoded state. 0: the key has none, or its row is damaged."""
+    timers: _builtins.int
+    """The number of its timers in memory."""
+    damaged: _builtins.bool
+    """Whether the state's row is damaged."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        state_bytes: _builtins.int = ...,
+        timers: _builtins.int = ...,
+        damaged: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "key", b"key", "state_bytes", b"state_bytes", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListedKey: _TypeAlias = ListedKey  # noqa: Y015
+
+@_typing.final
+class ListTimersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    key: _builtins.bytes
+    """Only the timers of this key. Absent: of all keys."""
+    page_size: _builtins.int
+    """The most timers of the response, 1,000 at most. 0: 100."""
+    page_token: _builtins.str
+    """From the response before, or empty."""
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        key: _builtins.bytes | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "journal", b"journal", "key", b"key", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
+    _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key) -> _WhichOneofReturnType__key | None: ...
+
+Global___ListTimersRequest: _TypeAlias = ListTimersRequest  # noqa: Y015
+
+@_typing.final
+class ListTimersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIMERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    INPUT_WATERMARK_US_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: there are no more."""
+    input_watermark_us: _builtins.int
+    """The interval's input watermark, for which the timers that are not in wall time wait."""
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedTimer]:
+        """Of both clocks, in the order of their times."""
+
+    def __init__(
+        self,
+        *,
+        timers: _abc.Iterable[Global___ListedTimer] | None = ...,
+        next_page_token: _builtins.str = ...,
+        input_watermark_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_watermark_us", b"input_watermark_us", "next_page_token", b"next_page_token", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTimersResponse: _TypeAlias = ListTimersResponse  # noqa: Y015
+
+@_typing.final
+class ListedTimer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    @_builtins.property
+    def timer(self) -> Global___TimerStatus: ...
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        timer: Global___TimerStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timer", b"timer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "timer", b"timer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListedTimer: _TypeAlias = ListedTimer  # noqa: Y015
+
+@_typing.final
 class GetIntervalStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -45,6 +45,16 @@ class InspectionServiceStub:
                 request_serializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.FromString,
                 _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/millwheel.v1.InspectionService/ListKeys',
+                request_serializer=millwheel_dot_v1_dot_inspection__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_inspection__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.ListTimers = channel.unary_unary(
+                '/millwheel.v1.InspectionService/ListTimers',
+                request_serializer=millwheel_dot_v1_dot_inspection__pb2.ListTimersRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_inspection__pb2.ListTimersResponse.FromString,
+                _registered_method=True)
         self.GetWorkerLoad = channel.unary_unary(
                 '/millwheel.v1.InspectionService/GetWorkerLoad',
                 request_serializer=millwheel_dot_v1_dot_inspection__pb2.GetWorkerLoadRequest.SerializeToString,
@@ -70,6 +80,20 @@ class InspectionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKeys(self, request, context):
+        """Returns keys of one interval that have a state or a timer, in the order of the keys. A page is no snapshot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTimers(self, request, context):
+        """Returns timers of one interval that have not fired, in the order of their times. A page is no snapshot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetWorkerLoad(self, request, context):
         """Returns the load of the process and of each of its intervals. The master balances by it.
         """
@@ -89,6 +113,16 @@ def add_InspectionServiceServicer_to_server(servicer, server):
                     servicer.GetIntervalStatus,
                     request_deserializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=millwheel_dot_v1_dot_inspection__pb2.ListKeysRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_inspection__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'ListTimers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTimers,
+                    request_deserializer=millwheel_dot_v1_dot_inspection__pb2.ListTimersRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_inspection__pb2.ListTimersResponse.SerializeToString,
             ),
             'GetWorkerLoad': grpc.unary_unary_rpc_method_handler(
                     servicer.GetWorkerLoad,
@@ -151,6 +185,60 @@ class InspectionService:
             '/millwheel.v1.InspectionService/GetIntervalStatus',
             millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusRequest.SerializeToString,
             millwheel_dot_v1_dot_inspection__pb2.GetIntervalStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InspectionService/ListKeys',
+            millwheel_dot_v1_dot_inspection__pb2.ListKeysRequest.SerializeToString,
+            millwheel_dot_v1_dot_inspection__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTimers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.InspectionService/ListTimers',
+            millwheel_dot_v1_dot_inspection__pb2.ListTimersRequest.SerializeToString,
+            millwheel_dot_v1_dot_inspection__pb2.ListTimersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,10 @@ class InspectionServiceStub:
     """Returns the state, the timers and the pending work of one key."""
     GetIntervalStatus: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]
     """Returns the progress, the size and the failures of one interval."""
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.ListKeysRequest, _inspection_pb2.ListKeysResponse]
+    """Returns keys of one interval that have a state or a timer, in the order of the keys. A page is no snapshot."""
+    ListTimers: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.ListTimersRequest, _inspection_pb2.ListTimersResponse]
+    """Returns timers of one interval that have not fired, in the order of their times. A page is no snapshot."""
     GetWorkerLoad: _grpc.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]
     """Returns the load of the process and of each of its intervals. The master balances by it."""
 
@@ -49,6 +53,10 @@ class InspectionServiceAsyncStub(InspectionServiceStub):
     """Returns the state, the timers and the pending work of one key."""
     GetIntervalStatus: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetIntervalStatusRequest, _inspection_pb2.GetIntervalStatusResponse]  # type: ignore[assignment]
     """Returns the progress, the size and the failures of one interval."""
+    ListKeys: _aio.UnaryUnaryMultiCallable[_inspection_pb2.ListKeysRequest, _inspection_pb2.ListKeysResponse]  # type: ignore[assignment]
+    """Returns keys of one interval that have a state or a timer, in the order of the keys. A page is no snapshot."""
+    ListTimers: _aio.UnaryUnaryMultiCallable[_inspection_pb2.ListTimersRequest, _inspection_pb2.ListTimersResponse]  # type: ignore[assignment]
+    """Returns timers of one interval that have not fired, in the order of their times. A page is no snapshot."""
     GetWorkerLoad: _aio.UnaryUnaryMultiCallable[_inspection_pb2.GetWorkerLoadRequest, _inspection_pb2.GetWorkerLoadResponse]  # type: ignore[assignment]
     """Returns the load of the process and of each of its intervals. The master balances by it."""
 
@@ -70,6 +78,22 @@ class InspectionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inspection_pb2.GetIntervalStatusResponse, _abc.Awaitable[_inspection_pb2.GetIntervalStatusResponse]]:
         """Returns the progress, the size and the failures of one interval."""
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _inspection_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inspection_pb2.ListKeysResponse, _abc.Awaitable[_inspection_pb2.ListKeysResponse]]:
+        """Returns keys of one interval that have a state or a timer, in the order of the keys. A page is no snapshot."""
+
+    @_abc_1.abstractmethod
+    def ListTimers(
+        self,
+        request: _inspection_pb2.ListTimersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_inspection_pb2.ListTimersResponse, _abc.Awaitable[_inspection_pb2.ListTimersResponse]]:
+        """Returns timers of one interval that have not fired, in the order of their times. A page is no snapshot."""
 
     @_abc_1.abstractmethod
     def GetWorkerLoad(

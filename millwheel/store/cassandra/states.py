@@ -33,11 +33,16 @@ _BATCH_BYTES: Final = 128 << 10
 _READ_KEYS: Final = 100
 MAX_CONCURRENT_WRITES: Final = 8
 """Batches of one call that are sent or wait at the gate. The limit leaves room for other callers' reads."""
+_LIST_BUCKETS: Final = 16
+"""Buckets that a listing reads at a time."""
+_PAST_ALL_KEYS: Final = b"\xff" * 16
+"""A bound above all rows. UTF-8 has no byte 255. A page of the empty key has one, and its number of 8 bytes at most."""
 _INSERT: Final = "INSERT INTO {k}.states (incarnation, bucket, key, value) VALUES (?, ?, ?, ?) USING TIMESTAMP ?"
 STATEMENTS: Final = {
     "write": _INSERT,
     "empty": f"{_INSERT} AND TTL {EMPTY_SECONDS}",
     "read": "SELECT key, value FROM {k}.states WHERE incarnation = ? AND bucket = ? AND key IN ?",
+    "list": "SELECT key FROM {k}.states WHERE incarnation = ? AND bucket = ? AND key >= ? AND key < ? LIMIT ?",
     "drop": f"DELETE FROM {{k}}.states USING TIMESTAMP {FOR_EVER} WHERE incarnation = ? AND bucket = ?",
 }
 
@@ -100,6 +105,18 @@ class States:
         )
         found = {key: decode_row(incarnation, key, value) for rows in answers for key, value in rows}
         return [row if row is not None and row.blob else None for row in (found.get(key) for key in keys)]
+
+    async def listed(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """See :meth:`StateStore.list_states`. Each bucket has a part of the keys, in order, so all are asked."""
+        bounds = start, _PAST_ALL_KEYS if end is None else end
+        found: list[bytes] = []
+        for first in range(0, self._buckets, _LIST_BUCKETS):
+            buckets = range(first, min(first + _LIST_BUCKETS, self._buckets))
+            answers = await asyncio.gather(
+                *(self._execute("list", (incarnation, bucket, *bounds, limit)) for bucket in buckets)
+            )
+            found = sorted([*found, *(key for rows in answers for (key,) in rows)])[:limit]
+        return found
 
     async def drop(self, incarnation: IncarnationId) -> None:
         """See :meth:`StateStore.drop_incarnation`. Writes one partition tombstone for each bucket."""

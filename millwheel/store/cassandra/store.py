@@ -146,6 +146,10 @@ class CassandraStore:
         """See :meth:`StateStore.read_states`."""
         return await self._states.read(incarnation, keys)
 
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        """See :meth:`StateStore.list_states`."""
+        return await self._states.listed(incarnation, start, end, limit)
+
     async def drop_journal(self, journal: str) -> None:
         """See :meth:`StateStore.drop_journal`."""
         await self._journals.drop(journal)

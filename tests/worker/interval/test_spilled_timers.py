@@ -19,12 +19,12 @@ import pytest
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Duration, TimeDomain, Timestamp
-from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest
+from millwheel.rpc.v1.inspection_pb2 import GetWorkerLoadResponse, InspectKeyRequest, ListKeysRequest, ListTimersRequest
 from millwheel.testing import cluster
 from millwheel.testing.cores import CoreDriver
 from millwheel.testing.harness import TopologyHarness
 from millwheel.testing.store_effects import result_of
-from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval import IntervalCore, IntervalSettings
 from millwheel.worker.messages import FenceJournal, IntervalEffect, StoreEffect
 from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.owned_states import OwnedStates
@@ -226,12 +226,47 @@ class Timed:
                 self.driver.store,
             )
             service = InspectionService(owned, self.driver.store, GetWorkerLoadResponse)
+            check_listings(service, journal, core)
             for key in KEYS:
                 if key.encode() in core.keys:
                     request = InspectKeyRequest(incarnation=IncarnationId("mapper"), key=key.encode())
                     reported = result_of(service.InspectKey(request, None))
                     shown = {(one.wall_time, one.tag): one.timestamp_us for one in reported.timers}
                     assert shown == check_log(self.log(key))[1], f"{journal}, key {key}"
+
+
+def check_listings(service: InspectionService, journal: str, core: IntervalCore) -> None:
+    """Pages of two list all timers in order, and the keys with a state or with timers in memory."""
+    timers, token = [], ""
+    while True:
+        page = result_of(service.ListTimers(ListTimersRequest(journal=journal, page_size=2, page_token=token), None))
+        timers += [(one.timer.timestamp_us, one.timer.wall_time, one.key, one.timer.tag) for one in page.timers]
+        if not (token := page.next_page_token):
+            break
+    assert timers == sorted(timers)
+    listed: dict[bytes, tuple[int, int]] = {}
+    while True:
+        keys = result_of(service.ListKeys(ListKeysRequest(journal=journal, page_size=2, page_token=token), None))
+        assert [one.key for one in keys.keys] == sorted(one.key for one in keys.keys)
+        listed |= {one.key: (one.state_bytes, one.timers) for one in keys.keys}
+        if not (token := keys.next_page_token):
+            break
+    assert keys.spilled_timers == core.state.timers.spilled.count
+    shown, held = [], {}
+    for key in (name.encode() for name in KEYS if name.encode() in core.keys):
+        request = InspectKeyRequest(incarnation=IncarnationId("mapper"), key=key)
+        one = result_of(service.InspectKey(request, None))
+        of_key = [(timer.timestamp_us, timer.wall_time, key, timer.tag) for timer in one.timers]
+        alone = result_of(service.ListTimers(ListTimersRequest(journal=journal, key=key), None))
+        assert [(each.timer.timestamp_us, each.timer.tag) for each in alone.timers] == sorted(
+            (at, tag) for at, _, _, tag in of_key
+        )
+        shown += of_key
+        in_memory = sum(len(table.of_key(key)) for table in core.state.timers.tables.values())
+        if one.state or in_memory:
+            held[key] = len(one.state), in_memory
+    assert timers == sorted(shown)
+    assert listed == held
 
 
 def check_log(log: Log) -> tuple[list[tuple[str, bool, int]], dict[tuple[bool, str], int]]:

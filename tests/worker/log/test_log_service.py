@@ -13,7 +13,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from millwheel.cli.stream import app, show_value
+from millwheel.cli.stream import app
+from millwheel.cli.stream_records import show_value
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
 from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, list_cursors

@@ -33,7 +33,7 @@ function Computation({ node, one, topology, now, samples, selected, small }) {
 function End({ node, topology, stream, injectors, now, small }) {
   const writing = injectors.filter((one) => one.stream === node.stream && !one.retired && !one.finished).length;
   const text = {
-    source: () => `${plural(writing, "injector")} · lag ${lagText(now, stream?.watermark)}`,
+    source: () => (writing ? `${plural(writing, "injector")} · lag ${lagText(now, stream?.watermark)}` : "no injector"),
     external: () => "of another topology",
     sink: () => (stream?.log ? `kept · ${rate(stream.log.records_per_second)} rec/s` : "nobody reads it"),
   }[node.kind]();

@@ -1,0 +1,1 @@
+"""Grafana dashboards, made from code. ``python -m deploy.grafana`` writes them into ``dashboards/``."""

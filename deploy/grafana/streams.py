@@ -1,0 +1,127 @@
+"""The dashboard of injectors and streams: how far sources are, what they bring, what logs keep and who reads them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from deploy.grafana.panels import Board, board, graph, rate, row, variable
+
+__all__ = ["streams"]
+
+_HERE: Final = 'stream=~"$stream"'
+_WATERMARKS: Final = 'millwheel_authority_watermark_seconds{group=~"injector/.+"}'
+_SOURCES: Final = f'label_replace({_WATERMARKS}, "stream", "$1", "group", "injector/(.+)")'
+_NAMES: Final = '{__name__=~"millwheel_received_records_total|millwheel_log_records"}'
+
+
+def streams() -> Board:
+    """Which source is silent or behind? Which subscriber is?"""
+    chosen = variable("stream", f"label_values({_NAMES}, stream)")
+    made = board("streams", "injectors and streams", "Which source is silent or behind? Which subscriber is?", chosen)
+    return _logs(_flow(_sources(made)))
+
+
+def _sources(made: Board) -> Board:
+    return (
+        made.with_row(row("Sources"))
+        .with_panel(
+            graph(
+                "Age of the low watermark",
+                {"{{stream}}": f"time() - max by (stream) (({_SOURCES}) < Inf > 0)"},
+                "Wall time minus the low watermark of all injector processes of a stream. A line that rises as fast as "
+                "the clock: `millwheel injector list` shows which process is silent. A stream that has ended has none.",
+                "s",
+            )
+        )
+        .with_panel(
+            graph(
+                "Reports of low watermarks",
+                {"counted": rate("millwheel_authority_reports_total")},
+                "Reports of intervals and injectors to the authority.",
+                "ops",
+            )
+        )
+        .with_panel(
+            graph(
+                "Refused reports",
+                {"{{reason}}": rate("millwheel_authority_refused_total", "reason")},
+                "Of processes and owners that have been replaced. They come with takeovers.",
+                "ops",
+            )
+        )
+    )
+
+
+def _flow(made: Board) -> Board:
+    return (
+        made.with_row(row("Records"))
+        .with_panel(
+            graph(
+                "Received records",
+                {
+                    "{{stream}} at {{topology}}/{{computation}}": rate(
+                        "millwheel_received_records_total", "stream, topology, computation", _HERE
+                    )
+                },
+                "Fresh records at each consumer.",
+                "rps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Received bytes",
+                {"{{stream}}": rate("millwheel_received_bytes_total", "stream", _HERE)},
+                "Values of fresh records, at all consumers.",
+                "Bps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Refused deliveries",
+                {"{{stream}}: {{reason}}": rate("millwheel_refused_deliveries_total", "stream, reason", _HERE)},
+                "Their sender keeps the records. `full` is back-pressure: the consumer is too slow.",
+                "ops",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Key functions that raise",
+                {"{{stream}}": rate("millwheel_key_failures_total", "stream", _HERE)},
+                "Such a record waits in its injector. `millwheel cluster health` has the error.",
+                "ops",
+                width=6,
+            )
+        )
+    )
+
+
+def _logs(made: Board) -> Board:
+    return (
+        made.with_row(row("Logs"))
+        .with_panel(
+            graph(
+                "Cursor lag",
+                {"{{stream}}: {{cursor}}": f"millwheel_cursor_lag_records{{{_HERE}}}"},
+                "Records that a subscriber has not ACKed. At the log's cap the producers wait for it.",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph("Kept records", {"{{stream}}": f"millwheel_log_records{{{_HERE}}}"}, "What logs keep.", width=6)
+        )
+        .with_panel(
+            graph("Kept bytes", {"{{stream}}": f"millwheel_log_bytes{{{_HERE}}}"}, "What logs keep.", "bytes", width=6)
+        )
+        .with_panel(
+            graph(
+                "Appended records",
+                {"{{stream}}": rate("millwheel_log_appended_records_total", "stream", _HERE)},
+                "Records that logs get.",
+                "rps",
+                width=6,
+            )
+        )
+    )

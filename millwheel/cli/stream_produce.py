@@ -1,0 +1,147 @@
+"""``millwheel stream produce``: one record from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
+from millwheel.cli.output import OutputFormat, Plain, print_plain
+from millwheel.cli.times import time_or_now
+from millwheel.client.control import ControlClient
+from millwheel.client.holds.unacked import unacked_explainer
+from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector.errors import NotAckedError
+from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
+from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.errors import ValueEncodeError
+
+__all__ = ["produce"]
+
+_DECODED_ELSEWHERE: Final = {
+    specs.VALUE_FORMAT_PROTOBUF: "carries protobuf messages",
+    specs.VALUE_FORMAT_CUSTOM: "has a codec of its own",
+}
+
+
+def produce(
+    stream: Stream,
+    value: Annotated[str, typer.Argument(metavar="[JSON]", help="The record as JSON. Default: read from stdin.")] = "",
+    timestamp: Annotated[
+        str,
+        typer.Option(metavar="TIME|now", help="The record's time: ISO 8601 with an offset, as 2026-01-31T12:00:00Z."),
+    ] = "now",
+    id_: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="The record's id: the same id again from this process has no second effect while the stream keeps ids"
+            " (id_slack). Default: each call of this command is a new record.",
+        ),
+    ] = "",
+    process: Annotated[
+        str, typer.Option(help="This process's name, by default produce-HOST; a second one of a name ends the first.")
+    ] = "",
+    any_timestamp: Annotated[
+        bool,
+        typer.Option(
+            "--any-timestamp",
+            envvar=ANY_TIMESTAMP_VARIABLE,
+            help="Take times before 1980 or more than a year ahead, too.",
+        ),
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+    address: Address = DEFAULT_ADDRESS,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait until the record is acknowledged.")] = 30.0,
+) -> None:
+    """Send one record into a stream. Without --id, each call of this command sends a new record.
+
+    The record is checked against the type that the stream declares. Each consumer takes its key from the record. When
+    the command returns, the record has taken effect, and the injector process is idle: no low watermark waits for it.
+
+    Example: millwheel stream produce zeitgeist/queries '{"text": "cat videos"}'
+    """
+    at = time_or_now(timestamp, "--timestamp")
+    record = _decoded(value or _from_stdin())
+    name = process or f"produce-{socket.gethostname()}"
+    full_name, late = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
+    if output is not OutputFormat.TABLE:
+        known: dict[str, Plain] = {"stream": full_name, "process": name, "id": id_ or None, "late": late}
+        print_plain({**known, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
+        return
+    behind = ", and is behind the low watermark or was known before" if late else ""
+    print(f"the record is in {full_name} with timestamp {format_timestamp(at)}{behind}")
+    print(f"injector process {name} is idle", file=sys.stderr)
+
+
+def _from_stdin() -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise typer.BadParameter("give the record as JSON, as an argument or on stdin", param_hint="JSON")
+    return sys.stdin.read()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{text.strip()!r:.80} is no JSON: {error}", param_hint="JSON") from error
+
+
+async def _produce(
+    stream: str, record: Any, at: Timestamp, id_: str, process: str, any_timestamp: bool, address: str, timeout: float
+) -> tuple[str, bool]:
+    """Send a record, and wait for its ACKs. Returns the stream's full name, and whether the record was late."""
+    async with ControlClient(address) as client:
+        declared = (await client.routing(stream)).stream
+    injector = Injector(
+        declared.name,
+        address=address,
+        process=process,
+        settings=InjectorSettings(
+            check_at_worker=True, any_timestamp=any_timestamp, explain=unacked_explainer(address)
+        ),
+    )
+    value = _value(record, declared)
+    await injector.open()
+    try:
+        try:
+            await injector.send(value, timestamp=at, id=id_ or None)
+            await injector.flush(timeout)
+        except NotAckedError as error:
+            raise RequestError(
+                FailureCode.DEADLINE_EXCEEDED,
+                str(error),
+                f"it may have no effect: send it again under the same --id. Meanwhile injector process {process} is "
+                f"active: `millwheel injector finish {declared.name} {process}` lets the low watermark pass",
+            ) from error
+        except BaseException:
+            await _make_idle(injector)
+            raise
+        await _make_idle(injector)
+        return declared.name, bool(injector.late)
+    finally:
+        await injector.close()
+
+
+async def _make_idle(injector: Injector) -> None:
+    await injector.idle()
+    await injector.settle()
+
+
+def _value(record: Any, declared: specs.StreamSpec) -> Any:
+    """The value that the injector encodes. ValueEncodeError: JSON cannot express a record of the stream."""
+    if (why := _DECODED_ELSEWHERE.get(declared.format)) is not None:
+        raise ValueEncodeError(f"stream {declared.name!r} {why}: a program sends its records, with an Injector")
+    if declared.format != specs.VALUE_FORMAT_RAW:
+        return record
+    if not isinstance(record, str):
+        raise ValueEncodeError(f"stream {declared.name!r} carries bytes: give a JSON string, whose UTF-8 text is sent")
+    return record.encode()

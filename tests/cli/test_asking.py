@@ -1,0 +1,56 @@
+"""What cannot be undone is asked about first."""
+
+from __future__ import annotations
+
+import typer
+
+from millwheel.cli.main import app
+from tests.cli.test_help import commands
+
+ASKING = {
+    "computation remove",
+    "injector advance",
+    "injector finish",
+    "injector retire",
+    "injector retire-query",
+    "stream cursors delete",
+    "topology cancel",
+    "topology drain",
+    "topology update",
+}
+CHANGING = {
+    "computation add",
+    "inject file",
+    "interval merge",
+    "interval move",
+    "interval split",
+    "stream produce",
+    "topology pause",
+    "topology resume",
+    "topology submit",
+}
+"""They add, or can be taken back."""
+LOOKING = {
+    "check",
+    "describe",
+    "explain",
+    "graph",
+    "health",
+    "inspect",
+    "list",
+    "queries",
+    "show",
+    "table",
+    "tail",
+    "validate",
+}
+RUNNING = {"authority run", "master run", "server start-dev", "worker run", "version"}
+
+
+def test_each_command_that_cannot_be_undone_takes_yes() -> None:
+    """A new command belongs to one of the sets."""
+    leaves = {path: one for path, one in commands(typer.main.get_command(app)) if not hasattr(one, "list_commands")}
+    asking = {path for path, one in leaves.items() if any("--yes" in parameter.opts for parameter in one.params)}
+    others = {path for path in leaves.keys() - asking if path.rpartition(" ")[2] not in LOOKING}
+    assert asking == ASKING
+    assert others == CHANGING | RUNNING

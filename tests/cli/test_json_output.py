@@ -1,0 +1,211 @@
+"""Every command prints with -o json what docs/json-output.md says, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from millwheel.cli.cluster import plain_health
+from millwheel.cli.failing import describe
+from millwheel.cli.hooks import plain_failures
+from millwheel.cli.interval import plain_status
+from millwheel.cli.main import app
+from millwheel.cli.output import JSON_FORMAT
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.rpc.clock import wall_now
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import cluster_pb2, common_pb2, interval_pb2
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.sdk.errors import Problem
+from tests.cli.json_page import PAGE, named, read_page
+from tests.cli.test_help import commands
+from tests.patience import until
+from tests.system.server import Server, run_cli
+
+PLAIN = {"any", "boolean", "integer", "number", "text", "time"}
+PROGRAM = """
+import msgspec
+import millwheel as mw
+
+class Word(msgspec.Struct):
+    text: str
+
+class Count(mw.Computation[Word, int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Word]) -> None:
+        ctx.state += 1
+        ctx.produce("seen", record.value)
+        ctx.set_timer(mw.Timestamp(4_000_000_000_000_000), "later", hold=mw.Timestamp(3_000_000_000_000_000))
+        if record.value.text == "fail":
+            raise ValueError("no")
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        pass
+
+words = mw.Topology("words")
+words.source("spoken", Word)
+words.stream("seen", Word, retention=mw.Retention(age=mw.days(7)))
+words.add(Count, inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
+
+more = mw.Topology("words")
+more.source("spoken", Word)
+more.stream("seen", Word, retention=mw.Retention(age=mw.days(7)))
+more.add(Count, inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
+more.add(Count, name="again", inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
+"""
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with Server(tmp_path / "db", tmp_path / "server.log") as made:
+        yield made
+
+
+def test_the_page_names_every_command_and_uses_every_form() -> None:
+    page = read_page()
+    printing = {
+        path
+        for path, command in commands(typer.main.get_command(app))
+        for one in command.params
+        if "--output" in one.opts and path != "topology graph"
+    }
+    assert {command.partition(" --")[0] for command in page.commands} == printing
+    used = {named(kind) for fields in page.forms.values() for kind in fields.values()}
+    used |= {named(kind) for kind in page.commands.values()} | {"error", "injector state"}
+    assert used - PLAIN == page.forms.keys()
+    assert f"**format {JSON_FORMAT}**" in PAGE.read_text()
+
+
+class Printing:
+    """Runs commands in this process, and compares what they print with the page."""
+
+    def __init__(self, address: str) -> None:
+        self.page = read_page()
+        self.ran: set[str] = set()
+        self._address = address
+
+    async def __call__(self, command: str, *words: str, failing: int = 0) -> Any:
+        """Run the command of that name in the page with more words, and return what it prints."""
+        line = [*command.split(), *words, "-o", "json"]
+        out = await self._out(line, failing)
+        kind = self.page.commands[command]
+        lines = out.splitlines() if command == "stream tail" else [out]
+        printed = [json.loads(one) for one in lines]
+        assert printed, line
+        for value in printed:
+            self.page.check(value, kind, command)
+        self.ran.add(command)
+        return printed[0]
+
+    async def _out(self, line: list[str], failing: int) -> str:
+        if line[0] == "inject":  # it handles signals, which only the main thread of a process can
+            finished = await run_cli(self._address, *line)
+            assert finished.code == failing, finished.err
+            return finished.out
+        done = await asyncio.to_thread(CliRunner().invoke, app, line, env={"MILLWHEEL_ADDRESS": self._address})
+        assert done.exit_code == failing, (line, done.output, done.exception)
+        return done.stdout
+
+
+async def test_every_command_prints_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    run = Printing(server.address)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    words, more = f"{program}:words", f"{program}:more"
+    assert (await run("version"))["json_format"] == JSON_FORMAT
+    await run("config show")
+    await run("topology submit", words, "--wait", "60")
+    await run("topology validate", words)
+    await run("topology validate --update", more)
+    await run("topology update", more, "--wait", "60")
+    await run("computation remove", "words/again", "--yes", "--wait", "60")
+    await run("computation add", "words/again", more, "--wait", "60")
+    await _look_at_records(run, tmp_path)
+    await _look_at_failures(run, server)
+    await _look_at_the_rest(run, server)
+    for command in ("pause", "resume", "drain --yes", "cancel --yes"):
+        verb, *options = command.split()
+        await run(f"topology {verb}", "words", *options)
+    _check_what_is_rare(run)
+    assert run.ran == run.page.commands.keys()
+    assert run.page.seen == run.page.forms.keys()
+
+
+async def _look_at_records(run: Printing, place: Path) -> None:
+    lines = place / "lines.jsonl"
+    lines.write_text('{"text": "a"}\n')
+    await run("inject file", "spoken", str(lines), "--process", "file")
+    await run("stream produce", "spoken", '{"text": "b"}', "--process", "one")
+    await run("stream tail", "seen", "--cursor", "c", "-n", "1")
+    await run("stream cursors list", "seen")
+    await run("stream table", "seen", "--key", "text")
+    await run("stream list")
+    await run("key list", "words/count")
+    await run("timer list", "words/count")
+    assert (await run("key inspect", "words/count", "a"))["timers"]
+
+
+async def _look_at_failures(run: Printing, server: Server) -> None:
+    injector = Injector("spoken", address=server.address, process="p")
+    await injector.open()
+    try:
+        await injector.send({"text": "fail"}, timestamp=wall_now())
+
+        async def failing() -> Any:
+            return (await run("key inspect", "words/count", "fail"))["failure"]
+
+        await until(failing)
+        await until(lambda: _described(run), holds=lambda one: one["failing"])
+        await until(lambda: run("watermark explain", "words/count"), holds=lambda one: one["chain"] and one["failing"])
+        await run("watermark show")
+        await run("watermark show --percentile", "99")
+        await run("cluster health", failing=1)
+    finally:
+        await injector.close()
+
+
+async def _described(run: Printing) -> Any:
+    return next(one for one in (await run("topology describe", "words"))["computations"] if one["name"] == "count")
+
+
+async def _look_at_the_rest(run: Printing, server: Server) -> None:
+    for command in ("topology list", "computation list", "worker list", "interval list", "injector list"):
+        await run(command)
+    (interval,) = await _intervals(run)
+    await run("interval move", interval["journal"], "--to", interval["owner"])
+    await run("interval split", interval["journal"], "--at", "m")
+    await until(lambda: _intervals(run), holds=lambda found: not any(one["parents"] for one in found), every=0.2)
+    await run("interval merge", "words/again", "--key", "a")
+    await run("injector advance", "spoken", "one", "--to", "now", "--yes")
+    for verb in ("finish", "retire"):
+        await run(f"injector {verb}", "spoken", "one", "--yes")
+    async with ControlClient(server.address) as client:
+        await client.commit_batch("query", 3)
+    await run("injector queries")
+    await run("injector retire-query", "query", "--yes")
+
+
+async def _intervals(run: Printing) -> list[Any]:
+    return [one for one in await run("interval list", "words") if one["computation"] == "again"]
+
+
+def _check_what_is_rare(run: Printing) -> None:
+    """What a server shows only after minutes, or under load."""
+    waiting = [common_pb2.WaitingRecords(process="p", oldest_us=1)]
+    failures = wire.HookFailures(
+        awaited=[wire.AwaitedHook(key=b"k")], key_functions=[wire.KeyFunctionFailure(waiting=waiting)]
+    )
+    run.page.check(plain_failures(failures), "failures", "failures")
+    hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
+    run.page.check(plain_status(hot), "listed interval", "interval list")
+    health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])
+    run.page.check(plain_health(health), "health", "cluster health")
+    error = RequestError(FailureCode.NOT_FOUND, "no x", problems=[Problem("a", "b")])
+    run.page.check(describe(error), "error", "error")

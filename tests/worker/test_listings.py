@@ -1,0 +1,169 @@
+"""An interval's owner lists its keys and timers, in pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import KeyInterval
+from millwheel.model.page_keys import page_key
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import common_pb2 as common
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.store.memory import MemoryStore
+from millwheel.worker.process.listings import KeyListing, TimerListing, page_size
+from millwheel.worker.process.owned_states import OwnedStates
+from tests.worker.interval.driver import IntervalDriver
+from tests.worker.test_inspection import service
+
+ID = IncarnationId("test.1")
+JOURNAL = "test.1.j1"
+
+
+class Timed(mw.Computation[tuple[str, str], int]):
+    """Counts. Sets a timer for a number, in wall time with a minus; "drop" deletes the state."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        what = record.value[1]
+        ctx.state += 1
+        if what == "drop":
+            del ctx.state
+        elif what:
+            domain = mw.TimeDomain.PROCESSING_TIME if int(what) < 0 else mw.TimeDomain.EVENT_TIME
+            ctx.set_timer(mw.Timestamp(abs(int(what))), f"t{what}", domain=domain)
+
+    def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
+        """Do nothing."""
+
+
+class Damaged(MemoryStore):
+    """A store in which the row of "bad" cannot be read."""
+
+    async def read_states(self, incarnation: IncarnationId, keys: Any) -> Any:
+        if b"bad" in keys:
+            raise CorruptValueError("row of key b'bad'", "its checksum does not match")
+        return await super().read_states(incarnation, keys)
+
+
+def filled(*records: tuple[str, str, int], keys: KeyInterval | None = None) -> IntervalDriver:
+    driver = IntervalDriver(Timed(), keys=keys) if keys is not None else IntervalDriver(Timed())
+    for start in range(0, len(records), 500):
+        driver.deliver(*records[start : start + 500])
+        driver.commit_all()
+    return driver
+
+
+def evicted(driver: IntervalDriver, store: MemoryStore, rows: dict[bytes, bytes]) -> None:
+    """Rows whose keys have no cell."""
+    driver.state.cells.evicted = True
+    store.states[ID] = {key: StateRow(key, 1, blob) for key, blob in rows.items()}
+
+
+async def all_keys(
+    driver: IntervalDriver, store: MemoryStore, size: int, within: common.KeyInterval | None = None
+) -> list[wire.ListedKey]:
+    found: list[wire.ListedKey] = []
+    request = wire.ListKeysRequest(journal=JOURNAL, page_size=size, keys=within)
+    while True:
+        page = await service(driver, store).ListKeys(request, None)
+        assert len(page.keys) <= size
+        found += page.keys
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+async def test_keys_of_memory_and_of_the_store_are_listed_in_order(size: int) -> None:
+    driver = filled(("m", "", 1), ("b", "5", 1), ("c", "drop", 1), ("z", "7", 1), ("z", "drop", 1))
+    store = MemoryStore()
+    rows = {b"a": b"12", b"b": b"old", b"n": b"", b"": b"1", b"m": b"older"}
+    pages = {page_key(key, number): b"page" for key in (b"", b"a", b"m") for number in range(1, 40)}
+    evicted(driver, store, rows | pages | {b"m2": b"345"})
+    listed = await all_keys(driver, store, size)
+    sizes = {one.key: one.state_bytes for one in listed}
+    assert list(sizes) == [b"", b"a", b"b", b"m", b"m2", b"z"]
+    assert (sizes[b""], sizes[b"a"], sizes[b"b"], sizes[b"m2"], sizes[b"z"]) == (1, 2, 1, 3, 0)
+    assert {one.key: one.timers for one in listed if one.timers} == {b"b": 1, b"z": 1}
+
+
+async def test_only_keys_within_the_bounds_are_listed() -> None:
+    driver, store = filled(*[(f"k{number:04}", "", 1) for number in range(5_000)]), MemoryStore()
+    within = common.KeyInterval(start=b"k0100", end=b"k0103")
+    assert [one.key for one in await all_keys(driver, store, 2, within)] == [b"k0100", b"k0101", b"k0102"]
+    assert len(await all_keys(driver, store, 1_000)) == 5_000
+    assert await all_keys(driver, store, 2, common.KeyInterval(start=b"l")) == []
+    assert not (await service(driver).ListKeys(wire.ListKeysRequest(journal=JOURNAL, page_size=5_000), None)).keys[
+        1_000:
+    ]
+
+
+async def test_rows_of_other_intervals_are_not_listed() -> None:
+    driver, store = filled(("d", "", 1), keys=KeyInterval(b"c", b"e")), MemoryStore()
+    evicted(driver, store, {b"b": b"1", b"c": b"1", b"e": b"1"})
+    assert [one.key for one in await all_keys(driver, store, 10)] == [b"c", b"d"]
+
+
+async def test_a_damaged_row_is_listed_as_damaged() -> None:
+    driver, store = filled(("a", "", 1)), Damaged()
+    evicted(driver, store, {b"bad": b"1", b"good": b"12"})
+    listed = await all_keys(driver, store, 10)
+    assert [(one.key, one.state_bytes, one.damaged) for one in listed] == [
+        (b"a", 1, False),
+        (b"bad", 0, True),
+        (b"good", 2, False),
+    ]
+
+
+async def test_timers_of_both_clocks_are_listed_in_time_order() -> None:
+    driver = filled(("b", "5000000", 1), ("a", "-7000000", 1), ("a", "6000000", 1), ("c", "5000000", 1))
+    driver.watermark(3_000_000)
+    request = wire.ListTimersRequest(journal=JOURNAL, page_size=2)
+    first = await service(driver).ListTimers(request, None)
+    request.page_token = first.next_page_token
+    second = await service(driver).ListTimers(request, None)
+    found = [(one.timer.timestamp_us, one.key, one.timer.wall_time) for one in [*first.timers, *second.timers]]
+    assert found == [
+        (5_000_000, b"b", False),
+        (5_000_000, b"c", False),
+        (6_000_000, b"a", False),
+        (7_000_000, b"a", True),
+    ]
+    assert (first.input_watermark_us, second.next_page_token) == (3_000_000, "")
+    of_key = await service(driver).ListTimers(wire.ListTimersRequest(journal=JOURNAL, key=b"c"), None)
+    assert [one.timer.tag for one in of_key.timers] == ["t5000000"]
+
+
+async def test_a_page_shows_only_what_is_committed() -> None:
+    driver = IntervalDriver(Timed())
+    driver.deliver(("a", "5", 1))
+    with pytest.raises(ConnectionAbortedError, match="the store has not taken commit 1"):
+        await refused(driver, wire.ListKeysRequest(journal=JOURNAL))
+    driver.commit_all()
+    assert len((await service(driver).ListKeys(wire.ListKeysRequest(journal=JOURNAL), None)).keys) == 1
+
+
+async def test_a_bad_request_is_refused() -> None:
+    driver = filled(("a", "", 1))
+    for token in ("x", "ff"):
+        with pytest.raises(RequestError, match="is no page token"):
+            await TimerListing(MemoryStore()).page(driver.core, None, 1, token)
+    owned = OwnedStates(lambda *_: JOURNAL, lambda _: driver.core, lambda _: "", MemoryStore())
+    with pytest.raises(RequestError, match="is no page token"):
+        await KeyListing(owned, MemoryStore()).page(driver.core, KeyInterval(), 1, "0")
+    assert [page_size(asked) for asked in (-1, 0, 1, 5_000)] == [100, 100, 1, 1_000]
+
+
+class Context:
+    """A call's context. Its end is an error here."""
+
+    async def abort(self, code: Any, details: str, metadata: Any) -> None:
+        raise ConnectionAbortedError(details)
+
+
+async def refused(driver: IntervalDriver, request: wire.ListKeysRequest) -> None:
+    await service(driver, append_seconds=0).ListKeys(request, Context())

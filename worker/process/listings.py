@@ -1,0 +1,244 @@
+"""Pages of an interval's keys and timers, for inspection.
+
+What a page costs its owner is bounded. It looks once at each key that is in memory, some at a time, and other work runs
+in between. From the store it reads one stretch of keys and the rows of the page, or the parts with spilled timers
+whose times the page reaches. One page at a time is made in a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import nsmallest
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from millwheel.model.keys import KeyInterval
+from millwheel.model.page_keys import PAGE_BYTE, is_page_key, row_owner
+from millwheel.model.time import TimeDomain
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.sdk.scope import PAGES_TAG, TimerSetting
+from millwheel.store.contract import CorruptValueError, PartId, StateStore
+from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.process.owned_states import OwnedStates
+
+Found = TypeVar("Found", bound=Any)
+
+__all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size"]
+
+MAX_PAGE_SIZE: Final = 1_000
+_DEFAULT_PAGE_SIZE: Final = 100
+_SLICE_KEYS: Final = 2_000
+"""Keys that are looked at in a row: about a millisecond."""
+_ROWS_AT_ONCE: Final = 16
+"""States that are read from the store at a time: at most 64 MiB."""
+
+
+def page_size(asked: int) -> int:
+    """Return the size of a page for a request's ``page_size``."""
+    return min(asked if asked > 0 else _DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
+class KeyListing:
+    """Lists keys that have a state or a timer."""
+
+    def __init__(self, owned: OwnedStates, store: StateStore) -> None:
+        self._owned = owned
+        self._store = store
+
+    async def page(self, core: IntervalCore, within: KeyInterval, size: int, token: str) -> wire.ListKeysResponse:
+        """Return the first ``size`` keys within bounds. They are those of the last sealed commit."""
+        state = core.state
+        response = wire.ListKeysResponse(spilled_timers=state.timers.spilled.count)
+        # The rows of the computation's other intervals are beside those of this one.
+        rest = KeyInterval(_key_of(token)).intersection(within)
+        bounds = None if rest is None else rest.intersection(state.config.keys)
+        if bounds is None:
+            return response
+        cells = state.cells.cached()
+
+        found = set(await _first(cells, size + 1, lambda keys: _unpaged(keys, bounds)))
+        for table in state.timers.tables.values():
+            found.update(await _first(table.keys(), size + 1, lambda keys: _with_timers(state, keys, bounds)))
+        if state.cells.evicted:
+            found.update(await self._stored(core, bounds, size + 1))
+        listed = sorted(found)
+        if len(listed) > size:
+            response.next_page_token = listed[size].hex()
+        await self._fill(core, listed[:size], response)
+        return response
+
+    async def _stored(self, core: IntervalCore, bounds: KeyInterval, count: int) -> list[bytes]:
+        """The first keys that have rows. Pages of growing states are rows of their own, and are passed over."""
+        found: list[bytes] = []
+        start: bytes | None = bounds.start
+        while start is not None and len(found) < count and (bounds.end is None or start < bounds.end):
+            rows = await self._store.list_states(core.state.config.incarnation, start, bounds.end, count)
+            page = next((row for row in rows if is_page_key(row)), None)
+            found += [row for row in rows if page is None or row < page]
+            start = _past_pages(row_owner(page)) if page is not None else None
+        return found[:count]
+
+    async def _fill(self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse) -> None:
+        cells = core.state.cells.cached()
+        sizes: dict[bytes, int] = {}
+        damaged: dict[bytes, str] = {}
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            missing = [key for key in keys[first : first + _ROWS_AT_ONCE] if key not in cells]
+            rows = await self._owned.rows(core, missing, damaged)
+            sizes.update((key, len(blob)) for key, blob in rows.items())
+        for key in keys:
+            cell = cells.get(key)
+            held = len(cell.encoded) if cell is not None else sizes.get(key, 0)
+            timers = _timer_count(core.state, key)
+            if held or timers or key in damaged:
+                response.keys.add(key=key, state_bytes=held, timers=timers, damaged=key in damaged)
+
+
+class _TimerPlace(NamedTuple):
+    """Where a timer stands in the order of a listing."""
+
+    at: int
+    processing: bool
+    key: bytes
+    tag: str
+
+
+class TimerListing:
+    """Lists timers in the order of their times."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    async def page(self, core: IntervalCore, key: bytes | None, size: int, token: str) -> wire.ListTimersResponse:
+        """Return the first ``size`` timers after the token's place, of one key or of all."""
+        after = _place_of(token) if token else None
+        state = core.state
+        spilled = state.timers.spilled
+        found: dict[_TimerPlace, int | None] = {}
+        parts: dict[PartId, None] | None = None
+        while parts is None or parts.keys() != spilled.parts.keys():  # else timers may have come into memory
+            parts = dict.fromkeys(spilled.parts)
+            found = {}
+            for domain in TimeDomain:
+                found.update(await self._in_memory(core, domain, key, after, size + 1))
+            found = await self._with_spilled(core, key, after, size + 1, found)
+        places = sorted(found)
+        response = wire.ListTimersResponse(input_watermark_us=state.watermark)
+        for place in places[:size]:
+            timer = response.timers.add(key=place.key).timer
+            timer.tag, timer.timestamp_us, timer.wall_time = place.tag, place.at, place.processing
+            if (hold := found[place]) is not None:
+                timer.hold_us = hold
+        if len(places) > size:
+            response.next_page_token = msgspec.msgpack.encode(places[size - 1]).hex()
+        return response
+
+    async def _in_memory(
+        self, core: IntervalCore, domain: TimeDomain, key: bytes | None, after: _TimerPlace | None, count: int
+    ) -> dict[_TimerPlace, int | None]:
+        table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
+
+        def places(keys: Iterable[bytes]) -> Iterator[tuple[_TimerPlace, int | None]]:
+            for one in keys:
+                for tag, setting in _tags(table.of_key(one)).items():
+                    place = _TimerPlace(setting.at, processing, one, tag)
+                    if after is None or place > after:
+                        yield place, setting.hold
+
+        return dict(await _first(table.keys() if key is None else [key], count, places))
+
+    async def _with_spilled(
+        self,
+        core: IntervalCore,
+        key: bytes | None,
+        after: _TimerPlace | None,
+        count: int,
+        found: dict[_TimerPlace, int | None],
+    ) -> dict[_TimerPlace, int | None]:
+        """Add the timers of parts, the earliest first, as far as the page reaches. One part is in memory at a time."""
+        timers = core.state.timers
+        for part in sorted(timers.spilled.parts.values(), key=lambda one: one.first):
+            if key is not None and not part.may_have_key(key):
+                continue
+            found = dict(nsmallest(count, found.items()))
+            if len(found) >= count and part.first > max(found).at:
+                break
+            for row in timers.spilled.current_rows(await self._rows(core, part.rows)):
+                place = _TimerPlace(row[3], row[1], row[0], row[2])
+                wanted = (key is None or row[0] == key) and (after is None or place > after) and row[2] != PAGES_TAG
+                if wanted and timers.tables[TimeDomain(row[1])].get(row[0], row[2]) is None:
+                    found[place] = row[4]
+        return dict(nsmallest(count, found.items()))
+
+    async def _rows(self, core: IntervalCore, part: PartId) -> list[TimerRow]:
+        journal = core.state.config.journal
+        try:
+            (blob,) = await self._store.read_parts(journal, [part])
+        except CorruptValueError:
+            if part in core.state.timers.spilled.parts:
+                raise
+            return []  # its timers have been loaded into memory, and the caller begins again
+        rows: list[TimerRow] = decode_part(blob, list[TimerRow], f"journal {journal}, base part {part.name}")
+        return rows
+
+
+async def _first(
+    keys: Iterable[bytes], count: int, wanted: Callable[[Iterable[bytes]], Iterable[Found]]
+) -> list[Found]:
+    """Return the ``count`` smallest of what ``wanted`` makes of keys. Other work runs between two slices."""
+    known = list(keys)
+    found: list[Found] = []
+    for start in range(0, len(known), _SLICE_KEYS):
+        if start:
+            await asyncio.sleep(0)
+        found = nsmallest(count, [*found, *wanted(known[start : start + _SLICE_KEYS])])
+    return found
+
+
+def _tags(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
+    """The timers that users set."""
+    timers.pop(PAGES_TAG, None)
+    return timers
+
+
+def _unpaged(keys: Iterable[bytes], bounds: KeyInterval) -> Iterator[bytes]:
+    return (key for key in keys if key in bounds and not is_page_key(key))
+
+
+def _with_timers(state: IntervalState, keys: Iterable[bytes], bounds: KeyInterval) -> Iterator[bytes]:
+    return (key for key in keys if key in bounds and _timer_count(state, key))
+
+
+def _timer_count(state: IntervalState, key: bytes) -> int:
+    return sum(len(_tags(table.of_key(key))) for table in state.timers.tables.values())
+
+
+def _past_pages(key: bytes) -> bytes | None:
+    """The first possible row after all pages of a key. None: there is none."""
+    prefix = (key + PAGE_BYTE).rstrip(b"\xff")
+    return prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else None
+
+
+def _key_of(token: str) -> bytes:
+    try:
+        return bytes.fromhex(token)
+    except ValueError as error:
+        raise _invalid(token) from error
+
+
+def _place_of(token: str) -> _TimerPlace:
+    try:
+        return msgspec.msgpack.decode(_key_of(token), type=_TimerPlace)
+    except msgspec.MsgspecError as error:
+        raise _invalid(token) from error
+
+
+def _invalid(token: str) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT, f"{token!r} is no page token", "give the token of the response before, or none"
+    )
