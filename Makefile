@@ -74,6 +74,13 @@ test-faults: components ## Real faults on a real cluster, with a load that verif
 	@MILLWHEEL_FAULTS=$(FAULTS) MILLWHEEL_HISTORY=$(HISTORY) MILLWHEEL_SEED=$(SEED) \
 		$(RUN) pytest -s -m long tests/faults/test_faults.py $(ARGS)
 
+PICTURES ?=
+.PHONY: test-console
+test-console: install ## The web console in a headless Chromium, which is installed if there is none (PICTURES=build/console)
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null || \
+		bash -c '. tools/apt.sh && apt_install chromium-headless-shell chromium'
+	@MILLWHEEL_PICTURES=$(PICTURES) $(RUN) pytest -m long tests/console $(ARGS)
+
 .PHONY: test-alerts
 test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
 	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from millwheel.authority.broadcasts import Context
@@ -58,6 +59,23 @@ class WatermarkServicer(ReportingServicer):
             if answer is None:
                 raise _unknown(request.group)
             return _explained(answer)
+
+        return await answering(context, work)
+
+    async def ExplainWatermarks(
+        self, request: pb.ExplainWatermarksRequest, context: Context
+    ) -> pb.ExplainWatermarksResponse:
+        """Explain all groups of the request that are known here, with the first report that holds each."""
+
+        async def work() -> pb.ExplainWatermarksResponse:
+            response = pb.ExplainWatermarksResponse()
+            for group in request.groups:
+                with suppress(RequestError):  # another process serves the shard
+                    answer = self._shards.shard_for(group).explain(group, 1)
+                    if answer is not None:
+                        holding = _row(group, answer.holding[0]) if answer.holding else None
+                        response.groups.add(group=group, watermark_us=answer.watermark, holding=holding)
+            return response
 
         return await answering(context, work)
 

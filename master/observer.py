@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 import grpc
@@ -85,6 +86,30 @@ class Observer:
             )
         except grpc.aio.AioRpcError:
             return None
+
+    async def explain_all(self, known: Catalog, groups: Iterable[str]) -> dict[str, watermark_pb2.GroupExplanation]:
+        """Return the authority's short explanations, by group, in one call to each of its processes.
+
+        Groups without an answer are left out.
+        """
+        by_address: dict[str, list[str]] = {}
+        for group in groups:
+            endpoint = known.authority_of(group)
+            if endpoint is not None:
+                by_address.setdefault(endpoint.address, []).append(group)
+        answers = await asyncio.gather(*(self._explain_at(address, some) for address, some in by_address.items()))
+        return {one.group: one for answer in answers for one in answer}
+
+    async def _explain_at(self, address: str, groups: list[str]) -> list[watermark_pb2.GroupExplanation]:
+        stub = watermark_pb2_grpc.WatermarkServiceStub(self.channel(address))
+        request = watermark_pb2.ExplainWatermarksRequest(groups=groups)
+        try:
+            answer: watermark_pb2.ExplainWatermarksResponse = await stub.ExplainWatermarks(
+                request, timeout=_DEADLINE_SECONDS
+            )
+        except grpc.aio.AioRpcError:
+            return []
+        return list(answer.groups)
 
     async def forget(self, known: Catalog, group: str, up_to: int) -> None:
         """Remove a group at the authority; RequestError if there is no answer.

@@ -17,6 +17,7 @@ from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
+from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
@@ -53,6 +54,14 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     ) -> wire.ListHookFailuresResponse:
         """Return the failures from the workers' last reports, some seconds old."""
         return await answering(context, lambda: self._hook_failures(request))
+
+    async def GetOverview(self, request: wire.GetOverviewRequest, context: Context) -> wire.GetOverviewResponse:
+        """Return the health, and the rows of topologies, computations, streams and injector processes."""
+        return await answering(context, lambda: overview(self._replica, request, self._health))
+
+    async def ExplainHold(self, request: wire.ExplainHoldRequest, context: Context) -> wire.ExplainHoldResponse:
+        """Return what holds a computation's low watermark."""
+        return await answering(context, lambda: explain_hold(self._replica, request))
 
     async def _hook_failures(self, request: wire.ListHookFailuresRequest) -> wire.ListHookFailuresResponse:
         known = (await self._replica.term()).catalog

@@ -20,9 +20,10 @@ from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import injection_pb2_grpc
+from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 
-__all__ = ["InjectionServicer"]
+__all__ = ["InjectionServicer", "injector_statuses"]
 
 _DEFAULT_PAGE_ROWS: Final = 100
 _MAX_PAGE_ROWS: Final = 1_000
@@ -90,27 +91,9 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         streams = sorted({stream for stream, _ in known.injectors if wanted in ("", stream)})
         response = injection.ListInjectorsResponse()
         for stream in streams:
-            response.injectors.extend(await self._statuses(known, stream))
+            explained = await self._replica.observer.explain(known, injector_group(stream), MAX_ROWS)
+            response.injectors.extend(injector_statuses(known, stream, explained))
         return response
-
-    async def _statuses(self, known: Catalog, stream: str) -> list[injection.InjectorStatus]:
-        explained = await self._replica.observer.explain(known, injector_group(stream), MAX_ROWS)
-        reports = {report.process: report for report in (explained.intervals if explained else ())}
-        found = []
-        for process in sorted(process for name, process in known.injectors if name == stream):
-            record, report = known.injectors[stream, process], reports.get(process)
-            watermark = MIN_TIMESTAMP if report is None else report.watermark_us
-            status = injection.InjectorStatus(
-                stream=stream,
-                process=process,
-                sequencer=record.sequencer,
-                watermark_us=watermark,
-                idle=report is not None and report.idle,
-                finished=record.finished or watermark >= MAX_TIMESTAMP,
-                retired=record.retired,
-            )
-            found.append(status)
-        return found
 
     async def GetBatchCursor(
         self, request: injection.GetBatchCursorRequest, context: Context
@@ -210,3 +193,25 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 def _end_is_unknown(request: injection.RetireInjectorRequest) -> RequestError:
     consequence = f", and nothing else says whether injector process {request.process!r} has finished"
     return authority_is_away(f"stream {request.stream!r}", consequence)
+
+
+def injector_statuses(
+    known: Catalog, stream: str, explained: watermarks.ExplainWatermarkResponse | None
+) -> list[injection.InjectorStatus]:
+    """Return the injector processes of a stream. ``explained``: the authority's answer, if there is one."""
+    reports = {report.process: report for report in (explained.intervals if explained else ())}
+    found = []
+    for process in sorted(process for name, process in known.injectors if name == stream):
+        record, report = known.injectors[stream, process], reports.get(process)
+        watermark = MIN_TIMESTAMP if report is None else report.watermark_us
+        status = injection.InjectorStatus(
+            stream=stream,
+            process=process,
+            sequencer=record.sequencer,
+            watermark_us=watermark,
+            idle=report is not None and report.idle,
+            finished=record.finished or watermark >= MAX_TIMESTAMP,
+            retired=record.retired,
+        )
+        found.append(status)
+    return found

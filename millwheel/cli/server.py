@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,9 +20,10 @@ from millwheel.rpc.identity import process_tls
 if TYPE_CHECKING:
     from millwheel.server.dev_server import DevServer, DevSettings
 
-__all__ = ["app", "refuse_exposure"]
+__all__ = ["DEFAULT_UI_PORT", "app", "refuse_exposure", "ui_port_of"]
 
 LOOPBACK: Final = "127.0.0.1"
+DEFAULT_UI_PORT: Final = 8433
 
 app = typer.Typer(
     help="A server for development: a whole cluster in one process.", no_args_is_help=True, add_completion=False
@@ -72,6 +75,16 @@ def start_dev(
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Serve Prometheus metrics on this port. Default: none.")
     ] = None,
+    ui_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help=f"Serve the web console on this port. Default: {DEFAULT_UI_PORT}, or a free one if that is in use or "
+            "--port is not the default.",
+        ),
+    ] = None,
+    ui: Annotated[bool, typer.Option(help="Serve the web console.")] = True,
     intervals: Annotated[
         int, typer.Option(min=1, max=1_000, help="Key intervals that each new computation begins with.")
     ] = 1,
@@ -100,6 +113,7 @@ def start_dev(
         host,
         port,
         metrics_port,
+        ui_port_of(ui_port, port, host) if ui else None,
         intervals,
         cache_mib << 20,
         advertise,
@@ -107,6 +121,19 @@ def start_dev(
         slow_hook=slow_hook_seconds,
     )
     uvloop.run(_serve(settings))
+
+
+def ui_port_of(given: int | None, port: int, host: str) -> int:
+    """Return the port of the console: the given one, or the default one if it is free, or 0 for any free one."""
+    if given is not None:
+        return given
+    if port != DEFAULT_PORT:
+        return 0
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe, suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host.strip("[]"), DEFAULT_UI_PORT))
+        return DEFAULT_UI_PORT
+    return 0
 
 
 def refuse_exposure(host: str, insecure: bool) -> None:
@@ -131,6 +158,8 @@ async def _serve(settings: DevSettings) -> None:
     def started(server: DevServer) -> None:
         kept = "temporary, gone with the server" if settings.db is None else "kept"
         typer.echo(f"millwheel is ready at {server.address}; its data is in {server.db} ({kept})")
+        if server.console:
+            typer.echo(f"its console is at {server.console}")
 
     async def until() -> None:
         await stop.wait()

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 import grpc
+from google.protobuf.message import Message
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
@@ -48,6 +49,7 @@ _CHUNK_BYTES: Final = 512 << 10
 _UPLOAD_DEADLINE_SECONDS: Final = 120.0
 
 Answer = TypeVar("Answer")
+Response = TypeVar("Response", bound=Message)
 
 
 class ControlClient:
@@ -411,6 +413,24 @@ class ControlClient:
         await self._call(lambda: self._injection().RetireQuery(request, timeout=self._deadline))
 
     # Calls.
+
+    async def call(self, path: str, request: Message, answer: type[Response]) -> Response:
+        """Make a unary call of any of the master's services.
+
+        Args:
+            path: The call, as ``/millwheel.v1.ClusterService/GetOverview``.
+            request: The request.
+            answer: The class of the response.
+        """
+
+        async def once() -> Response:
+            call = self._channel().unary_unary(
+                path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
+            )
+            answered: Response = await call(request, timeout=self._deadline)
+            return answered
+
+        return await self._call(once)
 
     def _channel(self) -> grpc.aio.Channel:
         if self.address not in self._channels:

@@ -168,6 +168,9 @@ class MasterSection:
         "The most moves, splits and merges that balancing has under way at a time.",
         bounds=(1, 1_000),
     )
+    ui_port: int = setting(
+        0, "Port of the web console, on the host of rpc.listen (docs/console.md); 0: no console.", bounds=(0, 65_535)
+    )
 
 
 @dataclass(frozen=True, slots=True)

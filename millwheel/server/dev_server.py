@@ -20,7 +20,7 @@ from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
 from millwheel.client.control import ControlClient
 from millwheel.config import ClusterSection
-from millwheel.config.addresses import is_loopback
+from millwheel.config.addresses import is_loopback, split_address
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
@@ -80,6 +80,8 @@ class DevSettings:
     host: str = "127.0.0.1"
     port: int = 7433
     metrics_port: int | None = None
+    ui_port: int | None = None
+    """The port of the web console. 0: a free one. None: no console."""
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
@@ -90,13 +92,14 @@ class DevSettings:
 
 @dataclass(slots=True)
 class DevServer:
-    """A running server. ``address`` is host:port."""
+    """A running server. ``address`` is host:port. ``console`` is the URL of the web console, empty without one."""
 
     address: str
     db: Path
     worker: Worker
     failed: asyncio.Future[None]
     """Receives an exception when a role fails for good."""
+    console: str = ""
 
 
 @asynccontextmanager
@@ -135,9 +138,15 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await worker.start()
         stack.push_async_callback(worker.close)
         await master.leading()
+        console = ""
+        if settings.ui_port is not None:
+            # A late import, so that only who serves a console has aiohttp in memory.
+            from millwheel.server.console.site import serve_console
+
+            console = await serve_console(stack, address, host, settings.ui_port, tls, split_address(address)[0])
         settle_memory()
         health.waits_for = ""
-        yield DevServer(address, path, worker, failed)
+        yield DevServer(address, path, worker, failed, console)
 
 
 async def _start_authority(

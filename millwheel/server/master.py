@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from millwheel.config import MasterSection
+from millwheel.config.addresses import split_address
 from millwheel.master.balancing import BalanceSettings
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
@@ -18,9 +20,12 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.daemon import Daemon, Role
+from millwheel.server.listen_address import listen_address_of, tls_of
 from millwheel.server.startup import cancel, keep
 
 __all__ = ["MASTER"]
+
+log = logging.getLogger("millwheel")
 
 _GRACE_SECONDS: Final = 10.0
 
@@ -58,10 +63,23 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
 
     # The cancellation at the end resigns the leadership, so another replica leads at once.
     task = asyncio.create_task(keep("the master", replica.run))
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(cancel, task)
+        if section.ui_port:
+            await _serve_console(stack, daemon)
         yield
-    finally:
-        await cancel(task)
+
+
+async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
+    # A late import, so that only who serves a console has aiohttp in memory.
+    from millwheel.server.console.site import serve_console
+
+    host = listen_address_of("master", daemon.settings).host
+    name = split_address(daemon.address)[0]
+    url = await serve_console(
+        stack, daemon.address, host, daemon.settings.master.ui_port, tls_of(daemon.settings), name
+    )
+    log.info("the console is at %s", url)
 
 
 MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)

@@ -248,6 +248,24 @@ async def test_explain_over_the_wire(served: Served) -> None:
 
 
 @pytest.mark.paper(section="5.2")
+async def test_many_groups_are_explained_in_one_call(served: Served) -> None:
+    async with client(served) as worker:
+        await worker.accept(GROUP, ALL_KEYS, 1)
+        worker.report(said(30))
+        await worker.accept(INJECTOR, "p", 2)
+        worker.report(said(20, 2, "p", INJECTOR))
+        async with grpc.aio.insecure_channel(served.address) as channel:
+            request = pb.ExplainWatermarksRequest(groups=[GROUP, "unknown.1", INJECTOR])
+            stub = WatermarkServiceStub(channel)
+
+            async def found() -> dict[str, tuple[int, int]]:
+                answer = await stub.ExplainWatermarks(request)
+                return {one.group: (one.watermark_us, one.holding.watermark_us) for one in answer.groups}
+
+            expected = {GROUP: (30, 30), INJECTOR: (20, 20)}
+            await until(found, patience(10), holds=lambda found: found == expected)
+
+
 async def test_injector_processes_over_the_wire(served: Served) -> None:
     async with client(served) as master, client(served) as process:
         await master.expect_injectors(STREAM, ["a", "b"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -57,13 +57,13 @@ class Running:
 class Together:
     """Two masters, two candidates for two authority shards, and two workers."""
 
-    def __init__(self, place: Path, more: Mapping[str, str]) -> None:
+    def __init__(self, place: Path, more: Mapping[str, str], masters: Sequence[Mapping[str, str]]) -> None:
         self.store = MemoryStore()
         self.coordinator = MemoryCoordinator()
         quick = {"coordinator.kind": "embedded", "coordinator.path": "-", "store.kind": "embedded", "store.path": "-"}
         leases = {"master.lease_seconds": "1", "authority.lease_seconds": "1", "worker.lease_seconds": "1"}
         flags = {**quick, **leases, **more}
-        self.masters = [Running(self, MASTER, flags) for _ in range(2)]
+        self.masters = [Running(self, MASTER, {**flags, **own}) for own in masters]
         self.authorities = [Running(self, AUTHORITY, flags) for _ in range(2)]
         self.workers = [
             Running(self, WORKER, {**flags, "worker.id": f"w{number}", "worker.packages": str(place / f"{number}")})
@@ -89,9 +89,14 @@ class Together:
 
 
 @asynccontextmanager
-async def together(place: Path, flags: Mapping[str, str] | None = None) -> AsyncIterator[Together]:
-    """A cluster that serves. The block stops it at its end. ``flags``: more settings for all daemons."""
-    cluster = Together(place, flags or {})
+async def together(
+    place: Path, flags: Mapping[str, str] | None = None, masters: Sequence[Mapping[str, str]] = ({}, {})
+) -> AsyncIterator[Together]:
+    """A cluster that serves. The block stops it at its end.
+
+    ``flags``: more settings for all daemons. ``masters``: more settings for each master.
+    """
+    cluster = Together(place, flags or {}, masters)
     daemons = [*cluster.authorities, *cluster.masters, *cluster.workers]
     try:
         for daemon in daemons:

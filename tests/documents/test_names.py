@@ -60,6 +60,8 @@ def _members() -> dict[str, set[str]]:
                 known[opened[1]].update()
             elif within and (field := _FIELD.match(line)):
                 known[within[-1]].add(field[1] or field[2])
+                if line.rstrip().endswith("{"):  # a call with options
+                    within.append(within[-1])
             if "}" in line and "{" not in line and within:
                 within.pop()
     return known

@@ -64,6 +64,18 @@ def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
     assert driver.core.meter.records.blocked == 2
 
 
+def test_the_system_lag_is_in_the_load() -> None:
+    driver = IntervalDriver(Counts())
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], wall=lambda: driver.now
+    )
+    driver.deliver(("a", "x", 1))
+    driver.now += 4_000_000
+    assert meter.load().intervals[0].system_lag_seconds == 4.0, "the record waits for its commit"
+    driver.commit_all()
+    assert meter.load().intervals[0].system_lag_seconds == 0.0
+
+
 def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
     clock, driver = Clock(), IntervalDriver(Counts())
     shown: list[Metered] = []

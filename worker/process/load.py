@@ -13,12 +13,14 @@ from typing import Final, Protocol
 import psutil
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.tallies import HookPlace
+from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
 
@@ -81,6 +83,7 @@ class LoadMeter:
         absent: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
+        wall: Callable[[], int] = wall_now,
     ) -> None:
         """
         Args:
@@ -90,6 +93,7 @@ class LoadMeter:
             absent: Those that cannot run here for another reason.
             hooks: The times of hooks since the process began.
             key_functions: The key functions that raise here.
+            wall: The wall clock, in microseconds.
         """
         self._intervals = intervals
         self._damaged = damaged
@@ -97,6 +101,7 @@ class LoadMeter:
         self._hooks = hooks
         self._key_functions = key_functions
         self._clock = clock
+        self._wall = wall
         self._process = psutil.Process()
         self._limit = memory_limit()
         self._cpu = _Rate(clock(), self._cpu_seconds())
@@ -118,6 +123,8 @@ class LoadMeter:
             known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy), _Rate(now, slow))
             rates[name] = known
             load = _interval_load(one)
+            if isinstance(one.core, IntervalCore):
+                load.system_lag_seconds = system_lag_seconds(one.core, self._wall())
             load.records_per_second = known[0].per_second(now, records)
             load.busy = known[1].per_second(now, one.busy)
             load.slow = known[2].per_second(now, slow)

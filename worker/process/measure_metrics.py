@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -19,10 +18,9 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.process.metrics import LABELS, gauge_of
 from millwheel.worker.process.refused_deliveries import injector_name
 from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["MeasureCollector"]
-
-Kept = TypeVar("Kept")
 
 _BY_SENDER: Final = [*LABELS, "stream", "injector"]
 
@@ -122,7 +120,7 @@ class MeasureCollector(Collector):
         unacked: Counter[tuple[str, ...]] = Counter()
         cores, _ = self._tallies.look()
         for place, core in cores:
-            lags[place] = max(lags.get(place, 0.0), _waited(core, self._now()))
+            lags[place] = max(lags.get(place, 0.0), system_lag_seconds(core, self._now()))
             full[place] = full.get(place, 0.0) + (not core.has_room)
             for (stream, sender), count in _unacked(core).items():
                 unacked[*place, stream, injector_name(sender)] += count
@@ -167,22 +165,6 @@ def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Dis
     family.add_metric(list(labels), list(zip(bounds, counts, strict=True)), distribution.sum)
 
 
-def _waited(core: IntervalCore, now: int) -> float:
-    """Seconds for which the oldest work of an interval has waited."""
-    state = core.state
-    began: list[int] = []
-    # The event loop's thread may change these meanwhile.
-    with suppress(RuntimeError):
-        began += [receipt.since for receipt in _first(state.intake.unfinished)]
-    with suppress(RuntimeError):
-        flows = [
-            flow for by_journal in list(state.outbox.flows.by_consumer.values()) for flow in list(by_journal.values())
-        ]
-        began += [batch.since for flow in flows for batch in _first(flow.batches)]
-    clocks = state.clocks
-    return max(0.0, (clocks.elapsed + now - clocks.now - min(began)) / 1e6) if began else 0.0
-
-
 def _unacked(core: IntervalCore) -> Mapping[tuple[str, str], int]:
     """The uncommitted records of an interval, by stream and sender's name."""
     found: defaultdict[tuple[str, str], int] = defaultdict(int)
@@ -190,8 +172,3 @@ def _unacked(core: IntervalCore) -> Mapping[tuple[str, str], int]:
         delivery = receipt.delivery
         found[delivery.stream, delivery.sender.name] += receipt.open
     return found
-
-
-def _first(those: Mapping[Kept, None]) -> list[Kept]:
-    """The first key, if there is one."""
-    return [next(iter(those))] if those else []

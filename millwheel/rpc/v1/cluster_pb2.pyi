@@ -7,7 +7,11 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from millwheel.rpc.v1 import catalog_pb2 as _catalog_pb2
+from millwheel.rpc.v1 import injection_pb2 as _injection_pb2
 from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
+from millwheel.rpc.v1 import topology_pb2 as _topology_pb2
+from millwheel.rpc.v1 import watermark_pb2 as _watermark_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -360,3 +364,404 @@ class HotKey(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HotKey: _TypeAlias = HotKey  # noqa: Y015
+
+@_typing.final
+class GetOverviewRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """Only the topology of this name. Empty: all topologies."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOverviewRequest: _TypeAlias = GetOverviewRequest  # noqa: Y015
+
+@_typing.final
+class GetOverviewResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NOW_US_FIELD_NUMBER: _builtins.int
+    TOPOLOGIES_FIELD_NUMBER: _builtins.int
+    INJECTORS_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    now_us: _builtins.int
+    """The wall time of the response."""
+    @_builtins.property
+    def topologies(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopologyOverview]: ...
+    @_builtins.property
+    def injectors(self) -> _containers.RepeatedCompositeFieldContainer[_injection_pb2.InjectorStatus]:
+        """The injector processes of all streams."""
+
+    @_builtins.property
+    def health(self) -> Global___GetClusterHealthResponse: ...
+    def __init__(
+        self,
+        *,
+        now_us: _builtins.int = ...,
+        topologies: _abc.Iterable[Global___TopologyOverview] | None = ...,
+        injectors: _abc.Iterable[_injection_pb2.InjectorStatus] | None = ...,
+        health: Global___GetClusterHealthResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "injectors", b"injectors", "now_us", b"now_us", "topologies", b"topologies"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOverviewResponse: _TypeAlias = GetOverviewResponse  # noqa: Y015
+
+@_typing.final
+class TopologyOverview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    SUBMITTED_AT_US_FIELD_NUMBER: _builtins.int
+    STATE_CHANGED_AT_US_FIELD_NUMBER: _builtins.int
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    COMPUTATIONS_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    state: _catalog_pb2.TopologyState.ValueType
+    version: _builtins.int
+    submitted_at_us: _builtins.int
+    state_changed_at_us: _builtins.int
+    @_builtins.property
+    def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the topology still waits for while it drains or changes to a new version."""
+
+    @_builtins.property
+    def computations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationOverview]: ...
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamOverview]:
+        """The streams that belong to the topology."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: _catalog_pb2.TopologyState.ValueType = ...,
+        version: _builtins.int = ...,
+        submitted_at_us: _builtins.int = ...,
+        state_changed_at_us: _builtins.int = ...,
+        waiting_for: _abc.Iterable[_builtins.str] | None = ...,
+        computations: _abc.Iterable[Global___ComputationOverview] | None = ...,
+        streams: _abc.Iterable[Global___StreamOverview] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopologyOverview: _TypeAlias = TopologyOverview  # noqa: Y015
+
+@_typing.final
+class ComputationOverview(_message.Message):
+    """A computation, with the sums over its intervals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    IMPLEMENTATION_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    INTERVALS_FIELD_NUMBER: _builtins.int
+    WITHOUT_OWNER_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    QUEUED_RECORDS_FIELD_NUMBER: _builtins.int
+    PENDING_PRODUCTIONS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    SYSTEM_LAG_SECONDS_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    HOOKS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    implementation: _builtins.str
+    """"module:class"."""
+    intervals: _builtins.int
+    without_owner: _builtins.int
+    """The number of intervals that have no living owner."""
+    records_per_second: _builtins.float
+    busy: _builtins.float
+    """Seconds of work per second."""
+    queued_records: _builtins.int
+    pending_productions: _builtins.int
+    keys: _builtins.int
+    cached_bytes: _builtins.int
+    late: _builtins.int
+    """Since the present owners took over."""
+    dropped: _builtins.int
+    dead_letters: _builtins.int
+    system_lag_seconds: _builtins.float
+    """The system lag in seconds: the longest time for which work of an interval has waited."""
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_topology_pb2.InputSpec]: ...
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All streams that it writes, also those of late records."""
+
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The workers that own intervals, sorted by name."""
+
+    @_builtins.property
+    def watermark(self) -> Global___WatermarkOverview:
+        """Absent if the authority does not answer."""
+
+    @_builtins.property
+    def failures(self) -> Global___ComputationFailures:
+        """Absent if its hooks work."""
+
+    @_builtins.property
+    def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.HookTime]:
+        """The hooks' times in all processes that run now, each since its start."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        implementation: _builtins.str = ...,
+        inputs: _abc.Iterable[_topology_pb2.InputSpec] | None = ...,
+        outputs: _abc.Iterable[_builtins.str] | None = ...,
+        intervals: _builtins.int = ...,
+        without_owner: _builtins.int = ...,
+        workers: _abc.Iterable[_builtins.str] | None = ...,
+        records_per_second: _builtins.float = ...,
+        busy: _builtins.float = ...,
+        queued_records: _builtins.int = ...,
+        pending_productions: _builtins.int = ...,
+        keys: _builtins.int = ...,
+        cached_bytes: _builtins.int = ...,
+        late: _builtins.int = ...,
+        dropped: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+        system_lag_seconds: _builtins.float = ...,
+        watermark: Global___WatermarkOverview | None = ...,
+        failures: Global___ComputationFailures | None = ...,
+        hooks: _abc.Iterable[_inspection_pb2.HookTime] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationOverview: _TypeAlias = ComputationOverview  # noqa: Y015
+
+@_typing.final
+class WatermarkOverview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOW_WATERMARK_US_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    HELD_BY_FIELD_NUMBER: _builtins.int
+    low_watermark_us: _builtins.int
+    kind: _watermark_pb2.HoldKind.ValueType
+    """What holds it: in a constant, and in words. ExplainHold follows it to the cause."""
+    held_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        low_watermark_us: _builtins.int = ...,
+        kind: _watermark_pb2.HoldKind.ValueType = ...,
+        held_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_by", b"held_by", "kind", b"kind", "low_watermark_us", b"low_watermark_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatermarkOverview: _TypeAlias = WatermarkOverview  # noqa: Y015
+
+@_typing.final
+class StreamOverview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RECORD_TYPE_FIELD_NUMBER: _builtins.int
+    INJECTED_FIELD_NUMBER: _builtins.int
+    WRITTEN_BY_FIELD_NUMBER: _builtins.int
+    READ_BY_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    record_type: _builtins.str
+    injected: _builtins.bool
+    @_builtins.property
+    def written_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The computations of any topology, as topology/computation."""
+
+    @_builtins.property
+    def read_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def watermark(self) -> Global___WatermarkOverview:
+        """For an injected stream: that of its injector processes. Absent if the authority does not answer."""
+
+    @_builtins.property
+    def log(self) -> Global___LogOverview:
+        """Absent if nothing keeps the stream's records for subscribers."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        record_type: _builtins.str = ...,
+        injected: _builtins.bool = ...,
+        written_by: _abc.Iterable[_builtins.str] | None = ...,
+        read_by: _abc.Iterable[_builtins.str] | None = ...,
+        watermark: Global___WatermarkOverview | None = ...,
+        log: Global___LogOverview | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["log", b"log", "watermark", b"watermark"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["injected", b"injected", "log", b"log", "name", b"name", "read_by", b"read_by", "record_type", b"record_type", "watermark", b"watermark", "written_by", b"written_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamOverview: _TypeAlias = StreamOverview  # noqa: Y015
+
+@_typing.final
+class LogOverview(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    worker: _builtins.str
+    """Empty while no worker owns the log."""
+    records_per_second: _builtins.float
+    cached_bytes: _builtins.int
+    """The memory that the log takes at its owner."""
+    def __init__(
+        self,
+        *,
+        worker: _builtins.str = ...,
+        records_per_second: _builtins.float = ...,
+        cached_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "records_per_second", b"records_per_second", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogOverview: _TypeAlias = LogOverview  # noqa: Y015
+
+@_typing.final
+class ExplainHoldRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainHoldRequest: _TypeAlias = ExplainHoldRequest  # noqa: Y015
+
+@_typing.final
+class ExplainHoldResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOW_WATERMARK_US_FIELD_NUMBER: _builtins.int
+    CHAIN_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    FAILING_FIELD_NUMBER: _builtins.int
+    low_watermark_us: _builtins.int
+    kind: _builtins.str
+    """What the cause is: input, record, production, timer, state, silent, injector, key, unknown or none."""
+    name: _builtins.str
+    """The computation or source that has the cause."""
+    cause: _builtins.str
+    """The cause in one sentence."""
+    remedy: _builtins.str
+    @_builtins.property
+    def chain(self) -> _containers.RepeatedCompositeFieldContainer[Global___HoldStep]:
+        """From the computation upstream. Empty if the computation itself has the cause."""
+
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further sentences, and what to do. The latter may be empty."""
+
+    @_builtins.property
+    def failing(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationFailures]:
+        """Computations of the chain whose hooks raise."""
+
+    def __init__(
+        self,
+        *,
+        low_watermark_us: _builtins.int = ...,
+        chain: _abc.Iterable[Global___HoldStep] | None = ...,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        cause: _builtins.str = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        remedy: _builtins.str = ...,
+        failing: _abc.Iterable[Global___ComputationFailures] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "chain", b"chain", "failing", b"failing", "kind", b"kind", "low_watermark_us", b"low_watermark_us", "name", b"name", "notes", b"notes", "remedy", b"remedy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainHoldResponse: _TypeAlias = ExplainHoldResponse  # noqa: Y015
+
+@_typing.final
+class HoldStep(_message.Message):
+    """A computation or source that waits for the next one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LOW_WATERMARK_US_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    low_watermark_us: _builtins.int
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        low_watermark_us: _builtins.int = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["low_watermark_us", b"low_watermark_us", "name", b"name", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HoldStep: _TypeAlias = HoldStep  # noqa: Y015

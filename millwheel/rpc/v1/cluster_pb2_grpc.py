@@ -45,6 +45,16 @@ class ClusterServiceStub:
                 request_serializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.FromString,
                 _registered_method=True)
+        self.GetOverview = channel.unary_unary(
+                '/millwheel.v1.ClusterService/GetOverview',
+                request_serializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.FromString,
+                _registered_method=True)
+        self.ExplainHold = channel.unary_unary(
+                '/millwheel.v1.ClusterService/ExplainHold',
+                request_serializer=millwheel_dot_v1_dot_cluster__pb2.ExplainHoldRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_cluster__pb2.ExplainHoldResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -67,6 +77,22 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOverview(self, request, context):
+        """Returns the whole cluster at a glance, for pages that refresh it each second: the health, and one row for each
+        topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
+        number. Loads are from the workers' last reports, and watermarks are present.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainHold(self, request, context):
+        """Follows the holds of a computation's low watermark upstream, to what holds it (4.5).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +105,16 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ListHookFailures,
                     request_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.SerializeToString,
+            ),
+            'GetOverview': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOverview,
+                    request_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.SerializeToString,
+            ),
+            'ExplainHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainHold,
+                    request_deserializer=millwheel_dot_v1_dot_cluster__pb2.ExplainHoldRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_cluster__pb2.ExplainHoldResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +172,60 @@ class ClusterService:
             '/millwheel.v1.ClusterService/ListHookFailures',
             millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresRequest.SerializeToString,
             millwheel_dot_v1_dot_cluster__pb2.ListHookFailuresResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOverview(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.ClusterService/GetOverview',
+            millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.SerializeToString,
+            millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.ClusterService/ExplainHold',
+            millwheel_dot_v1_dot_cluster__pb2.ExplainHoldRequest.SerializeToString,
+            millwheel_dot_v1_dot_cluster__pb2.ExplainHoldResponse.FromString,
             options,
             channel_credentials,
             insecure,

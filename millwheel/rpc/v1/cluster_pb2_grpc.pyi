@@ -40,6 +40,13 @@ class ClusterServiceStub:
     or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
     workers' last load reports, which are a few seconds old.
     """
+    GetOverview: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetOverviewRequest, _cluster_pb2.GetOverviewResponse]
+    """Returns the whole cluster at a glance, for pages that refresh it each second: the health, and one row for each
+    topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
+    number. Loads are from the workers' last reports, and watermarks are present.
+    """
+    ExplainHold: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ExplainHoldRequest, _cluster_pb2.ExplainHoldResponse]
+    """Follows the holds of a computation's low watermark upstream, to what holds it (4.5)."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -53,6 +60,13 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
     workers' last load reports, which are a few seconds old.
     """
+    GetOverview: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetOverviewRequest, _cluster_pb2.GetOverviewResponse]  # type: ignore[assignment]
+    """Returns the whole cluster at a glance, for pages that refresh it each second: the health, and one row for each
+    topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
+    number. Loads are from the workers' last reports, and watermarks are present.
+    """
+    ExplainHold: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ExplainHoldRequest, _cluster_pb2.ExplainHoldResponse]  # type: ignore[assignment]
+    """Follows the holds of a computation's low watermark upstream, to what holds it (4.5)."""
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the master. It describes the health of the whole cluster, for operators."""
@@ -75,5 +89,24 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         or the consumers of a stream. Operators call it, and injectors whose records are not ACKed. The data is from the
         workers' last load reports, which are a few seconds old.
         """
+
+    @_abc_1.abstractmethod
+    def GetOverview(
+        self,
+        request: _cluster_pb2.GetOverviewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.GetOverviewResponse, _abc.Awaitable[_cluster_pb2.GetOverviewResponse]]:
+        """Returns the whole cluster at a glance, for pages that refresh it each second: the health, and one row for each
+        topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
+        number. Loads are from the workers' last reports, and watermarks are present.
+        """
+
+    @_abc_1.abstractmethod
+    def ExplainHold(
+        self,
+        request: _cluster_pb2.ExplainHoldRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ExplainHoldResponse, _abc.Awaitable[_cluster_pb2.ExplainHoldResponse]]:
+        """Follows the holds of a computation's low watermark upstream, to what holds it (4.5)."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

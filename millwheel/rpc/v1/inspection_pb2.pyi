@@ -798,6 +798,7 @@ class IntervalLoad(_message.Message):
     LATE_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     ABSENCE_FIELD_NUMBER: _builtins.int
+    SYSTEM_LAG_SECONDS_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
@@ -834,6 +835,8 @@ class IntervalLoad(_message.Message):
     """The reason why the owner cannot run the interval: its code cannot be loaded, or it cannot be built. Empty if it
     runs, is being opened, or is quarantined.
     """
+    system_lag_seconds: _builtins.float
+    """The system lag in seconds: how long the oldest work has waited, a record for its commit or a production for its ACK."""
     @_builtins.property
     def sample(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyLoad]:
         """A sample of the most expensive keys, sorted by key, with their share of the interval's records (0 to 1).
@@ -870,10 +873,11 @@ class IntervalLoad(_message.Message):
         late: _builtins.int = ...,
         dropped: _builtins.int = ...,
         absence: _builtins.str = ...,
+        system_lag_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped", "system_lag_seconds", b"system_lag_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

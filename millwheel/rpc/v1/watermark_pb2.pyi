@@ -465,6 +465,74 @@ class ExplainWatermarkResponse(_message.Message):
 Global___ExplainWatermarkResponse: _TypeAlias = ExplainWatermarkResponse  # noqa: Y015
 
 @_typing.final
+class ExplainWatermarksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWatermarksRequest: _TypeAlias = ExplainWatermarksRequest  # noqa: Y015
+
+@_typing.final
+class ExplainWatermarksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupExplanation]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupExplanation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWatermarksResponse: _TypeAlias = ExplainWatermarksResponse  # noqa: Y015
+
+@_typing.final
+class GroupExplanation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    WATERMARK_US_FIELD_NUMBER: _builtins.int
+    HOLDING_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    watermark_us: _builtins.int
+    @_builtins.property
+    def holding(self) -> Global___IntervalWatermark:
+        """The first of the reports with the smallest value. Absent if there is none."""
+
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        watermark_us: _builtins.int = ...,
+        holding: Global___IntervalWatermark | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["holding", b"holding"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "holding", b"holding", "watermark_us", b"watermark_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupExplanation: _TypeAlias = GroupExplanation  # noqa: Y015
+
+@_typing.final
 class GetPercentileWatermarkRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -55,6 +55,11 @@ class WatermarkServiceStub:
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
                 _registered_method=True)
+        self.ExplainWatermarks = channel.unary_unary(
+                '/millwheel.v1.WatermarkService/ExplainWatermarks',
+                request_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksResponse.FromString,
+                _registered_method=True)
         self.GetPercentileWatermark = channel.unary_unary(
                 '/millwheel.v1.WatermarkService/GetPercentileWatermark',
                 request_serializer=millwheel_dot_v1_dot_watermark__pb2.GetPercentileWatermarkRequest.SerializeToString,
@@ -99,6 +104,14 @@ class WatermarkServiceServicer:
 
     def ExplainWatermark(self, request, context):
         """Returns the reports that hold a group's watermark back, with their causes (G8).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainWatermarks(self, request, context):
+        """Explains many groups in one call, for pages that show them all. Groups that this process does not know or serve are
+        left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +162,11 @@ def add_WatermarkServiceServicer_to_server(servicer, server):
                     servicer.ExplainWatermark,
                     request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.SerializeToString,
+            ),
+            'ExplainWatermarks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainWatermarks,
+                    request_deserializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksResponse.SerializeToString,
             ),
             'GetPercentileWatermark': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPercentileWatermark,
@@ -275,6 +293,33 @@ class WatermarkService:
             '/millwheel.v1.WatermarkService/ExplainWatermark',
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkRequest.SerializeToString,
             millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainWatermarks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.WatermarkService/ExplainWatermarks',
+            millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksRequest.SerializeToString,
+            millwheel_dot_v1_dot_watermark__pb2.ExplainWatermarksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,10 @@ class WatermarkServiceStub:
     """Sends the low watermarks of the groups at once, then after each change."""
     ExplainWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]
     """Returns the reports that hold a group's watermark back, with their causes (G8)."""
+    ExplainWatermarks: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarksRequest, _watermark_pb2.ExplainWatermarksResponse]
+    """Explains many groups in one call, for pages that show them all. Groups that this process does not know or serve are
+    left out.
+    """
     GetPercentileWatermark: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]
     """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
     shard journals the value before the response.
@@ -65,6 +69,10 @@ class WatermarkServiceAsyncStub(WatermarkServiceStub):
     """Sends the low watermarks of the groups at once, then after each change."""
     ExplainWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarkRequest, _watermark_pb2.ExplainWatermarkResponse]  # type: ignore[assignment]
     """Returns the reports that hold a group's watermark back, with their causes (G8)."""
+    ExplainWatermarks: _aio.UnaryUnaryMultiCallable[_watermark_pb2.ExplainWatermarksRequest, _watermark_pb2.ExplainWatermarksResponse]  # type: ignore[assignment]
+    """Explains many groups in one call, for pages that show them all. Groups that this process does not know or serve are
+    left out.
+    """
     GetPercentileWatermark: _aio.UnaryUnaryMultiCallable[_watermark_pb2.GetPercentileWatermarkRequest, _watermark_pb2.GetPercentileWatermarkResponse]  # type: ignore[assignment]
     """Returns a percentile watermark of a group: it ignores a share of the smallest pending timestamps (7.2). The
     shard journals the value before the response.
@@ -110,6 +118,16 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.ExplainWatermarkResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarkResponse]]:
         """Returns the reports that hold a group's watermark back, with their causes (G8)."""
+
+    @_abc_1.abstractmethod
+    def ExplainWatermarks(
+        self,
+        request: _watermark_pb2.ExplainWatermarksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_watermark_pb2.ExplainWatermarksResponse, _abc.Awaitable[_watermark_pb2.ExplainWatermarksResponse]]:
+        """Explains many groups in one call, for pages that show them all. Groups that this process does not know or serve are
+        left out.
+        """
 
     @_abc_1.abstractmethod
     def GetPercentileWatermark(

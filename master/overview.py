@@ -1,0 +1,128 @@
+"""The rows of GetOverview: each topology, computation and stream, with the sums over its intervals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millwheel.master.load_book import LoadBook, merged_hooks
+from millwheel.model.catalog import Catalog, outputs_of
+from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1 import inspection_pb2 as inspection
+from millwheel.rpc.v1 import topology_pb2 as specs
+
+__all__ = ["OverviewRows"]
+
+
+class OverviewRows:
+    """Makes the rows from one state of the catalog and of the workers' reports.
+
+    ``watermarks`` has the low watermark of each group for which the authority answered.
+    """
+
+    def __init__(
+        self,
+        known: Catalog,
+        book: LoadBook,
+        watermarks: Mapping[str, wire.WatermarkOverview],
+        failures: Iterable[wire.ComputationFailures],
+    ) -> None:
+        self._known = known
+        self._book = book
+        self._watermarks = watermarks
+        self._failures = {(one.topology, one.computation): one for one in failures}
+        self._hooks: dict[tuple[str, str], list[inspection.HookTime]] = {}
+        for worker in book.workers.values():
+            for hook in worker.load.hooks:
+                self._hooks.setdefault((hook.topology, hook.computation), []).append(hook.time)
+        self._written: dict[str, list[str]] = {}
+        self._read: dict[str, list[str]] = {}
+        for name, record in sorted(known.topologies.items()):
+            for spec in record.spec.computations:
+                for stream in outputs_of(spec):
+                    self._written.setdefault(stream, []).append(f"{name}/{spec.name}")
+                for stream in dict.fromkeys(edge.stream for edge in spec.inputs):
+                    self._read.setdefault(stream, []).append(f"{name}/{spec.name}")
+
+    def topology(self, record: catalog.TopologyRecord, waiting_for: Iterable[str]) -> wire.TopologyOverview:
+        """Return the row of a topology, with those of its computations and streams."""
+        return wire.TopologyOverview(
+            name=record.spec.name,
+            state=record.state,
+            version=record.version,
+            submitted_at_us=record.submitted_at_us,
+            state_changed_at_us=record.state_changed_at_us,
+            waiting_for=waiting_for,
+            computations=[
+                self._computation(record.spec.name, spec, record.incarnations[spec.name])
+                for spec in record.spec.computations
+            ],
+            streams=[self._stream(stream) for stream in record.spec.streams if not stream.external],
+        )
+
+    def _computation(
+        self, topology: str, spec: specs.ComputationSpec, incarnation: IncarnationId
+    ) -> wire.ComputationOverview:
+        row = wire.ComputationOverview(
+            name=spec.name,
+            implementation=spec.implementation,
+            inputs=spec.inputs,
+            outputs=outputs_of(spec),
+            watermark=self._watermarks.get(incarnation),
+            failures=self._failures.get((topology, spec.name)),
+            hooks=merged_hooks(self._hooks.get((topology, spec.name), ())),
+        )
+        self._count_owners(row, incarnation)
+        for interval in self._known.maps.get(incarnation, ()):
+            load = self._book.load_of(interval)
+            if load is not None:
+                _add(row, load)
+        return row
+
+    def _count_owners(self, row: wire.ComputationOverview, incarnation: IncarnationId) -> None:
+        interval_map = self._known.maps.get(incarnation)
+        if interval_map is None:
+            return
+        row.intervals = len(interval_map)
+        workers = set[str]()
+        for (worker, registration), intervals in interval_map.owned.items():
+            if worker in self._known.workers and registration == self._known.registration(worker):
+                workers.add(worker)
+            else:
+                row.without_owner += len(intervals)
+        row.workers.extend(sorted(workers))
+
+    def _stream(self, spec: specs.StreamSpec) -> wire.StreamOverview:
+        row = wire.StreamOverview(
+            name=spec.name,
+            record_type=spec.record_type,
+            injected=spec.injected,
+            written_by=self._written.get(spec.name, ()),
+            read_by=self._read.get(spec.name, ()),
+            watermark=self._watermarks.get(injector_group(spec.name)) if spec.injected else None,
+        )
+        log = self._known.logs.get(spec.name)
+        if log is not None:
+            row.log.SetInParent()
+            for interval in self._known.maps.get(log.incarnation, ()):
+                row.log.worker = interval.owner.worker_id
+                load = self._book.load_of(interval)
+                if load is not None:
+                    row.log.records_per_second = load.records_per_second
+                    row.log.cached_bytes = load.cached_bytes
+        return row
+
+
+def _add(row: wire.ComputationOverview, load: inspection.IntervalLoad) -> None:
+    """Add the load of one interval."""
+    row.records_per_second += load.records_per_second
+    row.busy += load.busy
+    row.queued_records += load.queued_records
+    row.pending_productions += load.pending_productions
+    row.keys += load.keys
+    row.cached_bytes += load.cached_bytes
+    row.late += load.late
+    row.dropped += load.dropped
+    row.dead_letters += load.dead_letters
+    row.system_lag_seconds = max(row.system_lag_seconds, load.system_lag_seconds)

@@ -1,0 +1,190 @@
+"""Serves the console: its files, and the API below ``/api/v1``, from the process's event loop.
+
+The site is a client of the master. So a follower's console shows the whole cluster too: the client continues at the
+leader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Final
+
+from aiohttp import web
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.identity import TlsFiles
+from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
+from millwheel.server.console.guard import guarding
+
+__all__ = ["serve_console"]
+
+_CALL_SECONDS: Final = 8.0
+_MAX_REQUEST_BYTES: Final = 1 << 20
+_EVERY: Final = frozenset({"0.0.0.0", "::"})
+"""Listen addresses that nobody can connect to."""
+_STOP_SECONDS: Final = 0.5
+"""Seconds that requests in progress have when the server stops."""
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+async def serve_console(
+    stack: AsyncExitStack, master: str, host: str, port: int, tls: TlsFiles | None = None, name: str = ""
+) -> str:
+    """Serve the console until ``stack`` closes.
+
+    Args:
+        stack: Ends the console.
+        master: The address of a master, host:port.
+        host: The host name or address to listen on.
+        port: The port; 0 takes a free one.
+        tls: The cluster's certificates. Then a browser must show one, as every client of the master must.
+        name: The host name by which other machines reach this one, if it differs from ``host``.
+
+    Returns:
+        The URL.
+
+    Raises:
+        RequestError: The port is not available.
+    """
+    client = await stack.enter_async_context(ControlClient(master, deadline=_CALL_SECONDS))
+    application = web.Application(middlewares=[guarding({host, name})], client_max_size=_MAX_REQUEST_BYTES)
+    application.add_routes(_routes(client))
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else _tls_context(tls))
+    try:
+        await site.start()
+    except OSError as error:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"cannot serve the console on {host}:{port}: {error.strerror or error}",
+            "stop the process that has the port, or choose another --ui-port",
+            reason="PORT_UNAVAILABLE",
+        ) from error
+    reached = name if host in _EVERY and name else host
+    shown = f"[{reached}]" if ":" in reached else reached
+    return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
+
+
+def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _routes(client: ControlClient) -> list[web.RouteDef]:
+    routes = [web.get("/api/v1", _list_calls)]
+    for call in CALLS.values():
+        handler = _ApiHandler(client, call)
+        routes += [web.get(f"/api/v1/{call.path}", handler.get), web.post(f"/api/v1/{call.path}", handler.post)]
+    routes += [web.get(path, _serve_file) for path in _site_files()]
+    return [*routes, web.route("*", "/{path:.*}", _not_found)]
+
+
+async def _list_calls(request: web.Request) -> web.Response:
+    return _json({"calls": [call.describe() for call in CALLS.values()]})
+
+
+async def _not_found(request: web.Request) -> web.Response:
+    known = CALLS.get(request.path.removeprefix("/api/v1/"))
+    if known is not None:
+        text, remedy, status = f"{request.method} is no method of {request.path}", "use GET or POST", 405
+    else:
+        text, remedy, status = f"there is no {request.path} here", "GET /api/v1 lists the calls", 404
+    return _json(described_error(RequestError(FailureCode.NOT_FOUND, text, remedy, reason="NO_SUCH_PATH")), status)
+
+
+class _ApiHandler:
+    """Serves one call: GET with its fields in the query, or POST with the request as JSON."""
+
+    def __init__(self, client: ControlClient, call: ApiCall) -> None:
+        self._client = client
+        self._call = call
+
+    async def get(self, request: web.Request) -> web.Response:
+        return await self._answer(self._call.from_query(request.query.items()))
+
+    async def post(self, request: web.Request) -> web.Response:
+        # A form of another site can send a body too, but none of this type.
+        if request.content_type != "application/json":
+            return _failed(_malformed("the body must be JSON", "send it with Content-Type: application/json"), 415)
+        try:
+            given = json.loads(await request.read() or b"{}")
+        except ValueError as error:
+            return _failed(_malformed(f"the body is no JSON: {error}"))
+        if not isinstance(given, dict):
+            return _failed(_malformed("the body is no JSON object"))
+        return await self._answer(given)
+
+    async def _answer(self, given: dict[str, Any]) -> web.Response:
+        try:
+            return _json(await self._call.make(self._client, given))
+        except RequestError as error:
+            return _failed(error)
+
+
+def _malformed(text: str, remedy: str = "GET /api/v1 lists the fields of each call") -> RequestError:
+    return RequestError(FailureCode.INVALID_ARGUMENT, text, remedy, reason="REQUEST_MALFORMED")
+
+
+def _failed(error: RequestError, status: int = 0) -> web.Response:
+    return _json(described_error(error), status or HTTP_STATUS.get(error.code, 500))
+
+
+def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    return web.json_response(text=text, status=status, headers={"Cache-Control": "no-store"})
+
+
+# Files.
+
+
+@dataclass(frozen=True, slots=True)
+class _SiteFile:
+    content: bytes
+    content_type: str
+    tag: str
+
+
+@cache
+def _site_files() -> Mapping[str, _SiteFile]:
+    """Read all files of the page, by path. They are few and small."""
+    root = files("millwheel.server.console").joinpath("static")
+    found = dict(_read(root, "/"))
+    found["/"] = found.pop("/index.html")
+    return found
+
+
+def _read(folder: Traversable, path: str) -> list[tuple[str, _SiteFile]]:
+    found: list[tuple[str, _SiteFile]] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            found += _read(entry, f"{path}{entry.name}/")
+        else:
+            content = entry.read_bytes()
+            suffix = entry.name[entry.name.rfind(".") :]
+            kind = _TYPES.get(suffix, "text/plain")
+            found.append((path + entry.name, _SiteFile(content, kind, hashlib.sha256(content).hexdigest()[:16])))
+    return found
+
+
+async def _serve_file(request: web.Request) -> web.Response:
+    file = _site_files()[request.path]
+    # A browser asks each time whether it has the newest version, since the server may have been upgraded.
+    headers = {"Cache-Control": "no-cache", "ETag": f'"{file.tag}"'}
+    if any(tag.value == file.tag for tag in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    charset = "utf-8" if file.content_type.startswith("text/") else None
+    return web.Response(body=file.content, content_type=file.content_type, charset=charset, headers=headers)

@@ -1,0 +1,62 @@
+// The data of the page: one request a second, and its history. Nothing is asked while the page is hidden.
+
+const REFRESH_MS = 1000;
+const PATIENCE_MS = 5000; // A request without an answer for so long has failed.
+const KEPT_SAMPLES = 120;
+
+/** Makes a call of the API. Throws an Error with `message` and `remedy`. */
+export async function call(path, request = {}) {
+  let response;
+  try {
+    response = await fetch(`/api/v1/${path}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(request),
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+  } catch (error) {
+    throw new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
+  }
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) {
+    const error = new Error(body.error?.message ?? `status ${response.status}`);
+    error.remedy = body.error?.remedy ?? "";
+    throw error;
+  }
+  return body;
+}
+
+/** Calls `changed(state)` after each refresh. The state: overview, since (of the answer), failure, history. */
+export function follow(changed) {
+  const state = { overview: null, since: 0, failure: null, history: new Map() };
+  let timer = 0;
+  const refresh = async () => {
+    const began = performance.now();
+    try {
+      state.overview = await call("ClusterService/GetOverview");
+      state.since = Date.now();
+      state.failure = null;
+      remember(state);
+    } catch (error) {
+      state.failure = error;
+    }
+    changed({ ...state });
+    timer = document.hidden ? 0 : setTimeout(refresh, Math.max(REFRESH_MS - (performance.now() - began), 50));
+  };
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && timer === 0) refresh();
+  });
+  refresh();
+}
+
+function remember({ overview, history }) {
+  for (const topology of overview.topologies) {
+    for (const one of topology.computations) {
+      const name = `${topology.name}/${one.name}`;
+      const rates = history.get(name) ?? [];
+      rates.push(one.records_per_second);
+      if (rates.length > KEPT_SAMPLES) rates.shift();
+      history.set(name, rates);
+    }
+  }
+}

@@ -1,0 +1,133 @@
+// A topology as a graph, and the computation that is selected in it.
+
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
+import { bytes, count, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
+import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
+import { layout, line, shapeKey } from "/views/layout.js";
+import { short } from "/views/topologies.js";
+
+const SMALLEST = 0.75; // Below this scale nobody can read the names: the graph scrolls instead.
+
+const at = (node) => ({
+  left: `${node.x - node.width / 2}px`, top: `${node.y - node.height / 2}px`, width: `${node.width}px`, height: `${node.height}px`,
+});
+
+function Computation({ node, one, topology, now, samples, selected, small }) {
+  if (small) {
+    return html`<a class=${`node small ${one.failures ? "failing" : ""}`} style=${at(node)} href=${to("topology", topology, one.name)}
+      aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : `data lag ${lagText(now, one.watermark)}, system lag ${duration(one.system_lag_seconds)}`}>
+      <b>${one.name}</b>
+      ${one.failures ? html`<span class="fault">${short(one.failures)}</span>` : html`<span><em>${rate(one.records_per_second)}/s</em> ${lagText(now, one.watermark)}</span>`}
+    </a>`;
+  }
+  return html`<a class=${`node ${one.failures ? "failing" : ""}`} style=${at(node)} href=${to("topology", topology, one.name)}
+    aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : one.implementation}>
+    <b>${one.name}</b>
+    <span><em>${rate(one.records_per_second)} rec/s</em><${Spark} samples=${samples} /></span>
+    ${one.failures
+      ? html`<span class="fault">${short(one.failures)}</span>`
+      : html`<span>data lag <em>${lagText(now, one.watermark)}</em> system <em>${duration(one.system_lag_seconds)}</em></span>`}
+  </a>`;
+}
+
+function End({ node, topology, stream, injectors, now, small }) {
+  const writing = injectors.filter((one) => one.stream === node.stream && !one.retired && !one.finished).length;
+  const text = {
+    source: () => (writing ? `${plural(writing, "injector")} · lag ${lagText(now, stream?.watermark)}` : "no injector"),
+    external: () => "of another topology",
+    sink: () => (stream?.log ? `kept · ${rate(stream.log.records_per_second)} rec/s` : "nobody reads it"),
+  }[node.kind]();
+  return html`<div class=${`node end ${small ? "small" : ""}`} style=${at(node)} title=${`${node.stream}: ${text}`}><b>${local(topology, node.stream)}</b>${!small && html`<span>${text}</span>`}</div>`;
+}
+
+function Board({ topology, overview, history, selected }) {
+  const drawn = useMemo(() => layout(topology), [topology.name, shapeKey(topology)]);
+  const [zoom, setZoom] = useState(0); // 0: fit the width.
+  const [width, setWidth] = useState(0);
+  const board = useRef();
+  useLayoutEffect(() => {
+    const watcher = new ResizeObserver(() => setWidth(board.current.clientWidth));
+    watcher.observe(board.current);
+    return () => watcher.disconnect();
+  }, []);
+  useEffect(() => {
+    board.current.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [selected, width]);
+  const fit = width ? Math.max(Math.min((width - 2) / drawn.width, 1), SMALLEST) : 1;
+  const scale = zoom || fit;
+  const streams = new Map(overview.topologies.flatMap((one) => one.streams).map((one) => [one.name, one]));
+  const rows = new Map(topology.computations.map((one) => [one.name, one]));
+  const now = overview.now_us;
+  return html`<div>
+    <div class="head tools" role="toolbar" aria-label="Zoom">
+      <button onClick=${() => setZoom(Math.min(scale * 1.25, 2))} aria-label="Larger">+</button>
+      <button onClick=${() => setZoom(Math.max(scale / 1.25, 0.2))} aria-label="Smaller">−</button>
+      <button onClick=${() => setZoom(0)}>Fit</button>
+      ${drawn.small && html`<span class="muted">in each computation: records/s, and data lag</span>`}
+    </div>
+    <div class="board" ref=${board} tabindex="0" role="region" aria-label="Graph">
+      <div style=${{ width: `${drawn.width * scale}px`, height: `${drawn.height * scale}px` }}>
+      <div class="canvas" style=${{ width: `${drawn.width}px`, height: `${drawn.height}px`, transform: `scale(${scale})` }}>
+        <svg class="edges" width=${drawn.width} height=${drawn.height} aria-hidden="true">
+          <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0 8 4 0 8z" /></marker></defs>
+          ${drawn.edges.map((edge, index) => html`<path key=${index} class=${`edge ${edge.feedback ? "feedback" : ""}`} d=${line(edge.points)} marker-end="url(#tip)" />`)}
+        </svg>
+        ${drawn.edges.filter((edge) => edge.label).map((edge, index) => html`<div class="label" key=${`label ${index}`} style=${{ left: `${edge.x}px`, top: `${edge.y}px` }} title=${edge.stream}>${edge.label}</div>`)}
+        ${drawn.nodes.map((node) => (node.kind === "computation"
+          ? html`<${Computation} key=${node.id} node=${node} one=${rows.get(node.id)} topology=${topology.name} now=${now} samples=${history.get(`${topology.name}/${node.id}`)} selected=${node.id === selected} small=${drawn.small} />`
+          : html`<${End} key=${node.id} node=${node} topology=${topology.name} stream=${streams.get(node.stream)} injectors=${overview.injectors} now=${now} small=${drawn.small} />`))}
+      </div></div>
+    </div></div>`;
+}
+
+function Inspector({ topology, one, now, samples }) {
+  const rows = [
+    ["code", html`<code>${one.implementation}</code>`],
+    ["records/s", html`<${Spark} samples=${samples} /> ${rate(one.records_per_second)}`],
+    ["busy cores", one.busy.toFixed(2)],
+    ["data lag", lagText(now, one.watermark)],
+    ["system lag", duration(one.system_lag_seconds)],
+    ["queued records", count(one.queued_records)],
+    ["productions without ACK", count(one.pending_productions)],
+    ["late · dropped", `${count(one.late)} · ${count(one.dropped)}`],
+    ["dead letters", count(one.dead_letters)],
+    ["keys in memory", `${count(one.keys)}, ${bytes(one.cached_bytes)}`],
+    ["intervals", one.without_owner ? html`<span class="bad">${one.intervals}, ${one.without_owner} without owner</span>` : one.intervals],
+    ["workers", one.workers.join(", ") || "none"],
+  ];
+  return html`<aside class="inspector" aria-label=${`Computation ${one.name}`}>
+    <h2>${one.name}</h2>
+    ${one.failures && html`<p class="fault-text"><${Prose} text=${one.failures.text} /></p>`}
+    <dl>${rows.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
+    <h2>Low watermark <span class="muted">${one.watermark ? moment(one.watermark.low_watermark_us) : "not known"}</span></h2>
+    <${Hold} topology=${topology} computation=${one.name} shown=${one.failures ? `computation ${topology}/${one.name}:` : ""} />
+    <h2>Inputs and outputs</h2>
+    <dl>${one.inputs.map((edge) => html`<dt>${local(topology, edge.stream)}</dt><dd>key ${edge.key?.function || edge.key?.fields.join(", ")}${edge.feedback ? ", feedback" : ""}</dd>`)}
+      ${one.outputs.map((stream) => html`<dt>→ ${local(topology, stream)}</dt><dd></dd>`)}</dl>
+    ${one.hooks.length > 0 && html`<h2>Hooks</h2><${Table} label="Hooks" columns=${[["hook"], ["calls", true], ["mean", true], ["failures", true]]}>
+      ${one.hooks.map((hook) => html`<tr key=${hook.hook}><td>${hook.hook}</td><td class="num">${count(hook.calls)}</td>
+        <td class="num">${Number(hook.calls) ? duration(hook.seconds / Number(hook.calls)) : ""}</td>
+        <td class=${`num ${Number(hook.failures) ? "bad" : ""}`}>${count(hook.failures)}</td></tr>`)}</${Table}>`}
+  </aside>`;
+}
+
+export function Graph({ name, selected, overview, history }) {
+  const topology = overview.topologies.find((one) => one.name === name);
+  useEffect(() => {
+    const leave = (event) => { if (event.key === "Escape" && selected) location.hash = to("topology", name); };
+    addEventListener("keydown", leave);
+    return () => removeEventListener("keydown", leave);
+  }, [name, selected]);
+  if (!topology) return html`<p class="empty">There is no topology ${name} any more. <a href="#/topologies">All topologies</a></p>`;
+  const one = topology.computations.find((other) => other.name === selected);
+  const failing = topology.computations.filter((other) => other.failures && other !== one).map((other) => other.failures.text);
+  return html`
+    <${Heading} aside=${`version ${topology.version}, submitted ${moment(topology.submitted_at_us).slice(0, 16)} UTC`}>
+      <a class="crumb" href="#/topologies">Topologies /</a> ${name} <span class="crumb">${stateName(topology.state)}</span></${Heading}>
+    <${Problems} title="Failing hooks" texts=${failing} />
+    <${Problems} title="Waits for" texts=${topology.waiting_for} />
+    <div class=${one ? "split" : ""}>
+      <${Board} topology=${topology} overview=${overview} history=${history} selected=${selected} />
+      ${one && html`<${Inspector} topology=${name} one=${one} now=${overview.now_us} samples=${history.get(`${name}/${one.name}`)} />`}
+    </div>`;
+}

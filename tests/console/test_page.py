@@ -1,0 +1,157 @@
+"""The console's page in a real browser, against a real server. ``make test-console`` installs a browser and runs these.
+
+``MILLWHEEL_PICTURES`` names a folder for pictures of what the tests saw.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.child import free_ports
+from millwheel.server.dev_server import DevServer, DevSettings, running
+from tests.console.browser import Page, browsing
+from tests.console.conftest import Inject, Start
+from tests.console.shop import REFUSED
+
+pytestmark = pytest.mark.long
+
+_PICTURES = os.environ.get("MILLWHEEL_PICTURES", "")
+
+CONTRAST = """
+(() => {
+  const channel = (one) => (one /= 255, one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    paint.clearRect(0, 0, 1, 1);
+    paint.fillStyle = colour;
+    paint.fillRect(0, 0, 1, 1);
+    return [...paint.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = rgb(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const bad = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!says || element.closest("noscript") || !element.getClientRects().length) continue;
+    const [one, other] = [light(rgb(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+    if ((one + 0.05) / (other + 0.05) < 4.5) bad.push(element.outerHTML.slice(0, 120));
+  }
+  return bad;
+})()
+"""
+"""The elements whose text has less contrast than WCAG AA asks for."""
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    async with browsing(tmp_path / "browser") as opened:
+        yield opened
+        assert opened.errors == []
+
+
+async def picture(page: Page, name: str) -> None:
+    """Keep a picture, if somebody wants to see it."""
+    if _PICTURES:
+        await page.picture(Path(_PICTURES, f"{name}.png"))
+
+
+def says(text: str) -> str:
+    return f"document.querySelector('main')?.innerText.includes({text!r})"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("topology", ["shop", "large"])
+async def test_every_view_shows_what_runs(
+    server: DevServer, start: Start, page: Page, topology: str, dark: bool
+) -> None:
+    await start(topology)
+    last = "days" if topology == "shop" else "step-49"
+    views = {
+        "#/topologies": topology,
+        f"#/topology/{topology}": last,
+        f"#/topology/{topology}/{last}": "Held by",
+        "#/time": last,
+        f"#/time/{topology}/{last}": "Held by",
+        "#/streams": f"{topology}/orders",
+        "#/injectors": "No process has injected yet",
+        "#/cluster": server.address,
+    }
+    for view, text in views.items():
+        await page.open("about:blank")
+        await page.open(server.console + view, dark=dark)
+        await page.until(says(text), f"{view} does not show {text!r}")
+        assert await page.run(CONTRAST) == [], f"too little contrast in {view}"
+        await picture(page, f"{topology}-{view[2:].replace('/', '-')}-{'dark' if dark else 'light'}")
+
+
+async def test_a_failing_hook_is_red_where_it_happens(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann", REFUSED)
+    await page.open(f"{server.console}#/topology/shop")
+    await page.until("document.querySelectorAll('.node.failing').length === 1", "no node is red")
+    assert await page.run("document.querySelector('.node.failing b').innerText") == "alerts"
+    await page.open(f"{server.console}#/time/shop/days")
+    await page.until(says("no alert for eve"), "the chain does not end at the error")
+    await picture(page, "failing-time")
+
+
+async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path, page: Page) -> None:
+    port = free_ports(1)[0]
+    settings = DevSettings(db=tmp_path / "db", port=free_ports(1)[0], ui_port=port)
+    async with running(settings) as server:
+        await page.open(f"{server.console}#/time")
+        await page.until(says("No topology runs"), "nothing is shown")
+        await page.run("window.before = document.querySelector('.head .aside').innerText")
+        await page.until("document.querySelector('.head .aside').innerText !== window.before", "the clock stands")
+    await page.until("document.querySelector('.banner')?.innerText.includes('No answer since')", "no word of the end")
+    await picture(page, "cut-off")
+    async with running(settings):
+        await page.until("!document.querySelector('.banner')", "the page does not go on")
+    page.errors.clear()  # the browser notes each request that found nobody
+
+
+async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, page: Page) -> None:
+    await start("shop")
+    await page.open(server.console)
+    await page.until(says("shop"), "nothing is shown")
+    await page.press("2")
+    await page.until("location.hash === '#/time' && document.querySelector('h1').innerText === 'Time'", "key 2")
+    await page.press("1")
+    await page.until(says("computations"), "key 1")
+    focused = "document.activeElement.getAttribute('href')"
+    for _ in range(12):
+        await page.press("Tab")
+        if await page.run(focused) == "#/topology/shop":
+            break
+    assert await page.run(focused) == "#/topology/shop"
+    await page.press("Enter")
+    await page.until("document.querySelectorAll('.node').length > 3", "Enter opens no graph")
+    for _ in range(30):
+        await page.press("Tab")
+        if await page.run(focused) == "#/topology/shop/alerts":
+            break
+    await page.press("Enter")
+    await page.until("document.querySelector('.inspector')?.innerText.includes('alerts')", "nothing is selected")
+    assert await page.run(focused) == "#/topology/shop/alerts", "the focus stays while figures change"
+    await page.press("Escape")
+    await page.until("!document.querySelector('.inspector')", "Escape closes nothing")
+
+
+async def test_markup_in_names_is_text(server: DevServer, start: Start, inject: Inject, page: Page) -> None:
+    await start("shop")
+    await inject("ann", process="<img src=x onerror=alert(1)>")
+    await page.open(f"{server.console}#/injectors")
+    await page.until(says("<img src=x"), "the process is not shown")
+    assert await page.run("document.querySelectorAll('main img').length") == 0
