@@ -19,6 +19,7 @@ __all__ = ["Shards", "WatermarkServicer"]
 
 _DEFAULT_ROWS: Final = 100
 _MAX_ROWS: Final = 10_000
+_MAX_GROUPS: Final = 10_000
 
 
 class WatermarkServicer(ReportingServicer):
@@ -68,6 +69,8 @@ class WatermarkServicer(ReportingServicer):
         """Explain all groups of the request that are known here, with the first report that holds each."""
 
         async def work() -> pb.ExplainWatermarksResponse:
+            if len(request.groups) > _MAX_GROUPS:
+                raise invalid("groups", f"has {len(request.groups)} names, and {_MAX_GROUPS} at most are allowed")
             response = pb.ExplainWatermarksResponse()
             for group in request.groups:
                 with suppress(RequestError):  # another process serves the shard

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from typing import Annotated, Any, Final
+from uuid import uuid4
 
 import msgspec
 import typer
@@ -62,7 +63,7 @@ def produce(
     address: Address = DEFAULT_ADDRESS,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait until the record is acknowledged.")] = 30.0,
 ) -> None:
-    """Send one record into a stream. Without --id, each call of this command sends a new record.
+    """Send one record into a stream. Without --id, each call of this command sends a new record under a new id.
 
     The record is checked against the type that the stream declares. Each consumer takes its key from the record. When
     the command returns, the record has taken effect, and the injector process is idle: no low watermark waits for it.
@@ -72,9 +73,10 @@ def produce(
     at = time_or_now(timestamp, "--timestamp")
     record = _decoded(value or _from_stdin())
     name = process or f"produce-{socket.gethostname()}"
+    id_ = id_ or uuid4().hex
     full_name, late = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
     if output is not OutputFormat.TABLE:
-        known: dict[str, Plain] = {"stream": full_name, "process": name, "id": id_ or None, "late": late}
+        known: dict[str, Plain] = {"stream": full_name, "process": name, "id": id_, "late": late}
         print_plain({**known, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
         return
     behind = ", and is behind the low watermark or was known before" if late else ""
@@ -113,14 +115,14 @@ async def _produce(
     await injector.open()
     try:
         try:
-            await injector.send(value, timestamp=at, id=id_ or None)
+            await injector.send(value, timestamp=at, id=id_)
             await injector.flush(timeout)
         except NotAckedError as error:
             raise RequestError(
                 FailureCode.DEADLINE_EXCEEDED,
                 str(error),
-                f"it may have no effect: send it again under the same --id. Meanwhile injector process {process} is "
-                f"active: `millwheel injector finish {declared.name} {process}` lets the low watermark pass",
+                f"it may have no effect: send it again with `--id {id_}`, which counts once. Low watermarks wait for "
+                f"injector process {process} until one of its records is ACKed",
             ) from error
         except BaseException:
             await _make_idle(injector)

@@ -38,14 +38,15 @@ _Columns = tuple[list[Timestamp], list[Any], list[bool]]
 class Waiting(msgspec.Struct, Generic[L, R], array_like=True):
     """The records of one key that may still find partners, as columns of each side.
 
-    Each commit encodes the state of a key as a whole. Columns take less time than an object for each record.
+    Each commit encodes the state of a key as a whole. Columns take less time than an object for each record. The times
+    of both sides come first. So a state of the form before, a list of triples for each side, is refused, not misread.
     """
 
     left_times: list[Timestamp] = msgspec.field(default_factory=list)
-    left: list[L] = msgspec.field(default_factory=list)
-    left_found: list[bool] = msgspec.field(default_factory=list)
     right_times: list[Timestamp] = msgspec.field(default_factory=list)
+    left: list[L] = msgspec.field(default_factory=list)
     right: list[R] = msgspec.field(default_factory=list)
+    left_found: list[bool] = msgspec.field(default_factory=list)
     right_found: list[bool] = msgspec.field(default_factory=list)
 
     def side(self, left: bool) -> _Columns:

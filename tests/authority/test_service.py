@@ -264,6 +264,8 @@ async def test_many_groups_are_explained_in_one_call(served: Served) -> None:
 
             expected = {GROUP: (30, 30), INJECTOR: (20, 20)}
             await until(found, patience(10), holds=lambda found: found == expected)
+            with pytest.raises(grpc.aio.AioRpcError, match="has 10001 names"):
+                await stub.ExplainWatermarks(pb.ExplainWatermarksRequest(groups=[GROUP] * 10_001))
 
 
 async def test_injector_processes_over_the_wire(served: Served) -> None:

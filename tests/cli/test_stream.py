@@ -115,9 +115,10 @@ async def test_produce_sends_one_record_and_leaves_nothing_behind(server: Server
     async with Injector("spoken", address=server.address, process="reader") as reader:
         sent = await produce(server, "spoken", '{"text": "a"}', "--process", "one", "-o", "json")
         assert sent.code == 0, sent.err
-        assert {"stream": "words/spoken", "process": "one", "id": None, "late": False}.items() <= json.loads(
-            sent.out
-        ).items()
+        shown = json.loads(sent.out)
+        assert {"stream": "words/spoken", "process": "one", "late": False}.items() <= shown.items()
+        again = await produce(server, "spoken", '{"text": "a"}', "--process", "one", "--id", shown["id"], "-o", "json")
+        assert again.code == 0, "the new id can be sent again, and counts once"
         listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
         assert {one["process"]: one["state"] for one in json.loads(listed.out)} == {"one": "idle", "reader": "active"}
         await reader.advance(wall_now())

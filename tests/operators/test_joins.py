@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import windows
+from millwheel.operators.joins import Waiting
 from millwheel.testing import TopologyHarness
 
 BEGIN = 1_700_000_000_000_000
@@ -295,6 +296,27 @@ def test_a_join_keeps_nothing_that_can_find_no_partner() -> None:
     harness.advance(timestamp(1_000))
     assert harness.state("joined", 1) is None or harness.state("joined", 1).left == []
     assert len(harness.values("joined")) == 199
+
+
+class Former(msgspec.Struct, array_like=True):
+    """The state of an earlier build: (timestamp, value, whether it has found a partner) of each record."""
+
+    left: list[tuple[int, Any, bool]] = msgspec.field(default_factory=list)
+    right: list[tuple[int, Any, bool]] = msgspec.field(default_factory=list)
+
+
+@pytest.mark.parametrize("sides", [((1, 5, False), ()), ((), (1, 5, False)), ((1, 5, False), (2, 6, True))])
+def test_a_state_of_the_form_before_is_refused_and_not_misread(sides: tuple[Any, Any]) -> None:
+    """Neither form reads the other one (G1)."""
+    former = Former(*[[one] if one else [] for one in sides])
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(former), type=Waiting[Any, Any])
+    state = Waiting[int, int]()
+    for left, side in zip((True, False), sides, strict=True):
+        for column, part in zip(state.side(left), side, strict=False):
+            column.append(part)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=Former)
 
 
 def test_a_stream_is_joined_with_itself() -> None:

@@ -46,7 +46,9 @@ STEPS: dict[str, Build] = {
 
 def documented() -> dict[str, str]:
     """The first type in the row of each step."""
-    rows = [line.split(" | ", 2) for line in (ROOT / "docs/lookups.md").read_text().splitlines() if line[:2] == "| "]
+    _, _, table = (ROOT / "docs/lookups.md").read_text().partition("## The states of the library's steps")
+    lines = table.partition("\n## ")[0].splitlines()
+    rows = [line.split(" | ", 2) for line in lines if line[:2] == "| "]
     steps = [(row[0].removeprefix("| "), row[1].split("`")) for row in rows if "`" in row[0]]
     return {step: kind[1].replace("\\", "") for step, kind in steps if len(kind) > 1}
 

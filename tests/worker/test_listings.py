@@ -13,8 +13,10 @@ from millwheel.model.page_keys import page_key
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import common_pb2 as common
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.store.contract import CorruptValueError, PartId, StateRow
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.interval.entry import encode_part
+from millwheel.worker.interval.spilled_timers import SpilledPart
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size
 from millwheel.worker.process.owned_states import OwnedStates
 from tests.worker.interval.driver import IntervalDriver
@@ -100,6 +102,75 @@ async def test_only_keys_within_the_bounds_are_listed() -> None:
     assert not (await service(driver).ListKeys(wire.ListKeysRequest(journal=JOURNAL, page_size=5_000), None)).keys[
         1_000:
     ]
+
+
+class Evicting(MemoryStore):
+    """A store whose reader evicts the cell of "a" meanwhile. Its row is written."""
+
+    driver: IntervalDriver
+
+    async def read_states(self, incarnation: IncarnationId, keys: Any) -> Any:
+        cells = self.driver.state.cells
+        if (cell := cells.cached().get(b"a")) is not None:
+            cells.flushed([(b"a", cell.dirty, cell.encoded)])
+            self.states[ID][b"a"] = StateRow(b"a", 1, cell.encoded)
+            cells.evict(b"a")
+        return await super().read_states(incarnation, keys)
+
+
+async def test_a_key_that_is_evicted_meanwhile_is_listed() -> None:
+    driver, store = filled(("a", "", 1), ("m", "", 1)), Evicting()
+    store.driver = driver
+    evicted(driver, store, {b"b": b"1", b"c": b"1"})
+    assert [one.key for one in await all_keys(driver, store, 10)] == [b"a", b"b", b"c", b"m"]
+    assert b"a" not in driver.state.cells.cached()
+
+
+class CountingStore(MemoryStore):
+    """Counts the calls that list rows."""
+
+    lists = 0
+
+    async def list_states(self, incarnation: IncarnationId, start: bytes, end: bytes | None, limit: int) -> list[bytes]:
+        self.lists += 1
+        return await super().list_states(incarnation, start, end, limit)
+
+
+@pytest.mark.parametrize("pages", [3, 30])
+async def test_a_page_of_growing_states_reads_few_stretches(pages: int) -> None:
+    driver, store = filled(("a", "", 1)), CountingStore()
+    keys = {b"k%04d" % number: b"1" for number in range(200)}
+    evicted(driver, store, keys | {page_key(key, one): b"page" for key in keys for one in range(1, pages)})
+    page = await service(driver, store).ListKeys(wire.ListKeysRequest(journal=JOURNAL, page_size=150), None)
+    assert store.lists <= 16
+    assert page.keys
+    assert page.next_page_token
+    assert [one.key for one in await all_keys(driver, store, 150)] == [b"a", *keys]
+
+
+class Moving(MemoryStore):
+    """A store that takes so long that the owner's timers have moved to another part."""
+
+    driver: IntervalDriver
+    reads = 0
+
+    async def read_parts(self, journal: str, parts: Any) -> Any:
+        self.reads += 1
+        spilled = self.driver.state.timers.spilled
+        (part,) = spilled.parts.values()
+        del spilled.parts[part.rows]
+        part.rows = PartId(part.rows.name, part.rows.sequencer, part.rows.commit + 1)
+        spilled.parts[part.rows] = part
+        return [encode_part([])]
+
+
+async def test_timers_that_move_all_the_time_end_the_listing() -> None:
+    driver, store = filled(), Moving()
+    store.driver = driver
+    driver.state.timers.spilled.add(SpilledPart.from_rows(1, 7, 1, [(b"k", False, "t", 9, None, 1, 1)], None))
+    with pytest.raises(RequestError, match="go to the store and come back"):
+        await TimerListing(store).page(driver.core, None, 10, "")
+    assert store.reads < 20
 
 
 async def test_rows_of_other_intervals_are_not_listed() -> None:

@@ -36,3 +36,15 @@ def test_refusals_count_by_who_feels_them() -> None:
     assert len(refused.totals()) == 3
     refused.keep({("", "")})
     assert list(refused.totals()) == [("", "", stream, "", "full")], "a removed computation has no counts"
+
+
+def test_names_of_senders_fill_no_memory() -> None:
+    refused = RefusedDeliveries()
+    for number in range(3_000):
+        one = delivery(1)
+        one.sender = Sender(f"injector/shop/orders/web-{number}", 1, None, "injector/shop/orders")
+        refused.add(("shop", "count"), one, FULL)
+    totals = refused.totals()
+    assert len(totals) <= 1_001
+    assert sum(totals.values()) == 3_000, "none is lost: further names are empty"
+    assert totals["shop", "count", "", "", "full"] == 2_000

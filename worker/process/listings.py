@@ -32,8 +32,12 @@ __all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size"]
 
 MAX_PAGE_SIZE: Final = 1_000
 _DEFAULT_PAGE_SIZE: Final = 100
-_SLICE_KEYS: Final = 2_000
-"""Keys that are looked at in a row: about a millisecond."""
+_SLICE: Final = 2_000
+"""Keys and timers that are looked at in a row: some milliseconds."""
+_MAX_READS: Final = 16
+"""Calls of ``list_states`` for a page. After them it has what they found. Growing states may have many rows."""
+_MAX_PASSES: Final = 8
+"""How often a page of timers begins again, because timers went to the store or came from it."""
 _ROWS_AT_ONCE: Final = 16
 """States that are read from the store at a time: at most 64 MiB."""
 
@@ -61,40 +65,46 @@ class KeyListing:
             return response
         cells = state.cells.cached()
 
-        found = set(await _first(cells, size + 1, lambda keys: _unpaged(keys, bounds)))
+        found = set(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
         for table in state.timers.tables.values():
-            found.update(await _first(table.keys(), size + 1, lambda keys: _with_timers(state, keys, bounds)))
+            found.update(await _first(table.keys(), size + 1, lambda key: _with_timers(state, key, bounds)))
+        unread: bytes | None = None
         if state.cells.evicted:
-            found.update(await self._stored(core, bounds, size + 1))
-        listed = sorted(found)
-        if len(listed) > size:
-            response.next_page_token = listed[size].hex()
+            rows, unread = await self._stored(core, bounds, size + 1)
+            found.update(rows)
+        listed = sorted(found if unread is None else (key for key in found if key < unread))
+        following = listed[size] if len(listed) > size else unread
+        if following is not None:
+            response.next_page_token = following.hex()
         await self._fill(core, listed[:size], response)
         return response
 
-    async def _stored(self, core: IntervalCore, bounds: KeyInterval, count: int) -> list[bytes]:
-        """The first keys that have rows. Pages of growing states are rows of their own, and are passed over."""
+    async def _stored(self, core: IntervalCore, bounds: KeyInterval, count: int) -> tuple[list[bytes], bytes | None]:
+        """The first keys that have rows, and from where on no row was read. Pages of growing states are passed over."""
         found: list[bytes] = []
         start: bytes | None = bounds.start
-        while start is not None and len(found) < count and (bounds.end is None or start < bounds.end):
+        for _ in range(_MAX_READS):
+            if start is None or len(found) >= count or (bounds.end is not None and start >= bounds.end):
+                return found, None
             rows = await self._store.list_states(core.state.config.incarnation, start, bounds.end, count)
-            page = next((row for row in rows if is_page_key(row)), None)
-            found += [row for row in rows if page is None or row < page]
-            start = _past_pages(row_owner(page)) if page is not None else None
-        return found[:count]
+            found += [row for row in rows if not is_page_key(row)]
+            if len(rows) < count:
+                return found, None
+            start = _past_pages(row_owner(rows[-1])) if is_page_key(rows[-1]) else rows[-1] + b"\0"
+        return found, start
 
     async def _fill(self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse) -> None:
         cells = core.state.cells.cached()
         sizes: dict[bytes, int] = {}
         damaged: dict[bytes, str] = {}
         for first in range(0, len(keys), _ROWS_AT_ONCE):
-            missing = [key for key in keys[first : first + _ROWS_AT_ONCE] if key not in cells]
-            rows = await self._owned.rows(core, missing, damaged)
+            some = keys[first : first + _ROWS_AT_ONCE]
+            # Noted before the store is read: meanwhile a cell may be evicted.
+            sizes.update((key, len(cells[key].encoded)) for key in some if key in cells)
+            rows = await self._owned.rows(core, [key for key in some if key not in sizes], damaged)
             sizes.update((key, len(blob)) for key, blob in rows.items())
         for key in keys:
-            cell = cells.get(key)
-            held = len(cell.encoded) if cell is not None else sizes.get(key, 0)
-            timers = _timer_count(core.state, key)
+            held, timers = sizes.get(key, 0), _timer_count(core.state, key)
             if held or timers or key in damaged:
                 response.keys.add(key=key, state_bytes=held, timers=timers, damaged=key in damaged)
 
@@ -119,14 +129,18 @@ class TimerListing:
         after = _place_of(token) if token else None
         state = core.state
         spilled = state.timers.spilled
-        found: dict[_TimerPlace, int | None] = {}
-        parts: dict[PartId, None] | None = None
-        while parts is None or parts.keys() != spilled.parts.keys():  # else timers may have come into memory
-            parts = dict.fromkeys(spilled.parts)
-            found = {}
+        for _ in range(_MAX_PASSES):
+            parts = set(spilled.parts)
+            found: dict[_TimerPlace, int | None] = {}
             for domain in TimeDomain:
                 found.update(await self._in_memory(core, domain, key, after, size + 1))
             found = await self._with_spilled(core, key, after, size + 1, found)
+            if parts == spilled.parts.keys():
+                break  # else timers may have come into memory
+        else:
+            raise RequestError(
+                FailureCode.UNAVAILABLE, "timers go to the store and come back all the time", "try again"
+            )
         places = sorted(found)
         response = wire.ListTimersResponse(input_watermark_us=state.watermark)
         for place in places[:size]:
@@ -143,12 +157,11 @@ class TimerListing:
     ) -> dict[_TimerPlace, int | None]:
         table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
 
-        def places(keys: Iterable[bytes]) -> Iterator[tuple[_TimerPlace, int | None]]:
-            for one in keys:
-                for tag, setting in _tags(table.of_key(one)).items():
-                    place = _TimerPlace(setting.at, processing, one, tag)
-                    if after is None or place > after:
-                        yield place, setting.hold
+        def places(one: bytes) -> Iterator[tuple[_TimerPlace, int | None]]:
+            for tag, setting in _tags(table.of_key(one)).items():
+                place = _TimerPlace(setting.at, processing, one, tag)
+                if after is None or place > after:
+                    yield place, setting.hold
 
         return dict(await _first(table.keys() if key is None else [key], count, places))
 
@@ -187,17 +200,21 @@ class TimerListing:
         return rows
 
 
-async def _first(
-    keys: Iterable[bytes], count: int, wanted: Callable[[Iterable[bytes]], Iterable[Found]]
-) -> list[Found]:
-    """Return the ``count`` smallest of what ``wanted`` makes of keys. Other work runs between two slices."""
-    known = list(keys)
+async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], Iterable[Found]]) -> list[Found]:
+    """Return the ``count`` smallest of what ``wanted`` makes of each key. Other work runs between two slices."""
     found: list[Found] = []
-    for start in range(0, len(known), _SLICE_KEYS):
-        if start:
-            await asyncio.sleep(0)
-        found = nsmallest(count, [*found, *wanted(known[start : start + _SLICE_KEYS])])
-    return found
+    new: list[Found] = []
+    looked = 0
+    for key in list(keys):
+        for one in (None, *wanted(key)):
+            if one is not None:
+                new.append(one)
+            looked += 1
+            if looked % _SLICE == 0:
+                found = nsmallest(count, [*found, *new])
+                new.clear()
+                await asyncio.sleep(0)
+    return nsmallest(count, [*found, *new])
 
 
 def _tags(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
@@ -206,12 +223,12 @@ def _tags(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
     return timers
 
 
-def _unpaged(keys: Iterable[bytes], bounds: KeyInterval) -> Iterator[bytes]:
-    return (key for key in keys if key in bounds and not is_page_key(key))
+def _unpaged(key: bytes, bounds: KeyInterval) -> Sequence[bytes]:
+    return [key] if key in bounds and not is_page_key(key) else ()
 
 
-def _with_timers(state: IntervalState, keys: Iterable[bytes], bounds: KeyInterval) -> Iterator[bytes]:
-    return (key for key in keys if key in bounds and _timer_count(state, key))
+def _with_timers(state: IntervalState, key: bytes, bounds: KeyInterval) -> Sequence[bytes]:
+    return [key] if key in bounds and _timer_count(state, key) else ()
 
 
 def _timer_count(state: IntervalState, key: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Set
+from typing import Final
 
 from millwheel.model.deliveries import Delivery
 from millwheel.model.incarnation import INJECTOR_PREFIX
@@ -16,6 +17,10 @@ RefusedPlace = tuple[str, str, str, str, str]
 """(topology, computation, stream, injector process, reason). The first two are empty for a log."""
 
 
+_MAX_PLACES: Final = 1_000
+"""Names in a delivery are the sender's. After so many places, the stream and the process of further ones are empty."""
+
+
 class RefusedDeliveries:
     """The counts since the process began. The event loop's thread counts, and any thread reads."""
 
@@ -24,8 +29,10 @@ class RefusedDeliveries:
 
     def add(self, place: tuple[str, str], delivery: Delivery, outcome: DeliveryOutcome.ValueType) -> None:
         """Count one refusal of a delivery, or of a part of it."""
-        sender = injector_name(delivery.sender.name)
-        self._counts[*place, delivery.stream, sender, refusal_name(outcome)] += 1
+        reason = refusal_name(outcome)
+        one = (*place, delivery.stream, injector_name(delivery.sender.name), reason)
+        known = one in self._counts or len(self._counts) < _MAX_PLACES
+        self._counts[one if known else (*place, "", "", reason)] += 1
 
     def totals(self) -> dict[RefusedPlace, int]:
         """The number of refusals at each place."""
