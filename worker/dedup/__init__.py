@@ -32,7 +32,8 @@ docs/decisions/0002-duplicates.md states the contract with the caller. If exactl
 from millwheel.model.deliveries import ID_BYTES, BatchIds, DeliveryIds, OpaqueIds, PositionIds, Sender, split_ids
 from millwheel.worker.dedup.decoding import decode_delta
 from millwheel.worker.dedup.dedup import Dedup
-from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta, Resolution
+from millwheel.worker.dedup.opaque import Resolution
+from millwheel.worker.dedup.results import CheckOutcome, DedupError, DeliveryVerdict, IdDelta
 from millwheel.worker.dedup.segments import SegmentSealed
 from millwheel.worker.dedup.snapshot import DedupSnapshot
 

@@ -10,8 +10,8 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import TERMINAL_SEQUENCER
 from millwheel.worker.dedup.check import CACHED_SEGMENTS, SEGMENT_IDS, DuplicateCheck, ids_of
 from millwheel.worker.dedup.known_sequencers import life_span
-from millwheel.worker.dedup.opaque import OpaqueSource
-from millwheel.worker.dedup.results import DedupError, DeliveryVerdict, IdDelta, Resolution
+from millwheel.worker.dedup.opaque import OpaqueSource, Resolution
+from millwheel.worker.dedup.results import DedupError, DeliveryVerdict, IdDelta
 from millwheel.worker.dedup.snapshot import DedupSnapshot, dump, inherit, load
 
 __all__ = ["Dedup"]

@@ -15,10 +15,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from millwheel.model.time import MIN_TIMESTAMP
-from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds, Resolution
+from millwheel.worker.dedup.results import DeliveryVerdict, PendingIds
 from millwheel.worker.dedup.segments import (
     Front,
     IdSegment,
@@ -29,7 +29,7 @@ from millwheel.worker.dedup.segments import (
     load_halves,
 )
 
-__all__ = ["OpaqueSource"]
+__all__ = ["OpaqueSource", "Resolution"]
 
 MAX_RUN_IDS: Final = 1024
 """Exact ids are kept in runs of at most this size (or one commit), in commit order."""
@@ -41,6 +41,17 @@ class _IdRun:
     def __init__(self, collect: int, ids: list[bytes]) -> None:
         self.collect = collect
         self.ids = ids
+
+
+class Resolution(NamedTuple):
+    """The results for a verdict's unsure records."""
+
+    fresh: list[int]
+    """Now pending. The caller takes or abandons them."""
+    duplicates: list[int]
+    """Copies of committed records: ACK now."""
+    again: list[int]
+    """Their segment was collected meanwhile: answer REFUSED_FULL. The next copy is checked again."""
 
 
 class OpaqueSource:

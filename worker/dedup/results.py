@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from millwheel.worker.dedup.known_sequencers import SequencerRow
 
@@ -17,7 +17,6 @@ __all__ = [
     "DeliveryVerdict",
     "IdDelta",
     "PendingIds",
-    "Resolution",
     "encode_positions",
 ]
 
@@ -93,17 +92,6 @@ class DeliveryVerdict:
             f"DeliveryVerdict({self.outcome.name}, fresh={list(self.fresh)}, duplicates={list(self.duplicates)}, "
             f"waiting={list(self.waiting)}, unsure={self.unsure})"
         )
-
-
-class Resolution(NamedTuple):
-    """The results for a verdict's unsure records."""
-
-    fresh: list[int]
-    """Now pending. The caller takes or abandons them."""
-    duplicates: list[int]
-    """Copies of committed records: ACK now."""
-    again: list[int]
-    """Their segment was collected meanwhile: answer REFUSED_FULL. The next copy is checked again."""
 
 
 class PendingIds(Generic[Id]):

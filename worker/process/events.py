@@ -273,8 +273,7 @@ def _answer_request(effect: ReleasePrepared) -> None:
 def refuse_not_owner(delivery: Delivery) -> None:
     """Answer a delivery that no core here will answer."""
     if delivery.channel is not None:
-        outcome = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-        delivery.channel.reply(delivery.token, outcome, (), f"{delivery.journal} was released here")
+        delivery.channel.reply(delivery.token, _NOT_OWNER, (), f"{delivery.journal} was released here")
 
 
 async def append(host: CallingHost, certain: CertainCalls, store: StateStore, effect: AppendEntry) -> None:
