@@ -36,16 +36,19 @@ def start(server: DevServer, tmp_path: Path) -> Start:
 
 
 @pytest.fixture
-def inject(server: DevServer) -> Inject:
-    """Injects a record for each customer, and returns when it can: a record whose hook raises is not ACKed."""
+async def inject(server: DevServer) -> AsyncIterator[Inject]:
+    """Injects a record for each customer. Its process stays until the test ends, so that its watermark is published."""
+    opened: list[Injector] = []
 
     async def send(*customers: str, process: str = "p") -> None:
         injector = Injector("shop/orders", process=process, address=server.address, topology=shop.shop)
         await injector.open()
+        opened.append(injector)
         for customer in customers:
             await injector.send(shop.Order(customer, 5), timestamp=mw.Timestamp(wall_now()))
         await injector.advance(mw.Timestamp(wall_now()))
         await injector.flush()
-        await injector.close()
 
-    return send
+    yield send
+    for injector in opened:
+        await injector.close()
