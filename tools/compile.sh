@@ -8,7 +8,7 @@ source tools/compiler.sh
 
 python=.venv/bin/python
 tree=build/compiled
-sources=(setup.py pyproject.toml README.md LICENSE millwheel master worker authority injectors)
+sources=(setup.py pyproject.toml README.md LICENSE docs/millwheel.1 millwheel master worker authority injectors)
 
 fail() {
     printf 'compile: %s; benchmarks measure pure Python\n' "$*" >&2
