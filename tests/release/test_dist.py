@@ -60,10 +60,14 @@ def committed(*folders: str) -> list[str]:
     return [name for name in listed.stdout.split("\0") if name]
 
 
+_CONSOLE: Final = "millwheel/server/console/static/"
+"""All files of the console's page are in a wheel, also their licences."""
+
+
 def package_files() -> Iterator[tuple[str, str]]:
     """The files of the package: where they are in the checkout, and where in a wheel."""
     for source in committed("millwheel", *ROLES):
-        if PurePosixPath(source).suffix in {".py", ".pyi", ".typed"}:
+        if PurePosixPath(source).suffix in {".py", ".pyi", ".typed"} or source.startswith(_CONSOLE):
             yield source, source if source.startswith("millwheel/") else f"millwheel/{source}"
 
 
