@@ -233,12 +233,12 @@ async def test_a_standby_shows_the_cluster_and_leads_if_it_must(http: ClientSess
 
 
 async def test_without_a_master_the_answer_says_so(http: ClientSession) -> None:
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    away = f"127.0.0.1:{free_ports(1)[0]}"
     async with AsyncExitStack() as stack:
-        url = await serve_console(stack, nobody, "127.0.0.1", 0)
+        url = await serve_console(stack, away, "127.0.0.1", 0)
         status, answer = await get(http, url + OVERVIEW)
         assert (status, answer["error"]["code"]) == (503, "UNAVAILABLE")
-        assert nobody in answer["error"]["message"]
+        assert away in answer["error"]["message"]
 
 
 async def test_with_tls_a_browser_shows_a_certificate(http: ClientSession) -> None:

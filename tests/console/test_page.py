@@ -60,7 +60,7 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
 
 
 async def picture(page: Page, name: str) -> None:
-    """Keep a picture, if somebody wants to see it."""
+    """Keep a picture, if there is a folder for pictures."""
     if _PICTURES:
         await page.picture(Path(_PICTURES, f"{name}.png"))
 
@@ -119,7 +119,7 @@ async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path,
     await picture(page, "cut-off")
     async with running(settings):
         await page.until("!document.querySelector('.banner')", "the page does not go on")
-    page.errors.clear()  # the browser notes each request that found nobody
+    page.errors.clear()  # the browser notes each request that failed
 
 
 async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, page: Page) -> None:

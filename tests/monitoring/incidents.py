@@ -44,12 +44,12 @@ def quick(rules: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OnCall:
-    """Somebody who has a pager and the command line."""
+    """An operator with a pager and the command line."""
 
     address: str
     prometheus: Prometheus
     seen: set[str] = field(default_factory=set)
-    """All alerts that have fired while somebody waited for one."""
+    """All alerts that have fired while a test waited for one."""
 
     async def paged(self, *alerts: str) -> None:
         """Wait until these alerts fire."""
@@ -83,7 +83,7 @@ class OnCall:
 
 
 class Shop:
-    """The till sends orders, and the ledger reads totals. Each goes on until it is told to wait."""
+    """The till sends orders, and the ledger reads totals. Each goes on until it has to wait."""
 
     def __init__(self, address: str) -> None:
         self.ordering, self.reading = asyncio.Event(), asyncio.Event()

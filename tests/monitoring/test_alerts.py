@@ -28,7 +28,7 @@ MENDED = SOURCE.replace('if record.value.item == "eu broken":', "if False:")
 
 @asynccontextmanager
 async def development(place: Path) -> AsyncIterator[tuple[Server, Shop, OnCall]]:
-    """A server with the shop, and somebody on call. No alert fires."""
+    """A server with the shop, and an operator on call. No alert fires."""
     page = f"127.0.0.1:{free_ports(1)[0]}"
     async with Server(place / "db", place / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
         await submit_copy(server.address, program.__file__, "shop", place)

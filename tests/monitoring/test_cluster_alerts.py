@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 @dataclass(frozen=True, slots=True)
 class WatchedCluster:
-    """A cluster of processes with a shop, and somebody on call."""
+    """A cluster of processes with a shop, and an operator on call."""
 
     etcd: EtcdCluster
     cassandra: CassandraCluster

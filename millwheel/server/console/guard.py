@@ -87,7 +87,7 @@ def _host_name(header: str) -> str:
 
 
 def _is_number(host: str) -> bool:
-    """Return whether ``host`` is an address in numbers. Nobody can make such a host point elsewhere."""
+    """Return whether ``host`` is an address in numbers. No name service can make such a host point elsewhere."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -29,7 +29,7 @@ export function Cluster({ overview }) {
       ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td></tr>`)}</${Table}>
     <h2>Watermark authority</h2>
     <${Table} label="Shards of the authority" columns=${[["shard"], ["address"], ["state"]]}>
-      ${authorities.map((one) => html`<tr key=${one.shard} class=${one.answers ? "" : "failing"}><td>${one.shard}</td><td class="mono">${one.address || "nobody serves it"}</td><td><${Answers} is=${one.answers} /></td></tr>`)}</${Table}>
+      ${authorities.map((one) => html`<tr key=${one.shard} class=${one.answers ? "" : "failing"}><td>${one.shard}</td><td class="mono">${one.address || "no process serves it"}</td><td><${Answers} is=${one.answers} /></td></tr>`)}</${Table}>
     ${hot.length > 0 && html`<h2>Hot keys</h2>
       <${Table} label="Hot keys" columns=${[["computation"], ["key"], ["share of its interval", true], ["busy cores", true]]}>
         ${hot.map((one) => html`<tr key=${one.key}><td>${one.topology}/${one.computation}</td><td class="mono">${atob(one.key)}</td>

@@ -6,7 +6,7 @@ import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
 
-const SMALLEST = 0.75; // Below this scale nobody can read the names: the graph scrolls instead.
+const SMALLEST = 0.75; // Below this scale the names cannot be read: the graph scrolls instead.
 
 const at = (node) => ({
   left: `${node.x - node.width / 2}px`, top: `${node.y - node.height / 2}px`, width: `${node.width}px`, height: `${node.height}px`,
@@ -35,7 +35,7 @@ function End({ node, topology, stream, injectors, now, small }) {
   const text = {
     source: () => (writing ? `${plural(writing, "injector")} · lag ${lagText(now, stream?.watermark)}` : "no injector"),
     external: () => "of another topology",
-    sink: () => (stream?.log ? `kept · ${rate(stream.log.records_per_second)} rec/s` : "nobody reads it"),
+    sink: () => (stream?.log ? `kept · ${rate(stream.log.records_per_second)} rec/s` : "without a reader"),
   }[node.kind]();
   return html`<div class=${`node end ${small ? "small" : ""}`} style=${at(node)} title=${`${node.stream}: ${text}`}><b>${local(topology, node.stream)}</b>${!small && html`<span>${text}</span>`}</div>`;
 }

@@ -34,7 +34,7 @@ function shape(topology, sizes) {
   return { nodes: [...nodes, ...ends.values()], edges };
 }
 
-/** A large graph leaves out the streams that nobody reads and nothing keeps. */
+/** A large graph leaves out the streams without a reader and without a log. */
 const isShown = (topology, stream, sizes) => sizes === LARGE || topology.streams.some((one) => one.name === stream && one.read_by.length > 0);
 
 /** The computations, each after those that it waits for. */

@@ -14,7 +14,7 @@ export function Streams({ overview }) {
       ${streams.map((one) => html`<tr key=${one.name}>
         <td><b>${one.name}</b></td><td><code>${one.record_type}</code></td>
         <td>${[...(one.injected ? ["injectors"] : []), ...one.written_by].join(", ")}</td>
-        <td>${one.read_by.join(", ") || html`<span class="muted">nobody</span>`}</td>
+        <td>${one.read_by.join(", ") || html`<span class="muted">none</span>`}</td>
         <td>${one.log ? (one.log.worker ? `at ${one.log.worker}` : html`<span class="bad">without an owner</span>`) : html`<span class="muted">not kept</span>`}</td>
         <td class="num">${one.log ? rate(one.log.records_per_second) : ""}</td>
         <td class="num">${one.log ? bytes(one.log.cached_bytes) : ""}</td></tr>`)}</${Table}>`}`;
