@@ -74,18 +74,14 @@ class IntervalAssigner:
         self._given: set[str] = set()
         for interval_map in known.maps.values():
             for (worker, registration), owned in interval_map.owned.items():
-                if self.lives(worker, registration):
+                if known.lives(worker, registration):
                     self._weigh(
                         worker, len(owned) * _IDLE_LOAD + (sum(loads.get(one, 0.0) for one in owned) if loads else 0)
                     )
 
     def is_owned(self, interval: catalog.IntervalRecord) -> bool:
         """Whether the owner is alive, and has been alive since the assignment of the interval."""
-        return self.lives(interval.owner.worker_id, interval.owner_revision)
-
-    def lives(self, worker: str, registration: int) -> bool:
-        """Whether a worker is alive under the registration that was created at that revision."""
-        return worker in self._known.workers and registration == self._known.registration(worker)
+        return self._known.lives(interval.owner.worker_id, interval.owner_revision)
 
     def candidates(self, code: str | None) -> list[str]:
         """Return the workers preferred for that code: those bound to it, otherwise those bound to no package."""
@@ -166,7 +162,7 @@ def add_assignments(known: Catalog, builder: PlanBuilder, most: int, loads: Mapp
         if interval_map is None or known.is_damaged(incarnation):
             continue
         code = code_of(known, incarnation)
-        lost = [owner for owner in interval_map.owned if not assigner.lives(*owner)]
+        lost = [owner for owner in interval_map.owned if not known.lives(*owner)]
         if assigner.choose(code) is None:
             # No worker may run this code: skip intervals without an owner instead of checking each again.
             lost = [owner for owner in lost if owner != NO_OWNER]

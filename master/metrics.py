@@ -75,8 +75,7 @@ class MasterCollector(Collector):
 
     def _why_stranded(self, known: Catalog, interval: catalog.IntervalRecord) -> str:
         """Why an interval does not run. Empty: it runs."""
-        owner = interval.owner
-        if not owner.worker_id or interval.owner_revision != known.registration(owner.worker_id):
+        if not known.lives(interval.owner.worker_id, interval.owner_revision):
             return _NO_OWNER
         load = self._replica.book.load_of(interval)
         return _NOT_LOADED if load is not None and load.absence else ""

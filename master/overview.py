@@ -87,7 +87,7 @@ class OverviewRows:
         row.intervals = len(interval_map)
         workers = set[str]()
         for (worker, registration), intervals in interval_map.owned.items():
-            if worker in self._known.workers and registration == self._known.registration(worker):
+            if self._known.lives(worker, registration):
                 workers.add(worker)
             else:
                 row.without_owner += len(intervals)

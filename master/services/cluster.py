@@ -108,7 +108,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         owned = dict.fromkeys(known.workers, 0)
         for interval_map in known.maps.values():
             for (worker, registration), intervals in interval_map.owned.items():
-                if worker in owned and registration == known.registration(worker):
+                if known.lives(worker, registration):
                     owned[worker] += len(intervals)
         now, book = steady_clock(), self._replica.book
         for name, record in sorted(known.workers.items()):
@@ -166,8 +166,7 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
     for interval_map in (known.maps[one] for one in incarnations if one in known.maps):
         totals.all += len(interval_map)
         for (worker, registration), intervals in interval_map.owned.items():
-            lives = worker in known.workers and registration == known.registration(worker)
-            totals.without_owner += 0 if lives else len(intervals)
+            totals.without_owner += 0 if known.lives(worker, registration) else len(intervals)
         totals.with_parents += sum(bool(interval.parents) for interval in interval_map)
     return totals
 

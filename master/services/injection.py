@@ -23,7 +23,7 @@ from millwheel.rpc.v1 import injection_pb2_grpc
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 
-__all__ = ["InjectionServicer", "injector_statuses"]
+__all__ = ["InjectionServicer", "list_injectors"]
 
 _DEFAULT_PAGE_ROWS: Final = 100
 _MAX_PAGE_ROWS: Final = 1_000
@@ -88,12 +88,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         wanted = resolve_stream(request.stream, known) if request.stream else ""
         if wanted and known.stream(wanted) is None:
             refuse_unknown_stream(wanted, known)
-        streams = sorted({stream for stream, _ in known.injectors if wanted in ("", stream)})
-        response = injection.ListInjectorsResponse()
-        for stream in streams:
-            explained = await self._replica.observer.explain(known, injector_group(stream), MAX_ROWS)
-            response.injectors.extend(injector_statuses(known, stream, explained))
-        return response
+        return injection.ListInjectorsResponse(injectors=await list_injectors(self._replica, known, wanted))
 
     async def GetBatchCursor(
         self, request: injection.GetBatchCursorRequest, context: Context
@@ -195,7 +190,16 @@ def _end_is_unknown(request: injection.RetireInjectorRequest) -> RequestError:
     return authority_is_away(f"stream {request.stream!r}", consequence)
 
 
-def injector_statuses(
+async def list_injectors(replica: MasterReplica, known: Catalog, wanted: str = "") -> list[injection.InjectorStatus]:
+    """Return the injector processes of all streams, or of the ``wanted`` one, in the order of their names."""
+    found: list[injection.InjectorStatus] = []
+    for stream in sorted({stream for stream, _ in known.injectors if wanted in ("", stream)}):
+        explained = await replica.observer.explain(known, injector_group(stream), MAX_ROWS)
+        found += _statuses(known, stream, explained)
+    return found
+
+
+def _statuses(
     known: Catalog, stream: str, explained: watermarks.ExplainWatermarkResponse | None
 ) -> list[injection.InjectorStatus]:
     """Return the injector processes of a stream. ``explained``: the authority's answer, if there is one."""

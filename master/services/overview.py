@@ -12,17 +12,15 @@ from millwheel.client.holds.names import GroupNames
 from millwheel.client.holds.watermark import GroupWatermark, held_by, open_authority
 from millwheel.client.places import incarnation_of
 from millwheel.master.hook_failures import hook_failures
-from millwheel.master.observer import MAX_ROWS
 from millwheel.master.overview import OverviewRows
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
-from millwheel.master.services.injection import injector_statuses
-from millwheel.model.catalog import LIVE_STATES, Catalog
+from millwheel.master.services.injection import list_injectors
+from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
-from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 
 __all__ = ["explain_hold", "overview"]
@@ -42,9 +40,8 @@ async def overview(
     if request.topology and request.topology not in known.topologies:
         refuse_unknown_topology(request.topology, known)
     records = [one for name, one in sorted(known.topologies.items()) if request.topology in ("", name)]
-    streams = sorted({stream for stream, _ in known.injectors})
     healthy, explained, injected = await asyncio.gather(
-        health(), replica.observer.explain_all(known, _groups(records)), _injected(replica, known, streams)
+        health(), replica.observer.explain_all(known, _groups(records)), list_injectors(replica, known)
     )
     names = GroupNames.from_records(known.topologies.values())
     rows = OverviewRows(
@@ -69,15 +66,6 @@ def _groups(records: Iterable[catalog.TopologyRecord]) -> list[str]:
             groups |= dict.fromkeys(record.incarnations.values())
             groups |= dict.fromkeys(injector_group(stream.name) for stream in record.spec.streams if stream.injected)
     return list(groups)
-
-
-async def _injected(replica: MasterReplica, known: Catalog, streams: Iterable[str]) -> list[injection.InjectorStatus]:
-    """Return all injector processes of ``streams``."""
-    found: list[injection.InjectorStatus] = []
-    for stream in streams:
-        explained = await replica.observer.explain(known, injector_group(stream), MAX_ROWS)
-        found += injector_statuses(known, stream, explained)
-    return found
 
 
 def _watermark(one: watermarks.GroupExplanation, names: GroupNames) -> wire.WatermarkOverview:

@@ -14,7 +14,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.listings import ComputationListings, KeyPage
 from millwheel.client.places import split_place
 from millwheel.model.interval_map import interval_from_proto
-from millwheel.model.keys import KeyInterval
+from millwheel.model.keys import KeyInterval, past
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 
 __all__ = ["keys_within", "list_keys"]
@@ -72,8 +72,7 @@ def list_keys(
 
 def keys_within(prefix: bytes, first: bytes) -> KeyInterval | None:
     """The keys with a prefix from a key on. None: there are none."""
-    # UTF-8 has no byte 255, so the last byte of a prefix can be raised.
-    end = prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else None
+    end = past(prefix) if prefix else None
     start = max(prefix, first)
     return None if end is not None and start >= end else KeyInterval(start, end)
 

@@ -453,6 +453,10 @@ class Catalog:
         """The revision that created a worker's record; 0 if the worker is not registered."""
         return self._created.get(keys.worker_key(worker_id), 0)
 
+    def lives(self, worker_id: str, registration: int) -> bool:
+        """Whether a worker is registered, by the record that was created at this revision."""
+        return worker_id in self.workers and registration == self.registration(worker_id)
+
     def computation(self, group: GroupId) -> tuple[catalog.TopologyRecord, specs.ComputationSpec] | None:
         """The topology and the computation of an incarnation; None for a log, an injector or a removed incarnation."""
         return self.index().computations.get(group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALL_KEYS", "KeyInterval"]
+__all__ = ["ALL_KEYS", "KeyInterval", "past"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,3 +52,8 @@ class KeyInterval:
 
 ALL_KEYS: Final = KeyInterval()
 """The interval that contains every key."""
+
+
+def past(prefix: bytes) -> bytes:
+    """Return the first key after all keys with ``prefix``, whose last byte is not 255. UTF-8 has no such byte."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))

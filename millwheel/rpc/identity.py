@@ -7,6 +7,7 @@ job, the environment defines it: MILLWHEEL_RPC_TLS_CA, _CERT and _KEY. This modu
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,14 @@ class TlsFiles:
     ca: Path
     cert: Path
     key: Path
+
+    def server_context(self, verify: ssl.VerifyMode) -> ssl.SSLContext:
+        """Return the context of a server of HTTPS. ``verify``: whether a client must show a certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_verify_locations(self.ca)
+        context.load_cert_chain(self.cert, self.key)
+        context.verify_mode = verify
+        return context
 
 
 chosen: list[TlsFiles | None] = []

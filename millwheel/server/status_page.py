@@ -106,7 +106,7 @@ def serve_status(
             "stop the process that has the port, or choose another --metrics-port",
             reason="PORT_UNAVAILABLE",
         ) from error
-    server.tls = None if tls is None else _tls_context(tls)
+    server.tls = None if tls is None else tls.server_context(ssl.CERT_OPTIONAL)
     thread = Thread(target=server.serve_forever, name="status-page", daemon=True)
     thread.start()
     stack.callback(thread.join)
@@ -141,14 +141,6 @@ def _probe(start: Any, problem: str) -> Iterable[bytes]:
 def _answer(start: Any, status: str, text: str) -> Iterable[bytes]:
     start(status, [("Content-Type", "text/plain; charset=utf-8")])
     return [f"{text}\n".encode()]
-
-
-def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_verify_locations(tls.ca)
-    context.load_cert_chain(tls.cert, tls.key)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    return context
 
 
 class _PageServer(ThreadingWSGIServer):

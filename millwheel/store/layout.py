@@ -26,6 +26,7 @@ import msgspec
 
 from millwheel.model.envelope import unwrap, wrap
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import past
 from millwheel.store.contract import CorruptValueError, JournalHead, PartId, StateRow
 
 __all__ = [
@@ -70,11 +71,6 @@ commit_bytes = _U64.pack
 
 _parts_encoder = msgspec.msgpack.Encoder()
 _parts_decoder = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
-
-
-def past(prefix: bytes) -> bytes:
-    """Return the first key after all keys with ``prefix``. The last byte of ``prefix`` must not be 255."""
-    return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 def head_key(journal: str) -> bytes:

@@ -9,6 +9,7 @@ from millwheel.master.change_plan import PlanBuilder
 from millwheel.master.core import MasterCore
 from millwheel.master.draining import DrainWatch
 from millwheel.master.services.injection import InjectionServicer
+from millwheel.model.catalog import Catalog
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -17,8 +18,8 @@ rewriting(
     "restarted-workers-own",
     "G3",
     "an interval of a worker that registered again is given out again",
-    IntervalAssigner.lives,
-    " and registration == self._known.registration(worker)",
+    Catalog.lives,
+    " and registration == self.registration(worker_id)",
     "",
     seeds=0,
     test="tests/master/test_ownership.py::test_a_new_leader_notices_a_worker_that_registered_again",

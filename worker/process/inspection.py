@@ -18,12 +18,12 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.growing.codec import sizes
 from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.scope import PAGES_TAG, TimerSetting
-from millwheel.store.contract import CorruptValueError, PartId, StateStore
+from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.entry import TimerRow
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
-from millwheel.worker.process.listings import KeyListing, TimerListing, page_size
+from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
 from millwheel.worker.process.owned_states import OwnedStates
 
 __all__ = ["InspectionService", "status_of"]
@@ -158,14 +158,7 @@ class InspectionService(InspectionServiceServicer):
         """The key's timers that are only in the store, as of the return. Parts may change during the reading."""
         read: dict[PartId, list[TimerRow]] = {}
         while missing := [part for part in state.timers.spilled.parts_of(key) if part not in read]:
-            where = f"journal {state.config.journal}, base part {missing[0].name}"
-            try:
-                (blob,) = await self._store.read_parts(state.config.journal, missing[:1])
-            except CorruptValueError:
-                if missing[0] in state.timers.spilled.parts:
-                    raise
-                continue
-            rows = decode_part(blob, list[TimerRow], where)
+            rows = await spilled_rows(self._store, state, missing[0])
             read[missing[0]] = [row for row in rows if row[0] == key]
         spilled = state.timers.spilled
         return spilled.current_rows(row for part in spilled.parts_of(key) for row in read[part])

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nsmallest
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from millwheel.model.keys import KeyInterval
-from millwheel.model.page_keys import PAGE_BYTE, is_page_key, row_owner
+from millwheel.model.keys import KeyInterval, past
+from millwheel.model.page_keys import is_page_key, row_owner
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -28,7 +29,7 @@ from millwheel.worker.process.owned_states import OwnedStates
 
 Found = TypeVar("Found", bound=Any)
 
-__all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size"]
+__all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size", "spilled_rows"]
 
 MAX_PAGE_SIZE: Final = 1_000
 _DEFAULT_PAGE_SIZE: Final = 100
@@ -90,7 +91,7 @@ class KeyListing:
             found += [row for row in rows if not is_page_key(row)]
             if len(rows) < count:
                 return found, None
-            start = _past_pages(row_owner(rows[-1])) if is_page_key(rows[-1]) else rows[-1] + b"\0"
+            start = _after(rows[-1])
         return found, start
 
     async def _fill(self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse) -> None:
@@ -181,40 +182,40 @@ class TimerListing:
             found = dict(nsmallest(count, found.items()))
             if len(found) >= count and part.first > max(found).at:
                 break
-            for row in timers.spilled.current_rows(await self._rows(core, part.rows)):
+            for row in timers.spilled.current_rows(await spilled_rows(self._store, core.state, part.rows)):
                 place = _TimerPlace(row[3], row[1], row[0], row[2])
                 wanted = (key is None or row[0] == key) and (after is None or place > after) and row[2] != PAGES_TAG
                 if wanted and timers.tables[TimeDomain(row[1])].get(row[0], row[2]) is None:
                     found[place] = row[4]
         return dict(nsmallest(count, found.items()))
 
-    async def _rows(self, core: IntervalCore, part: PartId) -> list[TimerRow]:
-        journal = core.state.config.journal
-        try:
-            (blob,) = await self._store.read_parts(journal, [part])
-        except CorruptValueError:
-            if part in core.state.timers.spilled.parts:
-                raise
-            return []  # its timers have been loaded into memory, and the caller begins again
-        rows: list[TimerRow] = decode_part(blob, list[TimerRow], f"journal {journal}, base part {part.name}")
-        return rows
+
+async def spilled_rows(store: StateStore, state: IntervalState, part: PartId) -> list[TimerRow]:
+    """Read the timers of a part. Empty if the owner has loaded them into memory meanwhile, and deleted the part.
+
+    Raises:
+        CorruptValueError: The part is damaged.
+    """
+    journal = state.config.journal
+    try:
+        (blob,) = await store.read_parts(journal, [part])
+    except CorruptValueError:
+        if part in state.timers.spilled.parts:
+            raise
+        return []
+    rows: list[TimerRow] = decode_part(blob, list[TimerRow], f"journal {journal}, base part {part.name}")
+    return rows
 
 
 async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], Iterable[Found]]) -> list[Found]:
     """Return the ``count`` smallest of what ``wanted`` makes of each key. Other work runs between two slices."""
+    looks = chain.from_iterable(chain((None,), wanted(key)) for key in list(keys))  # None: a key
     found: list[Found] = []
-    new: list[Found] = []
-    looked = 0
-    for key in list(keys):
-        for one in (None, *wanted(key)):
-            if one is not None:
-                new.append(one)
-            looked += 1
-            if looked % _SLICE == 0:
-                found = nsmallest(count, [*found, *new])
-                new.clear()
-                await asyncio.sleep(0)
-    return nsmallest(count, [*found, *new])
+    for number, some in enumerate(iter(lambda: list(islice(looks, _SLICE)), [])):
+        if number:
+            await asyncio.sleep(0)
+        found = nsmallest(count, [*found, *(one for one in some if one is not None)])
+    return found
 
 
 def _tags(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
@@ -235,10 +236,12 @@ def _timer_count(state: IntervalState, key: bytes) -> int:
     return sum(len(_tags(table.of_key(key))) for table in state.timers.tables.values())
 
 
-def _past_pages(key: bytes) -> bytes | None:
-    """The first possible row after all pages of a key. None: there is none."""
-    prefix = (key + PAGE_BYTE).rstrip(b"\xff")
-    return prefix[:-1] + bytes((prefix[-1] + 1,)) if prefix else None
+def _after(row: bytes) -> bytes | None:
+    """Where to read on after a row: behind all pages of a key, if it is one of them. None: it was the last place."""
+    owner = row_owner(row)
+    if row == owner:
+        return row + b"\0"
+    return past(owner) if owner else None
 
 
 def _key_of(token: str) -> bytes:

@@ -30,7 +30,7 @@ __all__ = ["serve_console"]
 _CALL_SECONDS: Final = 8.0
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _EVERY: Final = frozenset({"0.0.0.0", "::"})
-"""Listen addresses that nobody can connect to."""
+"""Listen addresses that no client can connect to."""
 _STOP_SECONDS: Final = 0.5
 """Seconds that requests in progress have when the server stops."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
@@ -61,7 +61,7 @@ async def serve_console(
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else _tls_context(tls))
+    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else tls.server_context(ssl.CERT_REQUIRED))
     try:
         await site.start()
     except OSError as error:
@@ -74,14 +74,6 @@ async def serve_console(
     reached = name if host in _EVERY and name else host
     shown = f"[{reached}]" if ":" in reached else reached
     return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
-
-
-def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_verify_locations(tls.ca)
-    context.load_cert_chain(tls.cert, tls.key)
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _routes(client: ControlClient) -> list[web.RouteDef]:
