@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
-from millwheel.model.stream_names import full_name
+from millwheel.model.stream_names import full_name, is_dead_letter_stream
 from millwheel.model.time import Duration
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
@@ -18,7 +18,7 @@ from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.interval.measures import IntervalMeasures
-from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.log import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
 from millwheel.worker.process.events import steady_now
@@ -101,7 +101,7 @@ class Builder:
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = self._config(owned, inputs, feedback)
+        config = replace(self._config(owned, inputs, feedback), code=code.digest)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)))
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
@@ -154,5 +154,5 @@ def retention_of(log: catalog_pb2.StreamLogRecord) -> LogRetention:
     """The retention of a stream's log: its own, or the default if it has none."""
     stated = log.retention
     if not stated.max_age_us and not stated.max_bytes:
-        return DEFAULT_RETENTION
+        return DEAD_LETTER_RETENTION if is_dead_letter_stream(log.stream) else DEFAULT_RETENTION
     return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)
