@@ -40,6 +40,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """The digest of the code package that failed, as ``millwheel topology describe`` shows it."""
     replay_of: int | None = None
     """The offset of the letter whose replay has failed. None: the record was no replay."""
+    failed_at: int = 0
+    """The wall time of the last attempt, in microseconds."""
 
 
 def letter_query(log: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from millwheel.model.letters import LetterAction
 from millwheel.model.stream_names import is_dead_letter_stream
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.worker.log.letters import MAX_IN_REPLAY, MAX_MARKS, LetterAction, LetterChange
+from millwheel.worker.log.letters import MAX_IN_REPLAY, MAX_MARKS, LetterChange
 from millwheel.worker.log.messages import LetterInfo, LettersAnswer, ListLetters, LogEffect, MarkLetters
 from millwheel.worker.log.state import LogState
 

@@ -17,40 +17,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from enum import IntEnum
 from typing import Any, Final
 
 from millwheel.model.core_protocol import require
+from millwheel.model.letters import LetterAction, LetterState
 
-__all__ = ["MAX_IN_REPLAY", "MAX_MARKS", "LetterAction", "LetterChange", "LetterFacts", "LetterMarks", "LetterState"]
+__all__ = ["MAX_IN_REPLAY", "MAX_MARKS", "LetterChange", "LetterFacts", "LetterMarks"]
 
 MAX_IN_REPLAY: Final = 10_000
 """Most letters in replay at once: receivers remember as many offsets (G13)."""
 
 MAX_MARKS: Final = 50_000
 """Most runs of letters with equal states: well below a megabyte in a base (G13)."""
-
-
-class LetterState(IntEnum):
-    """The state of a letter. The numbers are stored."""
-
-    WAITING = 0
-    IN_REPLAY = 1
-    REPLAYED = 2
-    DISCARDED = 3
-
-
-class LetterAction(IntEnum):
-    """A change of letters. The numbers are stored."""
-
-    BEGIN = 1
-    """Waiting letters are in replay from now on."""
-    CONFIRM = 2
-    """The records of letters in replay are ACKed."""
-    DISCARD = 3
-    """Waiting letters are given up."""
-    DISCARD_ALSO_IN_REPLAY = 4
-    """Letters are given up that wait, or that are in replay: their records may have taken effect, or still do so."""
 
 
 _CHANGES: Final[dict[LetterAction, tuple[frozenset[LetterState], LetterState]]] = {

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from millwheel.model.letters import LetterState
 from millwheel.rpc.failures import RequestError
-from millwheel.worker.log.letters import LetterChange, LetterState
+from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.settings import LogRetention
 from millwheel.worker.messages import (
     Accepted,

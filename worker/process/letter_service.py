@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millwheel.model.letters import LetterAction
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import dead_letter_pb2 as wire
 from millwheel.rpc.v1.dead_letter_pb2_grpc import DeadLetterServiceServicer
-from millwheel.worker.log.letters import LetterAction, LetterChange
+from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.messages import LetterInfo, LettersAnswer, ListLetters, MarkLetters
 from millwheel.worker.process.subscription_requests import LogRequests, invalid
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.worker.log.letters import LetterAction, LetterChange, LetterFacts, LetterMarks, LetterState
+from millwheel.model.letters import LetterAction, LetterState
+from millwheel.worker.log.letters import LetterChange, LetterFacts, LetterMarks
 
 LETTERS = 12
 WAITING, IN_REPLAY, REPLAYED, DISCARDED = LetterState

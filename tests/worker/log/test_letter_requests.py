@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from millwheel.model.letters import LetterAction, LetterState
 from millwheel.rpc.failures import FailureCode
 from millwheel.worker import log
 from millwheel.worker.log import letter_requests
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, LogMeta, decode
-from millwheel.worker.log.letters import LetterAction, LetterChange, LetterState
+from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.messages import LetterInfo
 from millwheel.worker.messages import Deposed
 from tests.worker.log.driver import SMALL, LogDriver, fill

@@ -204,6 +204,7 @@ class Failures:
             self._setup.config.incarnation,
             self._setup.config.code,
             replay_of,
+            self._clocks.wall,
         )
         binding = self._setup.scope.outputs[DEAD_LETTERS]
         encoded = binding.encode(letter)
