@@ -16,7 +16,7 @@ Invariants, from which the exactly-once replay follows (docs/decisions/0033-dead
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from millwheel.model.core_protocol import require
@@ -54,6 +54,8 @@ class LetterMarks:
     def __init__(self) -> None:
         self.batch = 0
         """The number of the last batch that has begun. 0: none has."""
+        self.unhandled_from = 0
+        """The first kept offset whose letter is neither replayed nor discarded. There may be no letter yet."""
         self.changes: list[LetterChange] = []
         self._askers: list[Any] = []
         self._in_flight: list[LetterChange] = []
@@ -95,7 +97,7 @@ class LetterMarks:
         self._sealed, self._askers = self._askers, []
         return self._in_flight
 
-    def committed(self, changes: Iterable[LetterChange], start: int) -> list[Any]:
+    def committed(self, changes: Sequence[LetterChange], start: int) -> list[Any]:
         """The sealed changes are in the journal, and the log keeps letters from ``start`` on. Returns the requests."""
         self.apply(changes, start)
         answered, self._sealed, self._in_flight = self._sealed, [], []
@@ -103,12 +105,15 @@ class LetterMarks:
 
     # The journal.
 
-    def apply(self, changes: Iterable[LetterChange], start: int) -> None:
+    def apply(self, changes: Sequence[LetterChange], start: int) -> None:
         """Apply the changes of one entry, which keeps letters from ``start`` on."""
+        before = self._starts[0]
         for action, first, end in changes:
             self._apply(LetterAction(action), first, end)
-        if start > self._starts[0]:
+        if start > before:
             self._forget_below(start)
+        if changes or start > before:
+            self.unhandled_from = self._first_unhandled()
 
     def facts(self) -> LetterFacts:
         """All states, for the base."""
@@ -122,6 +127,7 @@ class LetterMarks:
             self._states = [LetterState(state) for _, state in steps]
         for state, first, end in self.runs():
             self._counts[state] += end - first
+        self.unhandled_from = self._first_unhandled()
 
     # States.
 
@@ -135,12 +141,11 @@ class LetterMarks:
         """How many kept letters are replayed or discarded."""
         return self._counts[LetterState.REPLAYED] + self._counts[LetterState.DISCARDED]
 
-    def first_unhandled(self, start: int) -> int:
-        """The first offset from ``start`` on whose letter is neither replayed nor discarded."""
-        for state, first, end in self.runs():
-            if first <= start < end and state in (LetterState.REPLAYED, LetterState.DISCARDED):
-                start = end
-        return start
+    def _first_unhandled(self) -> int:
+        for state, start in zip(self._states, self._starts, strict=True):
+            if state not in (LetterState.REPLAYED, LetterState.DISCARDED):
+                return start
+        return self._starts[-1]
 
     def check(self) -> None:
         """Raise InvariantError if what is kept contradicts itself."""

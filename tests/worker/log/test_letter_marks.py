@@ -66,7 +66,7 @@ def test_marks_are_those_of_each_letter(entries: list[tuple[list[LetterChange], 
         assert marks.handled() == kept.count(REPLAYED) + kept.count(DISCARDED)
         handled = {at for at, state in model.kept().items() if state is not IN_REPLAY}
         first = next(at for at in range(model.start, LETTERS + 1) if at not in handled)
-        assert marks.first_unhandled(model.start) == first
+        assert marks.unhandled_from == first
 
 
 @given(ENTRIES, st.integers(0, 12))

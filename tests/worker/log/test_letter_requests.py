@@ -10,6 +10,7 @@ from millwheel.rpc.failures import FailureCode
 from millwheel.worker import log
 from millwheel.worker.log import letter_requests
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, LogMeta, decode
+from millwheel.worker.log.letter_figures import retention_used, unhandled_letters
 from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.messages import LetterInfo
 from millwheel.worker.messages import Deposed
@@ -120,3 +121,22 @@ def test_values_without_marks_are_read() -> None:
     former_entry, former_meta = (msgspec.msgpack.encode(msgspec.to_builtins(one)[:-1]) for one in (entry, meta))
     assert decode(former_entry, LogEntry, "entry") == entry
     assert decode(former_meta, LogMeta, "meta") == meta
+
+
+def test_operators_see_how_long_unhandled_letters_stay() -> None:
+    driver = LogDriver(SMALL, log.LogRetention(max_age=8_000_000, max_bytes=10_000, stated=True), stream=STREAM)
+    state = driver.core.state
+    assert (unhandled_letters(state), retention_used(state)) == (0, 0.0)
+    fill(driver, 0, 3, 60)
+    assert unhandled_letters(state) == 3
+    assert retention_used(state) == pytest.approx(3 * (60 + 16) / 10_000)
+    driver.pass_time(4_000_000)
+    driver.run()
+    assert 0.4 < retention_used(state) <= 0.5
+    fill(driver, 3, 1, 60)
+    mark(driver, (BEGIN, 0, 3))
+    assert (unhandled_letters(state), retention_used(state) > 0.4) == (4, True), "a replay may still fail"
+    mark(driver, (CONFIRM, 0, 3))
+    assert (unhandled_letters(state), retention_used(state) < 0.1) == (1, True)
+    mark(driver, (DISCARD, 3, 4))
+    assert (unhandled_letters(state), retention_used(state)) == (0, 0.0)
