@@ -147,7 +147,7 @@ class LogCommits:
             [] if changes is None else changes.deleted,
             [] if delta is None else delta.to_wire(),
             (len(values), duplicates, late),
-            state.letters.seal(),
+            state.letters.seal() if state.letters.changes else [],
         )
 
     def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
@@ -177,8 +177,7 @@ class LogCommits:
 
     def appended(self, event: Appended) -> list[LogEffect]:
         """The entry is in the journal: publish its records, ACK their senders, and advance the watermark."""
-        out: list[LogEffect] = []
-        sealed = self._in_flight
+        out, sealed = list[LogEffect](), self._in_flight
         if sealed is None or sealed.commit != event.commit:
             return out
         self._in_flight = None
@@ -195,7 +194,8 @@ class LogCommits:
             state.ids.dedup.committed(sealed.delta)
         if sealed.changes is not None:
             out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
-        out.extend(LettersAnswer(asker) for asker in state.letters.committed(entry.letters, entry.start))
+        if entry.letters or entry.start > state.letters.start:
+            out.extend(LettersAnswer(asker) for asker in state.letters.committed(entry.letters, entry.start))
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))

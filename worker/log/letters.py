@@ -61,6 +61,8 @@ class LetterMarks:
         self._in_flight: list[LetterChange] = []
         self._sealed: list[Any] = []
         """The requests that wait for the commit in flight."""
+        self.start = 0
+        """The letters below are dropped, and have no state."""
         self._starts = [0]
         self._states = [LetterState.WAITING]
         self._counts = dict.fromkeys(LetterState, 0)
@@ -107,7 +109,7 @@ class LetterMarks:
 
     def apply(self, changes: Sequence[LetterChange], start: int) -> None:
         """Apply the changes of one entry, which keeps letters from ``start`` on."""
-        before = self._starts[0]
+        before = self.start
         for action, first, end in changes:
             self._apply(LetterAction(action), first, end)
         if start > before:
@@ -125,6 +127,7 @@ class LetterMarks:
         if steps:
             self._starts = [start for start, _ in steps]
             self._states = [LetterState(state) for _, state in steps]
+            self.start = self._starts[0]
         for state, first, end in self.runs():
             self._counts[state] += end - first
         self.unhandled_from = self._first_unhandled()
@@ -153,16 +156,17 @@ class LetterMarks:
         for state, first, end in self.runs():
             counts[state] += end - first
         require(counts == self._counts, "the counts of letters are those of their states")
+        require(self.start == self._starts[0], "no dropped letter has a state")
         require(self._states[-1] is LetterState.WAITING, "letters after the last mark wait")
         require(self.batch > 0 or not counts[LetterState.IN_REPLAY], "a letter in replay is of a batch")
         require(self.marks <= 2 * MAX_MARKS, "the marks of letters are bounded (G13)")
 
     def _apply(self, action: LetterAction, first: int, end: int) -> None:
         allowed, target = _CHANGES[action]
-        if end <= first or end <= self._starts[0]:
+        if end <= first or end <= self.start:
             return
         idle = not self._counts[LetterState.IN_REPLAY]
-        low, high = self._cut(max(first, self._starts[0])), self._cut(end)
+        low, high = self._cut(max(first, self.start)), self._cut(end)
         for at in range(low, high):
             state, width = self._states[at], self._starts[at + 1] - self._starts[at]
             if state not in allowed:
@@ -197,3 +201,4 @@ class LetterMarks:
             if (state := self._states[at]) is not LetterState.WAITING:
                 self._counts[state] -= self._starts[at + 1] - self._starts[at]
         del self._starts[:first], self._states[:first]
+        self.start = start
