@@ -121,6 +121,28 @@ async def test_killed_and_double_replays_take_effect_once(tmp_path: Path) -> Non
         assert len(await listed(server, "--state", "replayed", "--limit", "2000")) == BAD
 
 
+@pytest.mark.guarantee("G1", section="7.1")
+@pytest.mark.timeout(400)
+async def test_a_replay_outlives_its_server_and_a_split(tmp_path: Path) -> None:
+    """All roles are killed amid a replay, right after an interval was split. The same replay goes on."""
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_source(server, "words", RAISING)
+        await say(server, *(f"bad-{number}" for number in range(BAD)))
+        await waiting(server, BAD)
+        await update(server, SLOW)
+        process = await replaying(server)
+        await until(lambda: seen(server), patience(60), every=0.05)
+        split = await run_cli(server.address, "interval", "split", "words/count", "--at", "bad-5")
+        assert split.code == 0, split.err
+        await server.kill()
+        await server.start()
+        out, err = await asyncio.wait_for(process.communicate(), patience(120))
+        assert process.returncode == 0, (out, err)
+        assert out.decode() == f"{BAD:,} letters replayed\n"
+        assert await seen(server) == Counter({(f"bad-{number}", 1): 1 for number in range(BAD)})
+        assert await listed(server) == []
+
+
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.timeout(240)
 async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
