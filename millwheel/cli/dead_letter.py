@@ -193,8 +193,7 @@ def replay(
     """Send the records of dead letters again, each to the computation that failed. Each takes effect once.
 
     Mend the code first, by `millwheel topology update`. A replay that was interrupted goes on when it is called again.
-    A record that fails again becomes another letter. A record behind the low watermark is late, as `late=` of the
-    computation says.
+    A record that fails again becomes another letter. A record behind the low watermark is late.
 
     Example: millwheel dead-letter replay shop --computation bill
     """
