@@ -277,6 +277,14 @@ async def test_the_program_sees_every_offset_once_while_the_log_moves(cluster: C
         assert subscription.missed == 0
 
 
+async def test_a_tail_begins_at_an_offset(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 5))
+    async with Subscription(STREAM, offset=3, address=cluster.address) as tail:
+        assert offsets(await collected(tail, 2)) == [3, 4]
+    with pytest.raises(RequestError, match="no offset 6"):
+        await Subscription(STREAM, offset=6, address=cluster.address, patience=0.2).__aenter__()
+
+
 async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) -> None:
     await cluster.produce(named(0, 3))
     async with Subscription(STREAM, address=cluster.address, watermarks=True) as tail:
