@@ -31,7 +31,7 @@ ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
 
 
 def hosted(react: Callable[[Any], Sequence[Any]] = lambda event: (), journal: str = "c.1.j1") -> CoreHost:
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     return CoreHost(journal, ScriptedCore(react), FaultyStore(), ScriptedPeers(), queue)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
+from millwheel.model.stream_names import owner_of
 from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.sdk.scope import Scope
 from millwheel.store.contract import StateStore
@@ -19,7 +20,7 @@ from millwheel.worker.log import LogCore
 from millwheel.worker.messages import Deposed
 from millwheel.worker.process.building import Builder, Built
 from millwheel.worker.process.destinations import CatalogRouting, LocalChannel
-from millwheel.worker.process.events import RunQueue
+from millwheel.worker.process.events import RunQueue, RunShare
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host import CoreHost, HostPeers
 from millwheel.worker.process.load import Metered
@@ -101,7 +102,7 @@ class Hosts:
         interval = owned.interval
         place = self.place_of(owned.incarnation)
         host = CoreHost(
-            interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
+            interval.journal, built.core, self.store, peers, self._share_of(owned, built), partial(hooks.take, place),
             self.logs.perform if built.log_of else None, self.ahead, built.clock,
             partial(self._tallies.refused.add, place),
         )  # fmt: skip
@@ -111,6 +112,11 @@ class Hosts:
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         return hosted
+
+    def _share_of(self, owned: OwnedInterval, built: Built) -> RunShare:
+        """The share of its topology. A stream's log works for the topology that the stream belongs to."""
+        topology = owner_of(built.log_of) if built.log_of else self.place_of(owned.incarnation)[0]
+        return self.queue.share(topology)
 
     async def stop(self, journal: str) -> None:
         """Release an interval. No effect if it was lost meanwhile."""

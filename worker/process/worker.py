@@ -75,8 +75,10 @@ class Worker:
             settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
-        builder = Builder(catalog, self.programs, routing, settings.core, self.tallies.measures_of, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
+        builder = Builder(
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook
+        )
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)

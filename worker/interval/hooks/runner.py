@@ -120,9 +120,14 @@ class Runner:
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= settings.batch_records or (
+        return batch.records >= self.most_records or (
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
+
+    @property
+    def most_records(self) -> int:
+        """How many records and timers make a full batch."""
+        return self._setup.meter.fitting(self._setup.settings.batch_records)
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -166,7 +171,7 @@ class Runner:
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
-        room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        room = min(self.most_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
         if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
@@ -290,6 +295,7 @@ class Runner:
         program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
+            meter.paced(calls, seconds)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
