@@ -144,11 +144,11 @@ def _turned(world: World) -> Iterator[None]:
 
     lengths = [chance.choice((1, 2, 3, 1_000)) for _ in range(100)]
 
-    def fitting(meter: HookMeter, most: int) -> int:
-        """See :class:`HookMeter`. As there, the answer changes only when hooks have run."""
+    def drawn(meter: HookMeter, most: int) -> int:
+        """See ``fitting``. As there, the answer changes only when hooks have run."""
         return min(most, lengths[(meter.records.calls + meter.timers.calls) % len(lengths)])
 
-    with patch.object(HookMeter, "fitting", fitting):
+    with patch("millwheel.worker.interval.hooks.runner.fitting", drawn):
         yield
 
 

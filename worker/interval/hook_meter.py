@@ -19,9 +19,6 @@ __all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
 
-_PACED_CALLS: Final = 100
-"""Calls that set the pace of a hook anew."""
-
 
 @dataclass(slots=True)
 class HookTime:
@@ -86,23 +83,13 @@ class HookMeter:
         self.clock = clock
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
-        self._turn = Turn() if turn is None else turn
-        self._pace = 0.0
+        self.turn = Turn() if turn is None else turn
+        self.pace = 0.0
         """Seconds for a call, of about the last hundred calls. 0: none was measured."""
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None
         """The slowest batch since the core last reported one. None: no batch was slow."""
-
-    def fitting(self, most: int) -> int:
-        """How many calls make a full batch: as many as fit into the turn, at least one and at most ``most``."""
-        seconds = self._turn.seconds
-        return most if seconds >= most * self._pace else max(1, int(seconds / self._pace))
-
-    def paced(self, calls: int, seconds: float) -> None:
-        """Learn from ``calls`` calls that returned after ``seconds``. One that was slow by chance changes little."""
-        weight = min(1.0, calls / _PACED_CALLS) if self._pace else 1.0
-        self._pace += (seconds / calls - self._pace) * weight
 
     def awaited(self, record: bool, began: float) -> None:
         """Register the end of an asynchronous hook. Its call was counted at the start."""

@@ -15,6 +15,7 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
 from millwheel.worker.interval.hook_meter import HookMeter, Turn
+from millwheel.worker.interval.hooks.runner import fitting
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import IntervalDriver
@@ -358,17 +359,19 @@ def test_a_batch_ends_when_its_turn_is_over() -> None:
     assert 10 <= min(sizes) <= max(sizes) <= 20
 
 
-def test_a_slow_call_changes_the_length_of_a_batch_little() -> None:
-    meter = HookMeter(turn=Turn(0.01))
-    assert meter.fitting(8_192) == 8_192, "nothing was measured"
-    meter.paced(1_000, 0.01)
-    assert meter.fitting(8_192) == 1_000
-    meter.paced(1, 0.1)
-    assert 9 <= meter.fitting(8_192) <= 1_000
-    meter.paced(1_000, 0.01)
-    assert meter.fitting(8_192) == 1_000
-    meter.paced(10, 100.0)
-    assert meter.fitting(8_192) == 1, "a batch has at least one call"
+def test_one_slow_call_shortens_the_next_batches_little() -> None:
+    """A pause of the process, say, happens during one call. It is a hundredth of the pace."""
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(1.0))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
+    driver.commit_all()
+    assert fitting(meter, 8_192) == pytest.approx(1_000, abs=2)
+    driver.deliver(("k", "slow", 1))
+    driver.commit_all()
+    assert fitting(meter, 8_192) == pytest.approx(1 / 0.021, abs=2)
+    meter.pace = 100.0
+    assert fitting(meter, 8_192) == 1, "a batch has at least one call"
 
 
 def test_records_that_wait_or_are_dropped_are_no_calls() -> None:
