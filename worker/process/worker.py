@@ -108,6 +108,7 @@ class Worker:
         yield WorkerCollector(
             self.tallies, self.ownership.quarantined_places, self.hooks.running, self.key_failures.totals
         )
+        yield self.hosts.quotas
         yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=self.hosts.repeating)
 
     async def start(self) -> None:
@@ -154,6 +155,7 @@ class Worker:
         for hosted in started:
             self.notices.started(hosted)
         self.notices.notify()
+        self.hosts.follow_quotas()
         places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.maps}
         self.tallies.keep(places)
         self.hooks.log.keep(places)
