@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
@@ -105,12 +105,14 @@ class Builder:
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = replace(self._config(owned, inputs, feedback), code=code.digest)
+        config = self._config(owned, inputs, feedback, code.digest)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)), self._turn)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
 
-    def _config(self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str]) -> IntervalConfig:
+    def _config(
+        self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str], code: str = ""
+    ) -> IntervalConfig:
         interval = owned.interval
         return IntervalConfig(
             owned.incarnation,
@@ -122,6 +124,7 @@ class Builder:
             feedback,
             self._settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
+            code,
         )
 
     def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
