@@ -92,6 +92,13 @@ def _wanted(
     return LetterFilter(frozenset(ids) if ids else None, computation, key, first, error)
 
 
+def _note_missing(ids: list[int] | None, found: list[int]) -> None:
+    """Say which of the named letters were not among those to be handled."""
+    if missing := sorted({*(ids or ())} - {*found}):
+        named = ", ".join(map(str, missing))
+        print(f"not meant: {named}: replayed or discarded before, chosen by no option, or not kept", file=sys.stderr)
+
+
 def _run(topology: str, address: str, timeout: float, work: Callable[[DeadLetters], Awaitable[Answer]]) -> Answer:
     async def run() -> Answer:
         async with DeadLetters(topology, address, patience=timeout) as letters:
@@ -205,6 +212,9 @@ def replay(
         print(replay_text(report))
     else:
         print_plain(plain_replay(report), output)
+    _note_missing(
+        ids, [*report.replayed, *report.elsewhere, *report.unconfirmed, *(one.offset for one in report.refused)]
+    )
     for reason in dict.fromkeys(one.reason for one in report.refused):
         ids_text = ", ".join(str(one.offset) for one in report.refused if one.reason == reason)
         print(f"not replayed: {ids_text}: {reason}", file=sys.stderr)
@@ -259,6 +269,7 @@ def discard(
         print(discard_text(report))
     else:
         print_plain(plain_discard(report), output)
+    _note_missing(ids, [*report.discarded, *report.in_replay, *report.elsewhere])
     if report.in_replay:
         print(
             f"not discarded: {', '.join(map(str, report.in_replay))}: their replay has begun, so their records may "

@@ -173,7 +173,10 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
         assert (await dead_letter(server, "discard", "2", "--yes")).out == "1 letter discarded\n"
         await update(server, SOURCE)
         again = await dead_letter(server, "replay", "0", "2", "9")
-        assert (again.code, again.out) == (0, "0 letters replayed\n"), "handled letters are not meant"
+        assert (again.code, again.out) == (0, "0 letters replayed\n")
+        assert "not meant: 0, 2, 9: replayed or discarded before" in again.err
+        unknown = await run_cli(server.address, "dead-letter", "list", "wards")
+        assert (unknown.code, "wards" in unknown.err) == (3, True)
         assert (await dead_letter(server, "replay", "--key", "bad-a")).out == "2 letters replayed\n"
         assert [row["id"] for row in await listed(server)] == [1]
         assert (await dead_letter(server, "show", "9")).code == 3
