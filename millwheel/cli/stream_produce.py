@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
@@ -18,8 +19,9 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.errors import NotAckedError
-from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
+from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE, is_likely, unlikely
 from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import ValueEncodeError
@@ -71,17 +73,32 @@ def produce(
     Example: millwheel stream produce zeitgeist/queries '{"text": "cat videos"}'
     """
     at = time_or_now(timestamp, "--timestamp")
+    if not any_timestamp and not is_likely(at, now := wall_now()):
+        raise typer.BadParameter(unlikely(at, now, {}, "give --any-timestamp", "text"), param_hint="--timestamp")
     record = _decoded(value or _from_stdin())
     name = process or f"produce-{socket.gethostname()}"
     id_ = id_ or uuid4().hex
-    full_name, late = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
+    sent = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
     if output is not OutputFormat.TABLE:
-        known: dict[str, Plain] = {"stream": full_name, "process": name, "id": id_, "late": late}
-        print_plain({**known, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
+        answer: dict[str, Plain] = {"stream": sent.stream, "process": name, "id": id_}
+        fate: dict[str, Plain] = {"known": sent.known, "late": sent.late}
+        print_plain({**answer, **fate, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
         return
-    behind = ", and is behind the low watermark or was known before" if late else ""
-    print(f"the record is in {full_name} with timestamp {format_timestamp(at)}{behind}")
+    if sent.known:
+        print(f"{sent.stream} had a record of process {name} with id {id_} before: this one has no effect")
+    else:
+        late = ", and is late: it is behind the low watermark" if sent.late else ""
+        print(f"the record is in {sent.stream} with timestamp {format_timestamp(at)}{late}")
     print(f"injector process {name} is idle", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What became of the record. ``known``: each consumer knew its id, so ``late`` means nothing and is False."""
+
+    stream: str
+    known: bool
+    late: bool
 
 
 def _from_stdin() -> str:
@@ -99,8 +116,8 @@ def _decoded(text: str) -> Any:
 
 async def _produce(
     stream: str, record: Any, at: Timestamp, id_: str, process: str, any_timestamp: bool, address: str, timeout: float
-) -> tuple[str, bool]:
-    """Send a record, and wait for its ACKs. Returns the stream's full name, and whether the record was late."""
+) -> _Sent:
+    """Send a record, and wait for its ACKs."""
     async with ControlClient(address) as client:
         declared = (await client.routing(stream)).stream
     injector = Injector(
@@ -128,7 +145,8 @@ async def _produce(
             await _make_idle(injector)
             raise
         await _make_idle(injector)
-        return declared.name, bool(injector.late)
+        known = 0 < injector.acks == injector.known
+        return _Sent(declared.name, known, bool(injector.late) and not known)
     finally:
         await injector.close()
 

@@ -228,6 +228,21 @@ class InjectorProcess(ABC):
         return self._session.core.late
 
     @property
+    def known(self) -> int:
+        """ACKs for records that had taken effect before this process sent them, one for each of their consumers.
+
+        A record that was repeated because its ACK was lost is not one of them.
+        """
+        self._drain()
+        return self._session.core.known
+
+    @property
+    def acks(self) -> int:
+        """ACKs so far. Each consumer of the stream ACKs each record once."""
+        self._drain()
+        return self._session.core.acked
+
+    @property
     def sequencer(self) -> int:
         """The sequencer of this incarnation of the process. Pass it to an Injector that sends on its behalf."""
         return self._session.sequencer
