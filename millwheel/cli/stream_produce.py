@@ -36,7 +36,7 @@ _DECODED_ELSEWHERE: Final = {
 
 def produce(
     stream: Stream,
-    value: Annotated[str, typer.Argument(metavar="[JSON]", help="The record as JSON. Default: read from stdin.")] = "",
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The record as JSON. Default: read from stdin.")] = "",
     timestamp: Annotated[
         str,
         typer.Option(metavar="TIME|now", help="The record's time: ISO 8601 with an offset, as 2026-01-31T12:00:00Z."),
@@ -46,12 +46,16 @@ def produce(
         typer.Option(
             "--id",
             metavar="ID",
-            help="The record's id: the same id again from this process has no second effect while the stream keeps ids"
-            " (id_slack). Default: each call of this command is a new record.",
+            help="The record's id. The same id again from the same process has no second effect while the stream keeps"
+            " ids (id_slack). Default: a new id.",
         ),
     ] = "",
     process: Annotated[
-        str, typer.Option(help="This process's name, by default produce-HOST; a second one of a name ends the first.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The injector process's name. Two calls at the same time need two names. Default: produce-HOST.",
+        ),
     ] = "",
     any_timestamp: Annotated[
         bool,
@@ -69,6 +73,7 @@ def produce(
 
     The record is checked against the type that the stream declares. Each consumer takes its key from the record. When
     the command returns, the record has taken effect, and the injector process is idle: no low watermark waits for it.
+    The answer says whether the record is late, and whether a record with this id had taken effect before.
 
     Example: millwheel stream produce zeitgeist/queries '{"text": "cat videos"}'
     """
@@ -89,7 +94,7 @@ def produce(
     else:
         late = ", and is late: it is behind the low watermark" if sent.late else ""
         print(f"the record is in {sent.stream} with timestamp {format_timestamp(at)}{late}")
-    print(f"injector process {name} is idle", file=sys.stderr)
+    print(f"injector process {name} is idle: no low watermark waits for it", file=sys.stderr)
 
 
 @dataclass(frozen=True, slots=True)
