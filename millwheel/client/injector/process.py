@@ -28,7 +28,10 @@ __all__ = ["InjectorProcess"]
 
 
 class InjectorProcess(ABC):
-    """The life of one process of an injector. ``Injector`` sends its records."""
+    """The life of one process of an injector. ``Injector`` sends its records.
+
+    It has many methods: nine tell what it has counted, and how it is.
+    """
 
     def __init__(
         self,
