@@ -119,6 +119,13 @@ class EnsureLog:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """End the log of a stream that computations read, too."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenInjector:
     """Draw a sequencer for an injector process. Older processes of that name become invalid."""
 
@@ -227,6 +234,7 @@ Request = (
     | PauseTopology
     | ResumeTopology
     | EnsureLog
+    | DeleteLog
     | OpenInjector
     | FinishInjector
     | RetireInjector
@@ -247,6 +255,7 @@ class Intervals:
 Answer = (
     catalog.TopologyRecord
     | control.EnsureStreamLogResponse
+    | control.DeleteStreamLogResponse
     | catalog.InjectorRecord
     | catalog.BatchCursorRecord
     | Intervals

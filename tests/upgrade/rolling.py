@@ -42,7 +42,7 @@ class RollingLoad:
         """Submit the program by a version's command line."""
         self._versions.set("submit", tree)
         copy = shutil.copy(program.__file__, self._place)
-        words = ["topology", "submit", f"{copy}:faults", "--wait", "60"]
+        words = ["topology", "submit", f"{copy}:faults"]
         run = _program(self._versions.code("submit"), words, self._place / "submit.log", self._address)
         run.start()
         assert run.wait(patience(90)) == 0, run.last_lines()
