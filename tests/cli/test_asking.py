@@ -14,6 +14,7 @@ ASKING = {
     "injector retire",
     "injector retire-query",
     "stream cursors delete",
+    "stream log delete",
     "topology cancel",
     "topology drain",
     "topology update",
