@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millwheel.worker.interval.measures import IntervalMeasures
+from millwheel.worker.interval.traces import IntervalTraces
 
 __all__ = ["HookMeter", "HookTime", "SlowBatch"]
 
@@ -62,16 +63,19 @@ class HookMeter:
         clock: Callable[[], float] = lambda: 0.0,
         limit: float = 0.0,
         measures: IntervalMeasures | None = None,
+        traces: IntervalTraces | None = None,
     ) -> None:
         """
         Args:
             clock: Returns monotone seconds.
             limit: The duration in seconds from which a batch is slow. 0: no limit.
             measures: What the computation's intervals measure in this process. None: measures of its own.
+            traces: The spans of sampled records. None: there are none.
         """
         self.clock = clock
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
+        self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None

@@ -26,6 +26,7 @@ from millwheel.worker.process.load import Metered
 from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.opening import ReadAhead
 from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.traced_core import with_traces
 from millwheel.worker.process.watermarks import ConnectAuthority
 
 __all__ = ["Hosted", "Hosts", "Quarantined"]
@@ -101,8 +102,8 @@ class Hosts:
         interval = owned.interval
         place = self.place_of(owned.incarnation)
         host = CoreHost(
-            interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
-            self.logs.perform if built.log_of else None, self.ahead, built.clock,
+            interval.journal, with_traces(built.core, built.traces), self.store, peers, self.queue,
+            partial(hooks.take, place), self.logs.perform if built.log_of else None, self.ahead, built.clock,
             partial(self._tallies.refused.add, place),
         )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
@@ -126,6 +127,8 @@ class Hosts:
             self.routing.release(hosted.built.bindings)
             self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
             self._tallies.leave(hosted.host.journal)
+            if hosted.built.traces is not None:
+                hosted.built.traces.close("owner lost")
             if hosted.built.log_of:
                 self.logs.dropped(hosted.built.log_of)
         return hosted

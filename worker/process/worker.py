@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
+from millwheel.model.traces import SpanSource
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.building import Builder
@@ -64,7 +65,9 @@ class Worker:
         coordinator: Coordinator,
         connect_authority: ConnectAuthority,
         fetch_package: Callable[[str], Awaitable[bytes]],
+        spans: SpanSource | None = None,
     ) -> None:
+        """``spans``: starts spans of sampled records. None: there are none."""
         self._settings = settings
         self._background = background = BackgroundTasks()
         self.catalog = catalog = Catalog()
@@ -75,7 +78,9 @@ class Worker:
             settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
-        builder = Builder(catalog, self.programs, routing, settings.core, self.tallies.measures_of, settings.slow_hook)
+        builder = Builder(
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, settings.slow_hook, spans
+        )
         queue = RunQueue(asyncio.get_running_loop())
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
