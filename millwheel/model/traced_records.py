@@ -67,9 +67,9 @@ class TracedRecords:
     ) -> RecordTraces | None:
         """The contexts to send with a delivery attempt. None: it has no traced record."""
         known = self._by_scope.get(scope)
-        if not known or known.keys().isdisjoint(ids):
+        if not known or not (shared := known.keys() & ids):
             return None
-        found = {index: (one, known[one]) for index, one in enumerate(ids) if one in known}
+        found = {ids.index(one): (one, known[one]) for one in shared}
         contexts = {}
         for index, (_, record) in found.items():
             if consumer in record.sent:

@@ -8,8 +8,18 @@ from typing import Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    TraceState,
+)
 
 from millwheel.model.traces import Operation, TraceContext
 
@@ -24,7 +34,6 @@ _KINDS: Final = {
 }
 _OF_STREAMS: Final = frozenset({Operation.SEND, Operation.RECEIVE, Operation.PROCESS})
 """Operations whose name is a stream. They have the attributes of messaging."""
-_FORMAT: Final = TraceContextTextMapPropagator()
 
 
 def context_of(span: SpanContext) -> TraceContext | None:
@@ -35,11 +44,18 @@ def context_of(span: SpanContext) -> TraceContext | None:
     return TraceContext(f"00-{span.trace_id:032x}-{span.span_id:016x}-{flags}", span.trace_state.to_header())
 
 
+def _span_of(context: TraceContext) -> SpanContext:
+    """The opposite of ``context_of``. The context has been checked when it was received."""
+    _, trace_id, span_id, flags = context.traceparent.split("-")
+    state = TraceState.from_header([context.tracestate]) if context.tracestate else None
+    return SpanContext(int(trace_id, 16), int(span_id, 16), True, TraceFlags(int(flags, 16)), state)
+
+
 def _parent(context: TraceContext | None) -> Context:
     """The context of OpenTelemetry that has the span as its current one. None: it has none, so a new trace begins."""
     if context is None:
         return Context()
-    return _FORMAT.extract(context._asdict(), Context())
+    return trace.set_span_in_context(NonRecordingSpan(_span_of(context)), Context())
 
 
 class OtelSpan:
@@ -100,7 +116,7 @@ class OtelSpans:
             }
         if size is not None:
             attributes["messaging.message.body.size"] = size
-        causes = [Link(trace.get_current_span(_parent(one)).get_span_context()) for one in links]
+        causes = [Link(_span_of(one)) for one in links]
         span = self._tracer.start_span(
             f"{operation.value} {name}", _parent(parent), _KINDS[operation], attributes, causes
         )

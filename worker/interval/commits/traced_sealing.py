@@ -38,14 +38,19 @@ class TracedSealer(Sealer):
         return entry, outbound
 
     def _productions_of_marks(self, batch: HookBatch, entry: IntervalEntry) -> None:
-        """The entry has the productions of the contexts in their order."""
-        marks, at = self._traces.marks, 0
-        for key, context in batch.contexts.items():
+        """The entry has the productions of the contexts in their order. The last traced key ends the search."""
+        contexts, marks = batch.contexts, self._traces.marks
+        sought, at = sum(key in contexts for key in marks), 0
+        for key, context in contexts.items():
+            if not sought:
+                return
             count = len(context._productions) if context._productions is not None else 0
-            for mark in marks.pop(key, ()):
-                if mark.context is context:
-                    last = count if mark.last is None else mark.last
-                    self._traces.produced(mark, entry.productions[at + mark.first : at + last])
+            if key in marks:
+                sought -= 1
+                for mark in marks.pop(key):
+                    if mark.context is context:
+                        last = count if mark.last is None else mark.last
+                        self._traces.produced(mark, entry.productions[at + mark.first : at + last])
             at += count
 
 

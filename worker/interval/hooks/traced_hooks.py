@@ -117,11 +117,10 @@ class TracedFiring(Firing):
 def _parts(indexes: Sequence[int], traced: Collection[int]) -> Iterator[Sequence[int]]:
     """The indexes in their order: each traced one alone, and what is between them."""
     first = 0
-    for at, index in enumerate(indexes):
-        if index in traced:
-            if first < at:
-                yield indexes[first:at]
-            yield indexes[at : at + 1]
-            first = at + 1
+    for at in sorted(indexes.index(index) for index in traced if index in indexes):
+        if first < at:
+            yield indexes[first:at]
+        yield indexes[at : at + 1]
+        first = at + 1
     if first < len(indexes):
         yield indexes[first:]
