@@ -117,9 +117,12 @@ def _subscriptions(made: Board) -> Board:
         made.with_row(row("Programs that subscribe"))
         .with_panel(
             graph(
-                "Records not taken",
-                {"{{stream}}: {{cursor}}": f"sum by (stream, cursor) (millwheel_subscription_lag_records{{{_HERE}}})"},
-                "As of the log's last response. Only programs whose own metrics are scraped are here.",
+                "Taken and not ACKed",
+                {
+                    "{{stream}}: {{cursor}}": "sum by (stream, cursor) "
+                    f"(millwheel_subscription_unacked_records{{{_HERE}}})"
+                },
+                "What the program has in hand. Only programs whose own metrics are scraped are here.",
             )
         )
         .with_panel(
