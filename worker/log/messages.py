@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from millwheel.model.traces import RecordTraces
 from millwheel.rpc.failures import RequestError
 from millwheel.worker.log.settings import LogRetention
 from millwheel.worker.messages import (
@@ -161,7 +162,8 @@ class Publish:
 
     ``watermark``: every record with a smaller timestamp has an offset below ``next``, except late records. It is
     MAX_TIMESTAMP only if no records are left to read. ``acked`` is the cursor's durable ACK. ``life`` is the number of
-    its life (0 for a tail). ``end`` is the offset after the log's last committed record.
+    its life (0 for a tail). ``end`` is the offset after the log's last committed record. ``traces``: of sampled
+    records.
     """
 
     subscriber: Any
@@ -173,6 +175,7 @@ class Publish:
     acked: int
     life: int
     end: int
+    traces: RecordTraces | None = None
 
 
 @dataclass(slots=True)
