@@ -16,6 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 _PARTS: Final = ("authority", "injectors", "master", "millwheel", "worker")
 """What a wheel has too. A revision's tests stay out: those of this version are imported."""
 _FORMATS: Final = "millwheel/model/formats.py"
+_RECORDED: Final = f"tests/formats/golden/format-{OLDEST_FORMAT}.json"
 _RELEASED: Final = re.compile(r"^## \[(\d[^\]]*)\]", re.MULTILINE)
 
 
@@ -53,8 +54,8 @@ def unpack(given: str, into: Path) -> str:
 def _last_release() -> str:
     """The newest release's tag, or the commit that the changelog's release is of.
 
-    If that release has no format in common with this version: the first commit that has. Its clusters are the oldest
-    that this version must be able to go on with.
+    If that release has no format in common with this version: the first commit whose forms are recorded. From then on
+    a form changes by the rules alone, so its clusters are the oldest that this version must be able to go on with.
     """
     tags = _git("tag", "--list", "v*", "--sort=-version:refname").decode().split()
     released = _RELEASED.findall((ROOT / "CHANGELOG.md").read_text())
@@ -63,7 +64,7 @@ def _last_release() -> str:
     for name in [*tags[:1], *commits[:1]]:
         if _fits(_text(name, _FORMATS)):
             return name
-    for name in _git("log", "--reverse", "--format=%H", "--", _FORMATS).decode().split():
+    for name in _git("log", "--reverse", "--format=%H", "--diff-filter=A", "--", _RECORDED).decode().split():
         if _fits(_text(name, _FORMATS)):
             return name
     raise NoVersionError(
