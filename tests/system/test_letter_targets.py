@@ -48,7 +48,8 @@ async def letters(server: Server, count: int) -> Sequence[Letter]:
         async with DeadLetters("shop", server.address) as found:
             return (await found.page(LetterFilter(states=frozenset(LetterState)))).letters
 
-    return await until(look, patience(30), every=0.2, holds=lambda found: len(found) >= count)
+    letters: Sequence[Letter] = await until(look, patience(30), every=0.2, holds=lambda found: len(found) >= count)
+    return letters
 
 
 async def results(server: Server, stream: str, kind: Any) -> list[Any]:
