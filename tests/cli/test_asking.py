@@ -27,6 +27,7 @@ CHANGING = {
     "interval split",
     "stream produce",
     "topology pause",
+    "topology quota",
     "topology resume",
     "topology submit",
 }
