@@ -132,6 +132,25 @@ def _flow(made: Board) -> Board:
                 "ops",
             )
         )
+        .with_panel(
+            graph(
+                "Full intervals",
+                {_LINE: f"sum by ({_PLACE}) (avg_over_time(millwheel_full_intervals{{{_HERE}}}[$__rate_interval]))"},
+                "Intervals that refuse records for lack of room: the share of the time, summed over intervals.",
+                width=12,
+            )
+        )
+        .with_panel(
+            graph(
+                "Queue, by sender",
+                {
+                    f"{_LINE}: {{{{stream}}}} {{{{injector}}}}": f"sum by ({_PLACE}, stream, injector) "
+                    f"(millwheel_unacked_records{{{_HERE}}})"
+                },
+                "Who has sent what is in the queue. Without an injector's name, a computation has.",
+                width=12,
+            )
+        )
     )
 
 

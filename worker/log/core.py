@@ -42,6 +42,7 @@ from millwheel.worker.log.recovery import recover
 from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
+from millwheel.worker.log.traces import LogTraces
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
@@ -70,8 +71,13 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
     Its clock is the owner's steady clock. No wall clock is used.
     """
 
-    def __init__(self, config: LogConfig) -> None:
-        self.state = state = LogState(config)
+    def __init__(self, config: LogConfig, traces: LogTraces | None = None) -> None:
+        """
+        Args:
+            config: Its identity and limits.
+            traces: The spans of sampled records. None: there are none.
+        """
+        self.state = state = LogState(config, traces)
         self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
         self._admission = admission = self._receiver.admission
         checkpoints = LogCheckpointer(state)

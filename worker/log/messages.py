@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from millwheel.model.letters import LetterState
+from millwheel.model.traces import RecordTraces
 from millwheel.rpc.failures import RequestError
 from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.settings import LogRetention
@@ -183,7 +184,8 @@ class Publish:
 
     ``watermark``: every record with a smaller timestamp has an offset below ``next``, except late records. It is
     MAX_TIMESTAMP only if no records are left to read. ``acked`` is the cursor's durable ACK. ``life`` is the number of
-    its life (0 for a tail). ``end`` is the offset after the log's last committed record.
+    its life (0 for a tail). ``end`` is the offset after the log's last committed record. ``traces``: of sampled
+    records.
     """
 
     subscriber: Any
@@ -195,6 +197,7 @@ class Publish:
     acked: int
     life: int
     end: int
+    traces: RecordTraces | None = None
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final, assert_never
 
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.traces import wire_traces
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.worker.log.messages import (
@@ -142,4 +143,5 @@ def _response(publish: Publish) -> wire.SubscribeResponse:
         acked_offset=publish.acked,
         cursor_life=publish.life,
         end_offset=publish.end,
+        traces=wire_traces(publish.traces) if publish.traces else (),
     )
