@@ -9,6 +9,7 @@ from tests.cli.test_help import commands
 
 ASKING = {
     "computation remove",
+    "dead-letter discard",
     "injector advance",
     "injector finish",
     "injector retire",
@@ -21,6 +22,7 @@ ASKING = {
 }
 CHANGING = {
     "computation add",
+    "dead-letter replay",
     "inject file",
     "interval merge",
     "interval move",
