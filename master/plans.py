@@ -29,7 +29,7 @@ from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of
 from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
 from millwheel.model.interval_map import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.stream_names import dead_letter_stream
+from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stream
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -331,11 +331,13 @@ class Planner:
         log = self._known.logs.get(stream)
         if log is None:
             return ChangePlan(answer=lambda: control.DeleteStreamLogResponse(stream=stream))
-        if all(one.log for one in self._known.consumers(stream)):
+        letters = is_dead_letter_stream(stream)
+        if letters or all(one.log for one in self._known.consumers(stream)):
+            why = "dead letters are kept" if letters else "no computation reads it: its records go to its log alone"
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"no computation reads stream {stream!r}: its records go to its log alone",
-                "the log keeps them for the stream's retention, which a program sets by `retention=`",
+                f"the log of stream {stream!r} is needed: {why}",
+                "the log keeps them for the stream's retention",
                 reason="LOG_NEEDED",
             )
         self._builder.delete(keys.log_key(stream))

@@ -47,6 +47,7 @@ NOT_RUN = {
     "make test-compiled": "takes minutes, and needs a compiler",
     "make test-mutations": "takes hours",
     "make test-faults": "takes a quarter of an hour",
+    "make test-upgrade": "takes ten minutes",
     "make test-alerts": "takes ten minutes",
     "make soak": "takes half an hour",
     'git commit -a -m "Release 0.1.0"': RELEASES,

@@ -8,7 +8,7 @@ from millwheel.master.messages import DeleteLog, EnsureLog, SubmitTopology
 from millwheel.model.time import seconds
 from millwheel.rpc.failures import RequestError
 
-from .harness import Cluster, Master, topology
+from .harness import Cluster, Master, computation, external, topology
 
 
 def test_any_stream_that_is_subscribed_to_gets_a_log() -> None:
@@ -49,10 +49,16 @@ def test_a_log_that_is_a_streams_only_reader_is_not_deleted() -> None:
     cluster = Cluster()
     master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
+    letters = cluster.catalog().stream("zeitgeist/dead-letters")
+    assert letters is not None
+    read = external(letters.name, letters.record_type)
+    master.call(SubmitTopology(topology("reader", [read], [computation("r", {letters.name: "stream"}, [])]), "r1"))
+    assert len(cluster.catalog().consumers(letters.name)) == 2
     before = set(cluster.catalog().logs)
-    assert before
+    assert before > {letters.name}
     for stream in before:
-        with pytest.raises(RequestError, match="its records go to its log alone"):
+        why = "dead letters are kept" if "dead-letters" in stream else "its records go to its log alone"
+        with pytest.raises(RequestError, match=why):
             master.call(DeleteLog(stream))
     assert set(cluster.catalog().logs) == before
     with pytest.raises(RequestError, match="did you mean"):
