@@ -120,7 +120,9 @@ class RunningContainer:
         self.container = container
         self.place = place
         self.environment = {
-            name: place.listening(loopback.text(value)) for name, value in container.environment.items()
+            # A worker's own name is no name of a host, also where both are one word.
+            name: value if name == "MILLWHEEL_WORKER_ID" else place.listening(loopback.text(value))
+            for name, value in container.environment.items()
         }
         self.environment |= {"PATH": f"{_BIN}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         self.process = ChildProcess(list(container.command), log, self.environment)
