@@ -54,17 +54,23 @@ class Prometheus:
     """
 
     def __init__(
-        self, place: Path, targets: Mapping[str, Sequence[str]], *, rules: Callable[[str], str] = lambda text: text
+        self,
+        place: Path,
+        targets: Mapping[str, Sequence[str]],
+        *,
+        rules: Callable[[str], str] = lambda text: text,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             place: A folder for this server only.
             targets: The addresses of metrics pages, by role.
             rules: Changes the text of rules.yml, for example to shorten times.
+            labels: More labels of all series, as a cluster's discovery of targets gives them.
         """
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         """host:port of the HTTP API, and of the page for people."""
-        self._place, self._targets, self._rules = place, targets, rules
+        self._place, self._targets, self._rules, self._labels = place, targets, rules, labels or {}
         self._process = ChildProcess(
             [
                 *(str(install()), f"--config.file={place / 'prometheus.yml'}", f"--storage.tsdb.path={place / 'data'}"),
@@ -80,7 +86,9 @@ class Prometheus:
             text = (CONFIGURATION / name).read_text()
             text = self._rules(text) if name == "rules.yml" else text.replace("_interval: 15s", "_interval: 1s")
             (self._place / name).write_text(text)
-        groups = [{"targets": list(those), "labels": {"role": role}} for role, those in self._targets.items()]
+        groups = [
+            {"targets": list(those), "labels": {"role": role, **self._labels}} for role, those in self._targets.items()
+        ]
         (self._place / "targets.yml").write_text(json.dumps(groups))
         self._process.start()
         return self

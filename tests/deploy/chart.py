@@ -51,11 +51,17 @@ def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
     return [one for one in manifests if one["kind"] == kind]
 
 
-def containers(manifests: list[Manifest], secrets: Mapping[str, str], workers: int = 2) -> list[Container]:
-    """Every container of every pod, as Kubernetes would run it. ``secrets``: values by ``NAME/KEY``."""
+def containers(manifests: list[Manifest], secrets: Mapping[str, str], workers: int = 0) -> list[Container]:
+    """Every container of every pod, as Kubernetes would run it.
+
+    ``secrets``: values by ``NAME/KEY``. ``workers``: pods of workers, in place of the number in the manifest.
+    """
     found = []
     for owner in of_kind(manifests, "StatefulSet"):
-        replicas = owner["spec"].get("replicas", workers)
+        # An autoscaler decides where the manifest does not.
+        replicas = owner["spec"].get("replicas", 2)
+        if workers and owner["metadata"]["name"].endswith("-worker"):
+            replicas = workers
         for number in range(replicas):
             pod = f"{owner['metadata']['name']}-{number}"
             spec = owner["spec"]["template"]["spec"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,13 @@ def names(pods: Sequence[Container], places: Mapping[str, Place]) -> dict[str, s
 
 
 @contextmanager
-def cluster(example: str, place: Path) -> Iterator[dict[str, RunningContainer]]:
-    """The pods of an example, with the services that it names."""
+def cluster(
+    example: str, place: Path, workers: int = 0, more: Mapping[str, str] | None = None
+) -> Iterator[dict[str, RunningContainer]]:
+    """The pods of an example, with the services that it names. ``workers`` of them, and ``more`` settings, if given."""
     secured = example == "full"
-    pods = chart.containers(rendered(example), {"cassandra-user/password": "cassandra"})
+    pods = chart.containers(rendered(example), {"cassandra-user/password": "cassandra"}, workers)
+    pods = [replace(one, environment={**one.environment, **(more or {})}) for one in pods]
     places = places_of(pods, secured=secured)
     certificates.make(place / "tls", [])
     files = EtcdTlsFiles(*(place / "tls" / name for name in ("ca.crt", "tls.crt", "tls.key")))
