@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -33,7 +32,8 @@ FASTER = 12.0
 SMALLER = 10.0
 """So many times smaller is the backlog that one worker may have."""
 MOST = 4
-RECORDS, ITEMS = 30_000, 96
+RECORDS, ITEMS, SOURCES = 40_000, 96, 3
+"""Records of each source. The sources send at the same time, each within its window of un-ACKed records."""
 
 UP = (Policy("Percent", 100, 60), Policy("Pods", 2, 60))
 PLAIN = Scaling(2, 10, 15, [Trigger("backlog", "", 100), Trigger("cores", "", 0.5)], UP, [Policy("Pods", 1, 60)], 300)
@@ -170,16 +170,25 @@ async def _scaled(controller: Controller, pods: Mapping[str, RunningContainer], 
 
 async def _burst(address: str) -> dict[str, tuple[int, int]]:
     """Send everything at once, and wait until all of it is committed. Returns what each item must have."""
-    sent: Counter[str] = Counter()
-    totals: Counter[str] = Counter()
-    async with Injector("orders", process="burst", address=address) as injector:
+    async with asyncio.TaskGroup() as group:
+        for source in range(SOURCES):
+            group.create_task(_send(address, source))
+    numbers: dict[str, list[int]] = {}
+    for number in range(RECORDS):
+        numbers.setdefault(_item(number), []).append(number)
+    return {item: (SOURCES * len(those), SOURCES * sum(those)) for item, those in numbers.items()}
+
+
+async def _send(address: str, source: int) -> None:
+    async with Injector("orders", process=f"burst-{source}", address=address) as injector:
         for number in range(RECORDS):
-            order = scaled.Order(f"item {number % ITEMS}", number)
-            sent[order.item] += 1
-            totals[order.item] += number
+            order = scaled.Order(_item(number), number)
             await injector.send(order, timestamp=mw.Timestamp(time.time_ns() // 1_000))
         await injector.flush()
-    return {item: (sent[item], totals[item]) for item in sent}
+
+
+def _item(number: int) -> str:
+    return f"item {number % ITEMS}"
 
 
 def _runs(counts: list[int]) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -140,7 +139,7 @@ def fails(act):
     return 0
 print(json.dumps([
     fails(lambda: mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC)),
-    fails(lambda: socket.socket(16, socket.SOCK_RAW)),
+    fails(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)),
     fails(lambda: os.setpriority(os.PRIO_PROCESS, 0, 1)),
     fails(lambda: os.chroot("/")),
     fails(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))),
@@ -151,7 +150,6 @@ print(json.dumps([
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [1, 97, 1, 1, 1, 0, 0]
-    assert socket.AF_NETLINK == 16
 
 
 @pytest.mark.long
