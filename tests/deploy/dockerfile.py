@@ -35,6 +35,12 @@ def instructions() -> tuple[Instruction, ...]:
     return tuple(Instruction(*line.split(" ", 1)) for line in joined.splitlines())
 
 
+def copied() -> list[str]:
+    """What the image takes from the checkout."""
+    lines = [one.rest.split() for one in instructions() if one.word == "COPY" and "--from=" not in one.rest]
+    return [word for words in lines for word in words[:-1] if not word.startswith("--")]
+
+
 def last(word: str) -> Instruction:
     """The last instruction of this word."""
     return [one for one in instructions() if one.word == word][-1]

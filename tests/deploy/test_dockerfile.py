@@ -14,16 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.server.status_page import ProcessHealth, serve_status
 from tests.deploy import dockerfile
-from tests.deploy.dockerfile import FILE, instructions
+from tests.deploy.dockerfile import FILE, copied, instructions
 from tests.deploy.variables import unknown
 from tests.house.tree import ROOT
 from tests.patience import patience
-
-
-def copied() -> list[str]:
-    """What the image takes from the checkout."""
-    lines = [one.rest.split() for one in instructions() if one.word == "COPY" and "--from=" not in one.rest]
-    return [word for words in lines for word in words[:-1] if not word.startswith("--")]
 
 
 def test_what_is_copied_is_there_and_not_ignored() -> None:

@@ -6,6 +6,7 @@ layers, its cache, and its user namespaces.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -15,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from deploy.local.apt import COMPONENTS
-from tests.deploy.dockerfile import Instruction, instructions
+from tests.deploy.dockerfile import FILE, Instruction, copied, instructions
 from tests.house.tree import ROOT
 from tests.patience import patience
 
@@ -57,14 +58,20 @@ def base() -> Path:
         made = root.with_name(f"{root.name}.{os.getpid()}")
         run(["debootstrap", "--variant=minbase", _SUITE, str(made), mirror])
         (made / "etc/apt/sources.list").write_text("".join(f"deb {line} main\n" for line in mirrors))
+        # An image of Debian has neither.
+        for left_over in (*made.glob("var/cache/apt/archives/*.deb"), *made.glob("var/cache/apt/*.bin")):
+            left_over.unlink()
         made.rename(root)
     return root
 
 
 @cache
 def image() -> Path:
-    """The root of the last stage."""
+    """The root of the last stage. It is kept until the Dockerfile, or what it copies, changes."""
     assert os.geteuid() == 0, "chroot needs root: sudo make test-image"
+    made_of, stamp = _sources(), FOLDER / "made-of"
+    if stamp.is_file() and stamp.read_text() == made_of:
+        return FOLDER / "image"
     shutil.rmtree(FOLDER, ignore_errors=True)
     stages: dict[str, Stage] = {}
     arguments: dict[str, str] = {}
@@ -93,7 +100,20 @@ def image() -> Path:
                 pass
             case word:
                 raise AssertionError(word)
+    stamp.write_text(made_of)
     return stage.root
+
+
+def _sources() -> str:
+    """A digest of all that the image is made of, but what the network gives."""
+    digest = hashlib.sha256(FILE.read_bytes())
+    for source in copied():
+        found = ROOT / source
+        files = sorted(path for path in found.rglob("*") if path.is_file()) if found.is_dir() else [found]
+        for path in files:
+            if "__pycache__" not in path.parts:
+                digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _run(stage: Stage, command: str) -> None:
