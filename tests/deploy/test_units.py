@@ -19,7 +19,6 @@ from deploy.local.daemons import Daemons
 from millwheel.server.supervisor import RETRY_BACKOFF
 from tests.components import cassandra, etcd
 from tests.deploy import units
-from tests.deploy.confined import TRIED
 from tests.deploy.units import FOLDER, ROLES, service
 from tests.deploy.variables import unknown
 from tests.faults import program
@@ -32,27 +31,6 @@ MOST_EXPOSURE = 2.0
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 needs_seccomp = pytest.mark.skipif(ctypes.util.find_library("seccomp") is None, reason="libseccomp is not installed")
-
-NOT_TRIED = {
-    **dict.fromkeys(
-        ("PrivateDevices", "PrivateMounts", "PrivateTmp", "PrivateUsers", "ProtectControlGroups", "ProtectHome"),
-        "a mount or a namespace, which systemd makes",
-    ),
-    **dict.fromkeys(
-        ("ProtectKernelTunables", "ProtectProc", "ProtectSystem", "ProtectHostname", "CacheDirectoryMode"),
-        "a mount or a namespace, which systemd makes",
-    ),
-    **dict.fromkeys(
-        ("ProtectClock", "ProtectKernelLogs", "ProtectKernelModules", "SystemCallArchitectures", "RemoveIPC"),
-        "takes what @system-service without @privileged lacks, or what no daemon uses",
-    ),
-    **dict.fromkeys(("AmbientCapabilities", "CapabilityBoundingSet"), "a user that is not root has none"),
-}
-"""Directives of hardening that no test tries, with the reason."""
-USUAL = {
-    *("Type", "User", "Group", "Environment", "ExecStart", "Restart", "RestartSec", "RestartPreventExitStatus"),
-    *("KillMode", "TimeoutStopSec", "CacheDirectory", "LimitNOFILE"),
-}
 
 
 @needs_systemd
@@ -81,11 +59,6 @@ def test_units_set_variables_that_there_are(role: str) -> None:
     assert service(role)["ExecStart"] == [f"/opt/millwheel/bin/millwheel {role} run"]
     assert service(role)["RestartPreventExitStatus"] == ["2 5 6"]
     assert float(service(role)["RestartSec"][0]) >= RETRY_BACKOFF.delay(1, 0.5)
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_each_directive_is_tried_or_has_a_reason(role: str) -> None:
-    assert set(service(role)) - USUAL == TRIED | set(NOT_TRIED)
 
 
 def entries(folder: str) -> list[list[str]]:

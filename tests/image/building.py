@@ -86,7 +86,7 @@ def image() -> Path:
                 run(["cp", "--archive", str(base() if before is None else before.root), str(root)])
                 stage = stages[name or "image"] = Stage(root)
             case "RUN":
-                _run(stage, one.rest)
+                in_root(stage, one.rest)
             case "COPY":
                 _copy(stage, one, stages)
             case "WORKDIR":
@@ -116,7 +116,8 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _run(stage: Stage, command: str) -> None:
+def in_root(stage: Stage, command: str) -> None:
+    """Run a command in a stage, with this machine's ways to the network."""
     # The machine's own ways to the network stay outside the image.
     given = {"PIP_CERT": "/run/certificates", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "DEBIAN_FRONTEND": "noninteractive"}
     variables = [f"{name}={value}" for name, value in (stage.environment | given).items()]
