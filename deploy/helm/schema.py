@@ -72,6 +72,8 @@ def _values() -> Schema:
             "secretSettings": _secrets(),
             "tls": _closed({"secretName": _TEXT, "certManager": _cert_manager()}),
             "insecure": _FLAG,
+            "extraVolumes": _LIST,
+            "extraVolumeMounts": _LIST,
             "coordinatorTls": service_tls,
             "storeTls": service_tls,
             "master": _role({"replicas": _COUNT, "console": _FLAG}),
@@ -143,7 +145,8 @@ def _setting(one: Setting, kind: Any) -> Schema:
         return schema | {"enum": list(get_args(kind))}
     if kind == tuple[str, ...]:
         return schema | {"type": "array", "items": {"type": "string", "pattern": ":[0-9]+$"}}
-    schema["type"] = {bool: "boolean", int: "integer", float: "number", str: "string"}[kind]
+    # The path of a file is one of a volume: extraVolumes.
+    schema["type"] = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")
     if one.bounds is not None:
         schema["minimum"], schema["maximum"] = one.bounds
     return schema

@@ -82,6 +82,17 @@ def test_helm_says_which_value_is_missing_or_wrong(given: str, said: str) -> Non
     assert said in done.stderr
 
 
+def test_daemons_get_volumes_of_their_own() -> None:
+    volume = ["--set", "extraVolumes[0].name=more", "--set", "extraVolumes[0].secret.secretName=more"]
+    mount = ["--set", "extraVolumeMounts[0].name=more", "--set", "extraVolumeMounts[0].mountPath=/etc/more"]
+    done = chart.template("full", *volume, *mount)
+    for one in of_kind([one for one in yaml.safe_load_all(done.stdout) if one], "StatefulSet"):
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+        spec = one["spec"]["template"]["spec"]
+        assert spec["volumes"][-1] == {"name": "more", "secret": {"secretName": "more"}}
+        assert spec["containers"][0]["volumeMounts"][-1] == {"name": "more", "mountPath": "/etc/more"}
+
+
 def test_an_upgrade_holds_the_image_of_single_roles() -> None:
     tags = ["--set", "image.tag=0.2.0", "--set", "authority.tag=0.1.0", "--set", "worker.tag=0.1.0"]
     manifests = [one for one in yaml.safe_load_all(chart.template("trusted-network", *tags).stdout) if one]
