@@ -82,7 +82,7 @@ def _values() -> Schema:
             "podDisruptionBudget": _closed({"enabled": _FLAG}),
             "networkPolicy": _closed(
                 {"enabled": _FLAG}
-                | dict.fromkeys(("clients", "monitoring", "coordinator", "store", "workerEgress"), _LIST)
+                | dict.fromkeys(("clients", "monitoring", "coordinator", "store", "egress", "workerEgress"), _LIST)
             ),
             "monitoring": _monitoring(),
         }
