@@ -86,6 +86,17 @@ test-console: install ## The web console in a headless Chromium, which is instal
 		bash -c '. tools/apt.sh && apt_install chromium-headless-shell chromium'
 	@MILLWHEEL_PICTURES=$(PICTURES) $(RUN) pytest -m long tests/console $(ARGS)
 
+# Needs go, for Helm and for what other projects define.
+.PHONY: test-deploy
+test-deploy: components ## The Helm chart with Helm, and all that is deployed, run as processes
+	@$(RUN) pytest -m "long or not long" tests/deploy $(ARGS)
+
+# Needs root, for chroot.
+.PHONY: test-image
+test-image: install ## Lint the Dockerfile, carry it out in a root of its own, and try what comes out
+	@command -v debootstrap >/dev/null || bash -c '. tools/apt.sh && apt_install debootstrap'
+	@$(RUN) pytest -s -m long tests/image $(ARGS)
+
 .PHONY: test-alerts
 test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
 	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)

@@ -49,6 +49,8 @@ NOT_RUN = {
     "make test-faults": "takes a quarter of an hour",
     "make test-upgrade": "takes ten minutes",
     "make test-alerts": "takes ten minutes",
+    "make test-deploy": "takes minutes",
+    "make test-image": "takes minutes, and needs root",
     "make soak": "takes half an hour",
     'git commit -a -m "Release 0.1.0"': RELEASES,
     'git tag -a v0.1.0 -m "Version 0.1.0"': RELEASES,
@@ -70,6 +72,24 @@ NOT_RUN = {
     "export MILLWHEEL_ADDRESS=mw-1:7433,mw-2:7433": "names machines that are not there",
 }
 """Commands that are not run, and why."""
+
+OTHERS = {
+    "docker": "needs a container engine: tests/deploy and tests/image run the same as processes",
+    **dict.fromkeys(("helm", "kubectl"), "needs a Kubernetes cluster: tests/deploy runs the chart's pods as processes"),
+    **dict.fromkeys(
+        ("apt-get", "python3", "MILLWHEEL_COMPILE=1", "install", "systemd-sysusers", "systemctl"),
+        "it changes the machine: tests/deploy tries the units",
+    ),
+}
+"""Programs whose commands on the page on deploying are not run, and why."""
+
+NOT_RUN |= {
+    command.text: OTHERS[program]
+    for block in ALL["docs/deploying.md"]
+    if block.language == "console"
+    for command in commands_of(block)
+    if (program := command.text.split()[0]) in OTHERS
+}
 
 WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
 """The start of a page that continues the README: the README's program, and the server that runs it."""
