@@ -1,19 +1,21 @@
 """How often the hooks of one interval ran, and for how long, since its owner took over.
 
 Each batch of calls is measured once. A clock read for each call would cost 0.08 us, 1.4% of the 5.7 us that a record
-costs the core. The clock is a parameter, and influences no decision. By default it stands still.
+costs the core. The clock is a parameter, and by default it stands still. It influences one decision: how many calls
+make a full batch while other topologies wait for the event loop. Each answer is right, so no guarantee needs the clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 
-__all__ = ["HookMeter", "HookTime", "SlowBatch"]
+__all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
 
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
@@ -55,6 +57,13 @@ class SlowBatch:
     key: bytes | None
 
 
+@dataclass(slots=True)
+class Turn:
+    """How long the hooks of one batch may keep the event loop."""
+
+    seconds: float = inf
+
+
 class HookMeter:
     """The run times of both hooks of one interval, and where its other measures go."""
 
@@ -63,6 +72,7 @@ class HookMeter:
         clock: Callable[[], float] = lambda: 0.0,
         limit: float = 0.0,
         measures: IntervalMeasures | None = None,
+        turn: Turn | None = None,
         traces: IntervalTraces | None = None,
     ) -> None:
         """
@@ -70,11 +80,15 @@ class HookMeter:
             clock: Returns monotone seconds.
             limit: The duration in seconds from which a batch is slow. 0: no limit.
             measures: What the computation's intervals measure in this process. None: measures of its own.
+            turn: How long a batch may take now. None: without end.
             traces: The spans of sampled records. None: there are none.
         """
         self.clock = clock
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
+        self.turn = Turn() if turn is None else turn
+        self.pace = 0.0
+        """Seconds for a call, of about the last hundred calls. 0: none was measured."""
         self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()

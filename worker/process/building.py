@@ -19,6 +19,7 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.interval.hook_meter import Turn
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
@@ -62,6 +63,7 @@ class Builder:
         routing: CatalogRouting,
         settings: IntervalSettings,
         measures: Callable[[Place], IntervalMeasures],
+        turn: Turn,
         slow_hook: float = 0.0,
         spans: SpanSource | None = None,
     ) -> None:
@@ -72,6 +74,7 @@ class Builder:
             routing: Where the keys of consumers are.
             settings: The limits of intervals.
             measures: The measures of a computation.
+            turn: How long a batch of hooks may take.
             slow_hook: Seconds from which on hooks count as blocking the event loop. 0: never.
             spans: Starts spans of sampled records. None: there are none.
         """
@@ -80,6 +83,7 @@ class Builder:
         self._routing = routing
         self._settings = settings
         self._measures = measures
+        self._turn = turn
         self._slow_hook = slow_hook
         self._spans = spans
 
@@ -114,7 +118,7 @@ class Builder:
         config = self._config(owned, inputs, feedback)
         place: Place = (record.spec.name, spec.name)
         traces = self._traces(config, place)
-        meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), traces)
+        meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces)
 
