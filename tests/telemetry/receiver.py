@@ -22,8 +22,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from millwheel.client.tracing import stop_tracing, trace_records
 from tests.serving import LoopbackServer
 
-__all__ = ["Received", "attributes_of", "client_traces", "receiver", "tree_of"]
-
 
 @dataclass
 class Received:

@@ -17,8 +17,6 @@ from millwheel.worker.interval.traces import IntervalTraces
 from millwheel.worker.messages import Delivery
 from tests.worker.interval.driver import IntervalDriver
 
-__all__ = ["MemorySpans", "TracedDriver"]
-
 
 class MemorySpans:
     """Spans that this test has ended."""
