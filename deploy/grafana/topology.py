@@ -46,9 +46,9 @@ def _state(made: Board) -> Board:
         )
         .with_panel(
             number(
-                "Dead letters within the hour",
-                f"sum(increase(millwheel_dead_letters_total{{{_HERE}}}[1h]))",
-                "Records and timers given up by their failure policy.",
+                "Unhandled dead letters",
+                f"sum(millwheel_unhandled_dead_letters{{{_HERE}}})",
+                "Given up by their failure policy, and neither replayed nor discarded.",
                 bad_from=1,
             )
         )

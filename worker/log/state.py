@@ -11,6 +11,7 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
+from millwheel.worker.log.letters import LetterMarks
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.log.traces import LogTraces, TracedLogIntake
@@ -50,6 +51,8 @@ class LogState:
         self.records = records = Records()
         self.intake = LogIntake() if traces is None else TracedLogIntake(traces, lambda: records.end)
         self.cursors = Cursors()
+        self.letters = LetterMarks()
+        """Of a dead-letter stream. Other streams have none."""
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import interval_text
-from millwheel.model.stream_names import full_name
+from millwheel.model.stream_names import full_name, is_dead_letter_stream
 from millwheel.model.time import Duration
 from millwheel.model.traces import SpanSource
 from millwheel.rpc.clock import wall_now
@@ -22,7 +22,7 @@ from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, I
 from millwheel.worker.interval.hook_meter import Turn
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
-from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.log import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.log.traces import LogTraces
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
@@ -115,7 +115,7 @@ class Builder:
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = self._config(owned, inputs, feedback)
+        config = replace(self._config(owned, inputs, feedback), code=code.digest)
         place: Place = (record.spec.name, spec.name)
         traces = self._traces(config, place)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
@@ -190,5 +190,5 @@ def retention_of(log: catalog_pb2.StreamLogRecord) -> LogRetention:
     """The retention of a stream's log: its own, or the default if it has none."""
     stated = log.retention
     if not stated.max_age_us and not stated.max_bytes:
-        return DEFAULT_RETENTION
+        return DEAD_LETTER_RETENTION if is_dead_letter_stream(log.stream) else DEFAULT_RETENTION
     return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)

@@ -31,7 +31,10 @@ __all__ = ["InjectorProcess"]
 
 
 class InjectorProcess(ABC):
-    """The life of one process of an injector. ``Injector`` sends its records."""
+    """The life of one process of an injector. ``Injector`` sends its records.
+
+    It has many methods: nine tell what it has counted, and how it is.
+    """
 
     def __init__(
         self,
@@ -231,6 +234,21 @@ class InjectorProcess(ABC):
         """Records sent behind the published watermark so far."""
         self._drain()
         return self._session.core.late
+
+    @property
+    def known(self) -> int:
+        """ACKs for records that had taken effect before this process sent them, one for each of their consumers.
+
+        A record that was repeated because its ACK was lost is not one of them.
+        """
+        self._drain()
+        return self._session.core.known
+
+    @property
+    def acks(self) -> int:
+        """ACKs so far. Each consumer of the stream ACKs each record once."""
+        self._drain()
+        return self._session.core.acked
 
     @property
     def sequencer(self) -> int:

@@ -43,6 +43,7 @@ class Subscription(LogReader):
     Args:
         stream: The full name of the stream, or its short name if no other topology has a stream of that name.
         cursor: The name of a durable cursor. Empty for a tail, which keeps no position.
+        offset: Where a tail begins, instead of ``start``. If the log does not keep it any more: at the oldest record.
         start: Where a new cursor or a tail begins. The default is the oldest record for a cursor, and now for a tail.
         record_type: The type to decode values as, with the SDK's codecs. None leaves values as bytes.
         decode: A function that decodes values. ``record_type`` overrides it.
@@ -65,6 +66,7 @@ class Subscription(LogReader):
         *,
         cursor: str = "",
         start: From | None = None,
+        offset: int | None = None,
         record_type: Any = None,
         decode: Callable[[bytes], Any] | None = None,
         address: str = DEFAULT_ADDRESS,
@@ -80,6 +82,7 @@ class Subscription(LogReader):
         super().__init__(self._link, decode)
         self.stream = stream
         self.cursor = cursor
+        self._position = offset if not cursor else None
         self._start = start or (From.OLDEST if cursor else From.NOW)
         self._window = window
         self._id = uuid4().hex

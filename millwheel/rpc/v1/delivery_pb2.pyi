@@ -361,6 +361,9 @@ class DeliverResponse(_message.Message):
     token: _builtins.int
     outcome: Global___DeliveryOutcome.ValueType
     message: _builtins.str
+    """Why the records are refused. With ACKED: set if the records that this response ACKs took effect before this batch
+    came, so that it had no effect.
+    """
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With ACKED: the indexes of records that are not ACKed yet. A later response with the same token ACKs them.
