@@ -131,11 +131,13 @@ class Builder:
             {
                 "millwheel.topology": topology_name,
                 "millwheel.computation": computation,
-                "millwheel.interval": interval_text(config.keys),
-                "millwheel.sequencer": config.sequencer,
             }
         )
-        return IntervalTraces(spans, computation, config.journal)
+        owner: dict[str, str | int] = {
+            "millwheel.interval": interval_text(config.keys),
+            "millwheel.sequencer": config.sequencer,
+        }
+        return IntervalTraces(spans, computation, config.journal, owner)
 
     def _config(
         self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str], code: str = ""
