@@ -82,6 +82,8 @@ class DevSettings:
     metrics_port: int | None = None
     ui_port: int | None = None
     """The port of the web console. 0: a free one. None: no console."""
+    ui_read_only: bool = False
+    """Whether the console refuses what changes something."""
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
@@ -143,7 +145,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             # A late import, so that only who serves a console has aiohttp in memory.
             from millwheel.server.console.site import serve_console
 
-            console = await serve_console(stack, address, host, settings.ui_port, tls, split_address(address)[0])
+            name, read_only = split_address(address)[0], settings.ui_read_only
+            console = await serve_console(stack, address, host, settings.ui_port, tls, name, read_only=read_only)
         settle_memory()
         health.waits_for = ""
         yield DevServer(address, path, worker, failed, console)

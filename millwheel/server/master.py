@@ -76,9 +76,8 @@ async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
 
     host = listen_address_of("master", daemon.settings).host
     name = split_address(daemon.address)[0]
-    url = await serve_console(
-        stack, daemon.address, host, daemon.settings.master.ui_port, tls_of(daemon.settings), name
-    )
+    section, tls = daemon.settings.master, tls_of(daemon.settings)
+    url = await serve_console(stack, daemon.address, host, section.ui_port, tls, name, read_only=section.ui_read_only)
     log.info("the console is at %s", url)
 
 

@@ -19,6 +19,7 @@ from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS
 from millwheel.server.console.guard import HEADERS
+from millwheel.server.console.permission import Permission
 from millwheel.server.console.site import serve_console
 from millwheel.server.dev_server import DevServer
 from millwheel.store.memory import MemoryStore
@@ -30,6 +31,7 @@ from tests.patience import patience, until
 from tests.system.server import ROOT
 
 OVERVIEW = "api/v1/ClusterService/GetOverview"
+ACCOUNTS = {"topology": "shop", "computation": "accounts"}
 _HERE = ROOT / "tests" / "rpc" / "certificates"
 _TLS = TlsFiles(_HERE / "one-ca.pem", _HERE / "one.pem", _HERE / "one.key")
 
@@ -52,6 +54,12 @@ async def post(http: ClientSession, url: str, body: object) -> tuple[int, Any]:
         return response.status, await response.json()
 
 
+async def intervals(http: ClientSession, server: DevServer) -> Any:
+    """The intervals of shop/accounts."""
+    _, listed = await post(http, f"{server.console}api/v1/IntervalService/ListIntervals", ACCOUNTS)
+    return listed["intervals"]
+
+
 async def overview(http: ClientSession, server: DevServer) -> Any:
     status, answer = await get(http, server.console + OVERVIEW)
     assert status == 200
@@ -62,7 +70,10 @@ async def test_each_call_without_side_effects_answers_in_json(
     server: DevServer, http: ClientSession, start: Start
 ) -> None:
     await start("shop")
+    (accounts, _), name = await intervals(http, server), {"topology": "shop", "computation": "accounts"}
     needed = {
+        "IntervalService/GetInterval": {"interval": {"journal": accounts["interval"]["journal"]}},
+        "IntervalService/PlanIntervalChange": {"split": {"interval": {**name, "key": "YQ=="}, "at": "YWI="}},
         "TopologyService/GetTopology": {"name": "shop"},
         "InjectionService/GetBatchCursor": {"query": "q"},
         "ClusterService/ExplainHold": {"topology": "shop", "computation": "accounts"},
@@ -71,25 +82,38 @@ async def test_each_call_without_side_effects_answers_in_json(
     _, listed = await get(http, f"{server.console}api/v1")
     assert [one["path"] for one in listed["calls"]] == [f"/api/v1/{path}" for path in CALLS]
     for path, call in CALLS.items():
+        if call.needs is not Permission.READ:
+            continue
         status, answer = await post(http, f"{server.console}api/v1/{path}", needed.get(path, {}))
         assert status == 200, (path, answer)
         assert set(answer) <= {field.name for field in call.response.DESCRIPTOR.fields}
 
 
-def test_only_calls_without_side_effects_are_offered() -> None:
-    verbs = ("Get", "List", "Explain", "Validate")
-    assert [path for path in CALLS if not path.partition("/")[2].startswith(verbs)] == []
+def test_the_page_of_the_api_names_all_calls_that_are_offered() -> None:
+    verbs = ("Get", "List", "Explain", "Validate", "Plan")
+    changes = {path for path, call in CALLS.items() if call.needs is Permission.OPERATE}
+    assert {path for path in CALLS if not path.partition("/")[2].startswith(verbs)} == changes
+    assert changes == {f"IntervalService/{name}" for name in ("MoveInterval", "SplitInterval", "MergeIntervals")}
     page = (ROOT / "docs" / "console.md").read_text()
     assert [path for path in CALLS if f"`{path}`" not in page] == []
 
 
-async def test_no_state_is_changed_by_any_path(server: DevServer, http: ClientSession, start: Start) -> None:
+async def test_other_changes_are_not_offered(server: DevServer, http: ClientSession, start: Start) -> None:
     await start("shop")
     for method in ("GET", "POST", "PUT", "DELETE"):
         url = f"{server.console}api/v1/TopologyService/CancelTopology"
         async with http.request(method, url, json={"name": "shop"}) as response:
             assert response.status == 404
     assert (await overview(http, server))["topologies"][0]["state"] == "TOPOLOGY_STATE_RUNNING"
+
+
+async def test_a_call_without_a_needed_field_names_the_field(server: DevServer, http: ClientSession) -> None:
+    for path, call in CALLS.items():
+        status, answer = await post(http, f"{server.console}api/v1/{path}", {})
+        assert status in (200, 400), (path, answer)
+        for field in call.describe()["required"]:
+            assert (answer["error"]["code"], answer["error"]["reason"]) == ("INVALID_ARGUMENT", "FIELD_MISSING")
+            assert f"`{field}`" in answer["error"]["message"]
 
 
 async def test_an_overview_has_rows_with_sums_and_watermarks(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from deploy.local.child import free_ports
+from millwheel.server.console.site import serve_console
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.console.browser import Page, browsing
 from tests.console.conftest import Inject, Start
@@ -82,6 +84,7 @@ async def test_every_view_shows_what_runs(
         f"#/topology/{topology}/{last}": "Held by",
         "#/time": last,
         f"#/time/{topology}/{last}": "Held by",
+        f"#/keys/{topology}/{last}": "2 intervals",
         "#/streams": f"{topology}/orders",
         "#/injectors": "No process has injected yet",
         "#/cluster": server.address,
@@ -126,6 +129,8 @@ async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, pag
     await start("shop")
     await page.open(server.console)
     await page.until(says("shop"), "nothing is shown")
+    await page.press("3")
+    await page.until("document.querySelector('h1').innerText === 'Keys'", "key 3")
     await page.press("2")
     await page.until("location.hash === '#/time' && document.querySelector('h1').innerText === 'Time'", "key 2")
     await page.press("1")
@@ -147,6 +152,43 @@ async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, pag
     assert await page.run(focused) == "#/topology/shop/alerts", "the focus stays while figures change"
     await page.press("Escape")
     await page.until("!document.querySelector('.inspector')", "Escape closes nothing")
+
+
+async def test_an_interval_is_split_after_its_plan_is_confirmed(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann", "zoe", REFUSED)
+    await page.open(f"{server.console}#/keys/shop/alerts")
+    await page.until("document.querySelectorAll('.cell.trouble[role=option]').length === 1", "no cell needs attention")
+    await page.run("document.querySelector('.strip').focus()")
+    await page.press("End")
+    await page.until("document.querySelector('.inspector dl')?.innerText.includes('commits')", "nothing is selected")
+    await page.until(says("no alert for eve"), "the failing key is not shown")
+    await page.run("document.querySelector('.changes button').focus()")
+    await page.press("Enter")
+    await page.until("document.querySelector('input[name=at]')", "no form")
+    await page.run("document.querySelector('input[name=at]').focus()")
+    await page.press("m")
+    await page.press("Enter")
+    await page.until("document.querySelector('.plan')?.innerText.includes('Both halves stay on dev.')", "no plan")
+    assert await page.run("document.querySelectorAll('.cell[role=option]').length") == 2
+    assert await page.run(CONTRAST) == []
+    await picture(page, "keys-plan")
+    await page.run("document.querySelector('.plan button.primary').click()")
+    await page.until("document.querySelectorAll('.cell[role=option]').length === 3", "nothing was split")
+    await page.until("document.querySelector('.inspector h2').innerText.endsWith(\"'m'\")", "another one is selected")
+
+
+async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Start, page: Page) -> None:
+    await start("shop")
+    async with AsyncExitStack() as stack:
+        url = await serve_console(stack, server.address, "127.0.0.1", 0)
+        await page.open(f"{url}#/keys/shop/alerts")
+        await page.until("document.querySelectorAll('.cell[role=option]').length === 2", "no strip")
+        await page.run("document.querySelector('.cell[role=option]').click()")
+        await page.until(says("This console is read-only"), "no word of it")
+        assert await page.run("document.querySelector('.changes') === null")
 
 
 async def test_markup_in_names_is_text(server: DevServer, start: Start, inject: Inject, page: Page) -> None:

@@ -26,13 +26,26 @@ export async function call(path, request = {}) {
   return body;
 }
 
+let readOnly = true;
+
+/** Whether this page may change something. Known once `learnPermission` has ended. */
+export const mayChange = () => !readOnly;
+
+/** Asks what this page may do. */
+export async function learnPermission() {
+  const response = await fetch("/api/v1");
+  if (response.ok) readOnly = (await response.json()).read_only;
+}
+
 /** Calls `changed(state)` after each refresh. The state: overview, since (of the answer), failure, history. */
 export function follow(changed) {
   const state = { overview: null, since: 0, failure: null, history: new Map() };
   let timer = 0;
+  let learned = false;
   const refresh = async () => {
     const began = performance.now();
     try {
+      if (!learned) learnPermission().then(() => { learned = true; }, () => {});
       state.overview = await call("ClusterService/GetOverview");
       state.since = Date.now();
       state.failure = null;

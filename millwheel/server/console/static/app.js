@@ -6,6 +6,7 @@ import { clock, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
 import { Time } from "/views/time.js";
+import { Keys } from "/views/keys.js";
 import { Streams } from "/views/streams.js";
 import { Injectors } from "/views/injectors.js";
 import { Cluster } from "/views/cluster.js";
@@ -13,6 +14,7 @@ import { Cluster } from "/views/cluster.js";
 const VIEWS = [
   ["topologies", "Topologies", Topologies],
   ["time", "Time", Time],
+  ["keys", "Keys", Keys],
   ["streams", "Streams", Streams],
   ["injectors", "Injectors", Injectors],
   ["cluster", "Cluster", Cluster],

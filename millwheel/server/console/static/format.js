@@ -12,6 +12,9 @@ export function rate(perSecond) {
   return perSecond < 10 ? perSecond.toFixed(1) : whole.format(perSecond);
 }
 
+/** Seconds of work per second. */
+export const cores = (busy) => (busy > 0 && busy < 0.095 ? busy.toFixed(3) : busy.toFixed(2));
+
 export function bytes(given) {
   let value = Number(given);
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {

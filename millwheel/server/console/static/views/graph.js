@@ -1,7 +1,7 @@
 // A topology as a graph, and the computation that is selected in it.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
+import { bytes, cores, count, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
 import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -84,7 +84,7 @@ function Inspector({ topology, one, now, samples }) {
   const rows = [
     ["code", html`<code>${one.implementation}</code>`],
     ["records/s", html`<${Spark} samples=${samples} /> ${rate(one.records_per_second)}`],
-    ["busy cores", one.busy.toFixed(2)],
+    ["busy cores", cores(one.busy)],
     ["data lag", lagText(now, one.watermark)],
     ["system lag", duration(one.system_lag_seconds)],
     ["queued records", count(one.queued_records)],
