@@ -85,6 +85,8 @@ async def test_every_view_shows_what_runs(
         "#/time": last,
         f"#/time/{topology}/{last}": "Held by",
         f"#/keys/{topology}/{last}": "2 intervals",
+        f"#/key/{topology}/{last}": "No key has a state",
+        f"#/key/{topology}/{last}/ann": "Interval",
         "#/streams": f"{topology}/orders",
         "#/injectors": "No process has injected yet",
         "#/cluster": server.address,
@@ -178,6 +180,29 @@ async def test_an_interval_is_split_after_its_plan_is_confirmed(
     await page.run("document.querySelector('.plan button.primary').click()")
     await page.until("document.querySelectorAll('.cell[role=option]').length === 3", "nothing was split")
     await page.until("document.querySelector('.inspector h2').innerText.endsWith(\"'m'\")", "another one is selected")
+
+
+async def test_a_key_is_found_with_its_state_and_its_error(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann", "b/ö 1", REFUSED)
+    await page.open(f"{server.console}#/keys/shop/alerts")
+    await page.until("document.querySelector('input[name=key]')", "no search")
+    await page.run("document.querySelector('input[name=key]').focus()")
+    for letter in REFUSED:
+        await page.press(letter)
+    await page.press("Enter")
+    await page.until(says("no alert for eve"), "the error is not shown")
+    assert await page.run(CONTRAST) == []
+    await picture(page, "key-failing")
+    await page.open(f"{server.console}#/key/shop/days")
+    await page.until(says("b/ö 1"), "the key is not listed")
+    await picture(page, "key-list")
+    await page.run("[...document.querySelectorAll('td a')].find((one) => one.innerText === 'b/ö 1').click()")
+    await page.until("document.querySelector('pre.state')?.innerText === '5'", "its state is not shown")
+    await page.until(says("watermark"), "its timer is not shown")
+    await picture(page, "key-state")
 
 
 async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Start, page: Page) -> None:

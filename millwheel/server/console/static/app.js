@@ -6,6 +6,7 @@ import { clock, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
 import { Time } from "/views/time.js";
+import { Key } from "/views/key.js";
 import { Keys } from "/views/keys.js";
 import { Streams } from "/views/streams.js";
 import { Injectors } from "/views/injectors.js";
@@ -49,6 +50,7 @@ function Rail({ view, overview, since }) {
 function View({ path, state }) {
   const [name, ...rest] = path;
   if (name === "topology") return html`<${Graph} name=${rest[0]} selected=${rest[1]} ...${state} />`;
+  if (name === "key") return html`<${Key} path=${rest} />`;
   const found = VIEWS.find(([one]) => one === name) ?? VIEWS[0];
   return html`<${found[2]} path=${rest} ...${state} />`;
 }
@@ -69,7 +71,7 @@ function Console() {
     addEventListener("keydown", pressed);
     return () => { removeEventListener("hashchange", moved); removeEventListener("keydown", pressed); };
   }, []);
-  const view = path[0] === "topology" ? "topologies" : path[0] ?? "topologies";
+  const view = { topology: "topologies", key: "keys" }[path[0]] ?? path[0] ?? "topologies";
   const title = [path[1], VIEWS.find(([name]) => name === view)?.[1], "MillWheel"].filter(Boolean).join(" · ");
   useEffect(() => { document.title = title; }, [title]);
   const { overview, since, failure } = state;

@@ -13,7 +13,10 @@ export function rate(perSecond) {
 }
 
 /** Seconds of work per second. */
-export const cores = (busy) => (busy > 0 && busy < 0.095 ? busy.toFixed(3) : busy.toFixed(2));
+export function cores(busy) {
+  if (busy > 0 && busy < 0.0005) return "<0.001";
+  return busy > 0 && busy < 0.095 ? busy.toFixed(3) : busy.toFixed(2);
+}
 
 export function bytes(given) {
   let value = Number(given);

@@ -18,6 +18,27 @@ export function keyText(base64) {
 /** A text that a person typed, as a key of the API. */
 export const typedKey = (text) => btoa(String.fromCharCode(...encoder.encode(text)));
 
+const BASE64 = "base64:";
+
+/** A key as a part of an address: as text if it is text. */
+export function keyPath(base64) {
+  try {
+    const text = decoder.decode(raw(base64));
+    if (text && !text.startsWith(BASE64)) return text;
+  } catch { /* no text */ }
+  return BASE64 + base64;
+}
+
+/** The key that a part of an address names. */
+export const pathKey = (part) => (part.startsWith(BASE64) ? part.slice(BASE64.length) : typedKey(part));
+
+/** The first key after all keys that begin with a text. No byte of UTF-8 is 255. */
+export function pastPrefix(base64) {
+  const bytes = raw(base64);
+  bytes[bytes.length - 1] += 1;
+  return btoa(String.fromCharCode(...bytes));
+}
+
 const quoted = (base64) => `'${keyText(base64)}'`;
 
 /** The bounds of an interval in words. */
@@ -25,15 +46,4 @@ export function rangeText({ start = "", end }) {
   if (!start && end === undefined) return "all keys";
   if (!start) return `below ${quoted(end)}`;
   return end === undefined ? `from ${quoted(start)}` : `${quoted(start)} to ${quoted(end)}`;
-}
-
-/** Whether a key is in an interval. */
-export function holds({ start = "", end }, key) {
-  return before(start, key) <= 0 && (end === undefined || before(key, end) < 0);
-}
-
-function before(one, other) {
-  const [left, right] = [raw(one), raw(other)];
-  for (let at = 0; at < Math.min(left.length, right.length); at += 1) if (left[at] !== right[at]) return left[at] - right[at];
-  return left.length - right.length;
 }

@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call, mayChange } from "/api.js";
 import { bytes, cores, count, duration, plural, rate, to } from "/format.js";
-import { keyText, rangeText, typedKey } from "/keys.js";
+import { keyPath, keyText, rangeText, typedKey } from "/keys.js";
 
 const REFRESH_MS = 3000;
 const CALLS = { move: "IntervalService/MoveInterval", split: "IntervalService/SplitInterval", merge: "IntervalService/MergeIntervals" };
@@ -37,7 +37,7 @@ export function Interval({ one, next, place, workers, refresh }) {
   return html`<aside class="inspector" aria-label="Interval">
     <h2>${rangeText(interval.keys)}</h2>
     <p class="mono muted">${interval.journal}</p>
-    <${Faults} one=${one} status=${status} />
+    <${Faults} one=${one} status=${status} place=${place} />
     ${owner?.owner_error && html`<p class="warn">Its owner does not say more: ${owner.owner_error}</p>`}
     <dl>${rows.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     ${interval.parents.length > 0 && html`<p class="muted">It was just split or merged, and still needs ${interval.parents.map((parent) => parent.journal).join(" and ")}.</p>`}
@@ -46,7 +46,7 @@ export function Interval({ one, next, place, workers, refresh }) {
   </aside>`;
 }
 
-function Faults({ one, status }) {
+function Faults({ one, status, place }) {
   const { load } = one;
   const failures = status?.failures;
   const texts = [
@@ -59,7 +59,7 @@ function Faults({ one, status }) {
   return html`
     ${texts.map((text) => html`<p class="fault-text" key=${text}>${text}</p>`)}
     ${failures && Number(failures.blocked_keys) > 0 && html`<div class="fault-text">${plural(failures.blocked_keys, "key")} blocked
-      <ul>${failures.oldest.slice(0, 5).map((failure) => html`<li key=${failure.key}><b>${keyText(failure.key)}</b>: ${failure.error}${failure.message ? `: ${failure.message}` : ""}
+      <ul>${failures.oldest.slice(0, 5).map((failure) => html`<li key=${failure.key}><a class="bad" href=${to("key", place[1], place[2], keyPath(failure.key))}><b>${keyText(failure.key)}</b></a>: ${failure.error}${failure.message ? `: ${failure.message}` : ""}
         <span class="muted"> in ${failure.hook}, ${plural(failure.attempts, "attempt")}</span></li>`)}</ul></div>`}`;
 }
 

@@ -5,12 +5,14 @@ import { call } from "/api.js";
 import { bytes, cores, count, duration, plural, rate, to } from "/format.js";
 import { keyText, rangeText } from "/keys.js";
 import { Heading, Table } from "/parts.js";
+import { FindKey } from "/views/key.js";
 import { Interval } from "/views/interval.js";
 
 const REFRESH_MS = 3000;
 const MANY = 36; // From so many intervals on, the strip has rows of small cells without texts.
 const SHOWN = 50;
 const OWNER_COLOURS = 8;
+const LITTLE = 0.02; // A smaller share of the largest value has no colour.
 
 const MEASURES = {
   load: { title: "Load", of: (one) => one.load?.busy ?? 0, text: (one) => `${cores(one.load?.busy ?? 0)} cores` },
@@ -69,8 +71,8 @@ function useIntervals(topology, computation) {
 /** The class of a cell: a step of one scale, or the colour of an owner. */
 function shade(one, by, most, owners) {
   if (by === "owner") return one.interval.owner ? `owner-${owners.indexOf(one.interval.owner.worker_id) % OWNER_COLOURS}` : "owner-none";
-  const value = MEASURES[by].of(one);
-  return value === 0 ? "heat-0" : `heat-${Math.min(1 + Math.floor((value / most) * 5), 5)}`;
+  const share = MEASURES[by].of(one) / most;
+  return share < LITTLE ? "heat-0" : `heat-${Math.min(1 + Math.floor(share * 5), 5)}`;
 }
 
 function Strip({ rows, by, selected, choose }) {
@@ -97,7 +99,7 @@ function Strip({ rows, by, selected, choose }) {
     </div>
     <div class="legend">${by === "owner"
       ? owners.map((owner, index) => html`<span key=${owner}><i class=${`cell owner-${index % OWNER_COLOURS}`}></i>${owner}</span>`)
-      : html`<span>${MEASURES[by].title.toLowerCase()}: none <i class="cell heat-0"></i><i class="cell heat-1"></i><i class="cell heat-2"></i><i class="cell heat-3"></i><i class="cell heat-4"></i><i class="cell heat-5"></i> ${by === "load" ? `${cores(most)} cores` : bytes(most < 1 ? 0 : most)}</span>`}
+      : html`<span>${MEASURES[by].title.toLowerCase()}: 0 <i class="cell heat-0"></i><i class="cell heat-1"></i><i class="cell heat-2"></i><i class="cell heat-3"></i><i class="cell heat-4"></i><i class="cell heat-5"></i> ${by === "load" ? `${cores(most)} cores` : bytes(most < 1 ? 0 : most)}</span>`}
       <span><i class="cell heat-0 trouble"></i>needs attention</span></div>`;
 }
 
@@ -158,10 +160,11 @@ function KeySpace({ topology, computation, places, selected, workers }) {
       <${Choice} name="computation" title="Computation" value=${`${topology}/${computation}`} options=${places.map((text) => [text, text])} changed=${(value) => { location.hash = to("keys", ...value.split("/")); }} />
       <${Choice} name="by" title="Colour by" value=${by} options=${Object.entries(MEASURES).map(([name, { title }]) => [name, title.toLowerCase()])} changed=${setBy} />
     </div>
+    <${FindKey} topology=${topology} computation=${computation} />
     ${failure && html`<p class="fault-text">The intervals cannot be listed: ${failure.message}${rows ? ". What is shown is older." : ""}</p>`}
     ${rows === null ? !failure && html`<p class="empty">Loading …</p>` : html`
       <${Strip} rows=${rows} by=${by} selected=${selected} choose=${choose} />
-      <div class=${one ? "split" : ""}>
+      <div class=${one ? "split first" : ""}>
         <div><${Rows} rows=${rows} by=${by} selected=${selected} place=${place} /></div>
         ${one && html`<${Interval} key=${one.interval.journal} one=${one} next=${rows[rows.indexOf(one) + 1]} place=${place} workers=${workers} refresh=${refresh} />`}
         ${selected && !one && html`<p class="muted">The interval with the journal ${selected} is not there any more: it was split or merged.</p>`}
