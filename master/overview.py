@@ -52,6 +52,7 @@ class OverviewRows:
             state=record.state,
             version=record.version,
             submitted_at_us=record.submitted_at_us,
+            version_at_us=record.version_at_us,
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
             computations=[

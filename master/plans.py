@@ -88,6 +88,7 @@ class Planner:
             version=known.version + 1 if known is not None else 1,
             state=catalog.TOPOLOGY_STATE_RUNNING,
             submitted_at_us=self._now,
+            version_at_us=self._now,
             state_changed_at_us=self._now,
             request_id=request.request_id,
             cancelled_by=known.cancelled_by if known is not None else (),
@@ -143,6 +144,7 @@ class Planner:
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1
+        record.version_at_us = self._now
         record.request_id = request.request_id
         for computation in spec.computations:
             if computation.name not in record.incarnations:

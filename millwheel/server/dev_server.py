@@ -39,6 +39,7 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
+from millwheel.server.console.serving import serve_console
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
@@ -142,9 +143,6 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await master.leading()
         console = ""
         if settings.ui_port is not None:
-            # A late import, so that only who serves a console has aiohttp in memory.
-            from millwheel.server.console.site import serve_console
-
             name, read_only = split_address(address)[0], settings.ui_read_only
             console = await serve_console(stack, address, host, settings.ui_port, tls, name, read_only=read_only)
         settle_memory()

@@ -19,6 +19,7 @@ from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.console.serving import serve_console
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.listen_address import listen_address_of, tls_of
 from millwheel.server.startup import cancel, keep
@@ -71,9 +72,6 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
 
 
 async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
-    # A late import, so that only who serves a console has aiohttp in memory.
-    from millwheel.server.console.site import serve_console
-
     host = listen_address_of("master", daemon.settings).host
     name = split_address(daemon.address)[0]
     section, tls = daemon.settings.master, tls_of(daemon.settings)

@@ -21,7 +21,7 @@ from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS
 from millwheel.server.console.guard import HEADERS
 from millwheel.server.console.permission import Permission
-from millwheel.server.console.site import serve_console
+from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer
 from millwheel.store.memory import MemoryStore
 from tests.console.conftest import Inject, Start

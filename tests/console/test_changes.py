@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from millwheel.server.console.site import serve_console
+from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer
 from tests.console.conftest import Start
 from tests.console.test_api import intervals, post

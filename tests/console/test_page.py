@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from deploy.local.child import free_ports
-from millwheel.server.console.site import serve_console
+from millwheel.model.keys import KeyInterval
+from millwheel.model.time import format_duration, seconds
+from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.console.browser import Page, browsing
 from tests.console.conftest import Inject, Start
@@ -179,7 +182,7 @@ async def test_an_interval_is_split_after_its_plan_is_confirmed(
     await picture(page, "keys-plan")
     await page.run("document.querySelector('.plan button.primary').click()")
     await page.until("document.querySelectorAll('.cell[role=option]').length === 3", "nothing was split")
-    await page.until("document.querySelector('.inspector h2').innerText.endsWith(\"'m'\")", "another one is selected")
+    await page.until("document.querySelector('.inspector h2').innerText.endsWith(\"'m')\")", "another one is selected")
 
 
 async def test_a_key_is_found_with_its_state_and_its_error(
@@ -214,6 +217,29 @@ async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Star
         await page.run("document.querySelector('.cell[role=option]').click()")
         await page.until(says("This console is read-only"), "no word of it")
         assert await page.run("document.querySelector('.changes') === null")
+
+
+async def test_figures_have_the_form_of_the_command_line(server: DevServer, page: Page) -> None:
+    await page.open(server.console)
+    spans = [0.0004, 0.0021, 0.5, 1.24, 9.99, 75, 3_600, 15_120, 95_299_200]
+    shown = await page.run(f'import("/format.js").then((it) => {spans}.map(it.duration))')
+    assert shown == [format_duration(seconds(one)) for one in spans]
+    keys = ["", "o'", 'a"', "ä"]
+    encoded = [base64.b64encode(one.encode()).decode() for one in keys]
+    bounds = await page.run(f'import("/keys.js").then((it) => {encoded}.map((start) => it.rangeText({{ start }})))')
+    assert bounds == [str(KeyInterval(one.encode(), None)) for one in keys]
+
+
+async def test_injectors_furthest_behind_come_first(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject(process="none-yet", to=None)
+    await inject(process="ahead", to=20)
+    await inject(process="behind", to=10)
+    await page.open(f"{server.console}#/injectors")
+    order = "[...document.querySelectorAll('td b')].map((one) => one.innerText).join()"
+    await page.until(f"{order} === 'none-yet,behind,ahead'", "another order")
 
 
 async def test_markup_in_names_is_text(server: DevServer, start: Start, inject: Inject, page: Page) -> None:

@@ -128,6 +128,7 @@ class TopologyRecord(_message.Message):
     REMOVED_FIELD_NUMBER: _builtins.int
     CANCELLED_BY_FIELD_NUMBER: _builtins.int
     INJECTED_SINCE_FIELD_NUMBER: _builtins.int
+    VERSION_AT_US_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -135,6 +136,8 @@ class TopologyRecord(_message.Message):
     """The request id of the last submission or update, which identifies a repetition."""
     state_changed_at_us: _builtins.int
     """When the state last changed."""
+    version_at_us: _builtins.int
+    """When the present version was submitted. For display. 0: not known, because an earlier release made the version."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
@@ -177,10 +180,11 @@ class TopologyRecord(_message.Message):
         removed: _abc.Iterable[Global___RemovedComputation] | None = ...,
         cancelled_by: _abc.Iterable[_builtins.str] | None = ...,
         injected_since: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        version_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,63 +27,42 @@ from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, describe
 from millwheel.server.console.guard import guarding
 from millwheel.server.console.permission import Permission, refuse_call
 
-__all__ = ["serve_console"]
+__all__ = ["serve_site"]
 
 _CALL_SECONDS: Final = 8.0
 _MAX_REQUEST_BYTES: Final = 1 << 20
-_EVERY: Final = frozenset({"0.0.0.0", "::"})
-"""Listen addresses that no client can connect to."""
 _STOP_SECONDS: Final = 0.5
 """Seconds that requests in progress have when the server stops."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
-async def serve_console(
+async def serve_site(
     stack: AsyncExitStack,
+    sockets: Sequence[socket.socket],
     master: str,
-    host: str,
-    port: int,
-    tls: TlsFiles | None = None,
-    name: str = "",
-    *,
-    read_only: bool = True,
-) -> str:
-    """Serve the console until ``stack`` closes.
+    names: Collection[str],
+    tls: TlsFiles | None,
+    read_only: bool,
+) -> None:
+    """Serve the console on listening sockets until ``stack`` closes.
 
     Args:
         stack: Ends the console.
+        sockets: The sockets.
         master: The address of a master, host:port.
-        host: The host name or address to listen on.
-        port: The port; 0 takes a free one.
-        tls: The cluster's certificates. Then a browser must show one, as every client of the master must.
-        name: The host name by which other machines reach this one, if it differs from ``host``.
+        names: The host names by which this server is reached.
+        tls: The cluster's certificates, if any.
         read_only: Whether calls that change something are refused.
-
-    Returns:
-        The URL.
-
-    Raises:
-        RequestError: The port is not available.
     """
     client = await stack.enter_async_context(ControlClient(master, deadline=_CALL_SECONDS))
-    application = web.Application(middlewares=[guarding({host, name})], client_max_size=_MAX_REQUEST_BYTES)
+    application = web.Application(middlewares=[guarding(names)], client_max_size=_MAX_REQUEST_BYTES)
     application.add_routes(_routes(client, read_only))
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else tls.server_context(ssl.CERT_REQUIRED))
-    try:
-        await site.start()
-    except OSError as error:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"cannot serve the console on {host}:{port}: {error.strerror or error}",
-            "stop the process that has the port, or choose another --ui-port",
-            reason="PORT_UNAVAILABLE",
-        ) from error
-    reached = name if host in _EVERY and name else host
-    shown = f"[{reached}]" if ":" in reached else reached
-    return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
+    context = None if tls is None else tls.server_context(ssl.CERT_REQUIRED)
+    for one in sockets:
+        await web.SockSite(runner, one, ssl_context=context).start()
 
 
 def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:

@@ -39,11 +39,11 @@ export function pastPrefix(base64) {
   return btoa(String.fromCharCode(...bytes));
 }
 
-const quoted = (base64) => `'${keyText(base64)}'`;
-
-/** The bounds of an interval in words. */
-export function rangeText({ start = "", end }) {
-  if (!start && end === undefined) return "all keys";
-  if (!start) return `below ${quoted(end)}`;
-  return end === undefined ? `from ${quoted(start)}` : `${quoted(start)} to ${quoted(end)}`;
+/** A key between quotation marks, as Python writes it. */
+function quoted(base64) {
+  const text = keyText(base64);
+  return text.includes("'") && !text.includes('"') ? `"${text}"` : `'${text.replaceAll("'", "\\'")}'`;
 }
+
+/** The bounds of an interval, as the command line has them. */
+export const rangeText = ({ start = "", end }) => `[${quoted(start)}, ${end === undefined ? "+inf" : quoted(end)})`;

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call, mayChange } from "/api.js";
-import { bytes, cores, count, duration, plural, rate, to } from "/format.js";
+import { bytes, count, cpu, duration, plural, rate, to } from "/format.js";
 import { keyPath, keyText, rangeText, typedKey } from "/keys.js";
 
 const REFRESH_MS = 3000;
@@ -25,7 +25,7 @@ export function Interval({ one, next, place, workers, refresh }) {
     ["sequencer", interval.sequencer],
     ["commits", status ? count(status.commit) : ""],
     ["records/s", load ? rate(load.records_per_second) : ""],
-    ["busy cores", load ? cores(load.busy) : ""],
+    ["busy", load ? cpu(load.busy) : ""],
     ["queued records", load ? count(load.queued_records) : ""],
     ["productions without ACK", load ? count(load.pending_productions) : ""],
     ["system lag", load ? duration(load.system_lag_seconds) : ""],

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { bytes, cores, count, duration, plural, rate, to } from "/format.js";
+import { bytes, count, cpu, duration, plural, rate, to } from "/format.js";
 import { keyText, rangeText } from "/keys.js";
 import { Heading, Table } from "/parts.js";
 import { FindKey } from "/views/key.js";
@@ -15,11 +15,11 @@ const OWNER_COLOURS = 8;
 const LITTLE = 0.02; // A smaller share of the largest value has no colour.
 
 const MEASURES = {
-  load: { title: "Load", of: (one) => one.load?.busy ?? 0, text: (one) => `${cores(one.load?.busy ?? 0)} cores` },
+  load: { title: "Load", of: (one) => one.load?.busy ?? 0, text: (one) => `${cpu(one.load?.busy ?? 0)} of a core` },
   owner: { title: "Owner", of: (one) => one.interval.owner?.worker_id ?? "", text: (one) => one.interval.owner?.worker_id ?? "no owner" },
   size: { title: "Size", of: (one) => Number(one.load?.cached_bytes ?? 0), text: (one) => bytes(one.load?.cached_bytes ?? 0) },
 };
-const COLUMNS = [["keys"], ["owner"], ["records/s", true], ["busy cores", true], ["queued", true], ["keys in memory", true], ["size", true], ["system lag", true], ["problem"]];
+const COLUMNS = [["keys"], ["owner"], ["records/s", true], ["busy", true], ["queued", true], ["keys", true], ["cached", true], ["system lag", true], ["problem"]];
 
 /** What is wrong with an interval, in a few words; empty if nothing is. */
 export function trouble(one) {
@@ -99,7 +99,7 @@ function Strip({ rows, by, selected, choose }) {
     </div>
     <div class="legend">${by === "owner"
       ? owners.map((owner, index) => html`<span key=${owner}><i class=${`cell owner-${index % OWNER_COLOURS}`}></i>${owner}</span>`)
-      : html`<span>${MEASURES[by].title.toLowerCase()}: 0 <i class="cell heat-0"></i><i class="cell heat-1"></i><i class="cell heat-2"></i><i class="cell heat-3"></i><i class="cell heat-4"></i><i class="cell heat-5"></i> ${by === "load" ? `${cores(most)} cores` : bytes(most < 1 ? 0 : most)}</span>`}
+      : html`<span>${MEASURES[by].title.toLowerCase()}: 0 <i class="cell heat-0"></i><i class="cell heat-1"></i><i class="cell heat-2"></i><i class="cell heat-3"></i><i class="cell heat-4"></i><i class="cell heat-5"></i> ${by === "load" ? `${cpu(most)} of a core` : bytes(most < 1 ? 0 : most)}</span>`}
       <span><i class="cell heat-0 trouble"></i>needs attention</span></div>`;
 }
 
@@ -121,7 +121,7 @@ function Rows({ rows, by, selected, place }) {
       return html`<tr key=${one.interval.journal} class=${`${problem ? "failing" : ""} ${chosen ? "chosen" : ""}`}>
         <td><a href=${to(...place, one.interval.journal)} aria-current=${chosen ? "true" : null}><b>${rangeText(one.interval.keys)}</b></a></td>
         <td>${one.interval.owner?.worker_id ?? html`<span class="bad">none</span>`}</td>
-        <td class="num">${load ? rate(load.records_per_second) : ""}</td><td class="num">${load ? cores(load.busy) : ""}</td>
+        <td class="num">${load ? rate(load.records_per_second) : ""}</td><td class="num">${load ? cpu(load.busy) : ""}</td>
         <td class="num">${load ? count(load.queued_records) : ""}</td><td class="num">${load ? count(load.keys) : ""}</td>
         <td class="num">${load ? bytes(load.cached_bytes) : ""}</td><td class="num">${load ? duration(load.system_lag_seconds) : ""}</td>
         <td class="bad">${problem || (load ? "" : html`<span class="muted">no report yet</span>`)}</td></tr>`;
@@ -155,7 +155,7 @@ function KeySpace({ topology, computation, places, selected, workers }) {
     return () => removeEventListener("keydown", leave);
   }, [topology, computation, selected]);
   return html`
-    <${Heading} aside=${rows && `${plural(rows.length, "interval")}, ${rate(sum((row) => row.load?.records_per_second))} records/s, ${cores(sum((row) => row.load?.busy))} busy cores`}>Keys</${Heading}>
+    <${Heading} aside=${rows && `${plural(rows.length, "interval")}, ${rate(sum((row) => row.load?.records_per_second))} records/s, busy ${cpu(sum((row) => row.load?.busy))} of a core`}>Keys</${Heading}>
     <div class="choices">
       <${Choice} name="computation" title="Computation" value=${`${topology}/${computation}`} options=${places.map((text) => [text, text])} changed=${(value) => { location.hash = to("keys", ...value.split("/")); }} />
       <${Choice} name="by" title="Colour by" value=${by} options=${Object.entries(MEASURES).map(([name, { title }]) => [name, title.toLowerCase()])} changed=${setBy} />

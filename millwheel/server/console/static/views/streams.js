@@ -4,7 +4,7 @@ import { html } from "/vendor/htm-preact-standalone.js";
 import { bytes, rate } from "/format.js";
 import { Heading, Table } from "/parts.js";
 
-const COLUMNS = [["stream"], ["type"], ["written by"], ["read by"], ["log"], ["log records/s", true], ["log memory", true]];
+const COLUMNS = [["stream"], ["type"], ["from"], ["read by"], ["log"], ["log records/s", true], ["log memory", true]];
 
 export function Streams({ overview }) {
   const streams = overview.topologies.flatMap((one) => one.streams);
