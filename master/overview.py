@@ -105,6 +105,7 @@ class OverviewRows:
         )
         log = self._known.logs.get(spec.name)
         if log is not None:
+            row.log.created_at_us = log.created_at_us
             row.log.SetInParent()
             for interval in self._known.maps.get(log.incarnation, ()):
                 row.log.worker = interval.owner.worker_id
@@ -112,6 +113,8 @@ class OverviewRows:
                 if load is not None:
                     row.log.records_per_second = load.records_per_second
                     row.log.cached_bytes = load.cached_bytes
+                    if load.HasField("log"):
+                        row.log.kept.CopyFrom(load.log)
         return row
 
 

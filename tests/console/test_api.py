@@ -73,6 +73,7 @@ async def test_each_call_without_side_effects_answers_in_json(
     await start("shop")
     (accounts, _), name = await intervals(http, server), {"topology": "shop", "computation": "accounts"}
     needed = {
+        "StreamService/ReadStream": {"stream": "shop/alerts"},
         **{path: name for path in CALLS if path.startswith("KeyService/")},
         "IntervalService/GetInterval": {"interval": {"journal": accounts["interval"]["journal"]}},
         "IntervalService/PlanIntervalChange": {"split": {"interval": {**name, "key": "YQ=="}, "at": "YWI="}},
@@ -94,7 +95,7 @@ async def test_each_call_without_side_effects_answers_in_json(
 
 
 def test_the_page_of_the_api_names_all_calls_that_are_offered() -> None:
-    verbs = ("Get", "List", "Explain", "Validate", "Plan")
+    verbs = ("Get", "List", "Read", "Explain", "Validate", "Plan")
     changes = {path for path, call in CALLS.items() if call.needs is Permission.OPERATE}
     assert {path for path in CALLS if not path.partition("/")[2].startswith(verbs)} == changes
     assert changes == {f"IntervalService/{name}" for name in ("MoveInterval", "SplitInterval", "MergeIntervals")}

@@ -91,6 +91,7 @@ async def test_every_view_shows_what_runs(
         f"#/key/{topology}/{last}": "No key has a state",
         f"#/key/{topology}/{last}/ann": "Interval",
         "#/streams": f"{topology}/orders",
+        f"#/streams/{topology}/orders": "Its records are not kept",
         "#/injectors": "No process has injected yet",
         "#/cluster": server.address,
     }
@@ -206,6 +207,29 @@ async def test_a_key_is_found_with_its_state_and_its_error(
     await page.until("document.querySelector('pre.state')?.innerText === '5'", "its state is not shown")
     await page.until(says("watermark"), "its timer is not shown")
     await picture(page, "key-state")
+
+
+async def test_records_of_a_stream_come_as_they_are_made(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann")
+    await page.open(f"{server.console}#/streams/shop/alerts")
+    await page.until(says('"customer":"ann"'), "the record is not shown")
+    await inject("bob", process="q")
+    await page.until(says('"customer":"bob"'), "the next record is not shown")
+    assert await page.run("document.querySelectorAll('td.wide').length") == 2
+    assert await page.run(CONTRAST) == []
+    await page.until(says("records kept"), "no figures of the log")
+    await picture(page, "stream-tail")
+    await page.run("document.querySelector('.tools button').click()")
+    await page.until("document.querySelector('.tools button').innerText === 'Go on'", "it is not paused")
+    await inject("cyd", process="r")
+    await page.run("window.seen = document.querySelector('.rail .foot').innerText")
+    await page.until("document.querySelector('.rail .foot').innerText !== window.seen", "the page stands")
+    assert await page.run("document.querySelectorAll('td.wide').length") == 2
+    await page.run("document.querySelector('.tools button').click()")
+    await page.until(says('"customer":"cyd"'), "it does not go on")
 
 
 async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Start, page: Page) -> None:

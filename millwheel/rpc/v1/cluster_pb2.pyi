@@ -650,21 +650,31 @@ class LogOverview(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
     CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_US_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty while no worker owns the log."""
     records_per_second: _builtins.float
     cached_bytes: _builtins.int
     """The memory that the log takes at its owner."""
+    created_at_us: _builtins.int
+    """The log keeps records that were produced from this time on. 0: not known."""
+    @_builtins.property
+    def kept(self) -> _inspection_pb2.LogLoad:
+        """What the log keeps, from its owner's last report. Absent if there is none."""
+
     def __init__(
         self,
         *,
         worker: _builtins.str = ...,
         records_per_second: _builtins.float = ...,
         cached_bytes: _builtins.int = ...,
+        kept: _inspection_pb2.LogLoad | None = ...,
+        created_at_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "records_per_second", b"records_per_second", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "created_at_us", b"created_at_us", "kept", b"kept", "records_per_second", b"records_per_second", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,6 +21,7 @@ export async function call(path, request = {}) {
   if (!response.ok) {
     const error = new Error(body.error?.message ?? `status ${response.status}`);
     error.remedy = body.error?.remedy ?? "";
+    error.reason = body.error?.reason ?? "";
     throw error;
   }
   return body;
