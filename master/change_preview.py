@@ -44,13 +44,10 @@ def preview_change(
         request, share = SplitInterval(request.interval, division.at, request.worker), division.smaller
     change = reshaping.interval_change(known, request, loads)
     assert change is not None, "a request without an id has not run before"
-    old = [place.interval]
-    if isinstance(request, MergeIntervals):
-        old.append(reshaping.find_next(known, place).interval)
     response = wire.PlanIntervalChangeResponse(
-        before=[_planned(one) for one in old],
+        before=[_planned(one) for one in change.old],
         after=[_planned(one) for one in change.made],
-        effects=_effects(change.request, old, change.made, share),
+        effects=_effects(change.request, change.old, change.made, share),
     )
     _fill(response, change.request, name, place.interval.sequencer)
     return response

@@ -38,6 +38,7 @@ __all__ = [
     "PauseTopology",
     "Progress",
     "ProgressObserved",
+    "RecordEvent",
     "ReleaseParents",
     "Reload",
     "Reply",
@@ -217,6 +218,13 @@ class ReleaseParents:
     independent: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Put an event into the log that no other change explains. Its number is chosen by the core."""
+
+    event: catalog.EventRecord
+
+
 ReshapeRequest = MoveInterval | SplitInterval | MergeIntervals
 
 Request = (
@@ -234,6 +242,7 @@ Request = (
     | RetireQuery
     | ReshapeRequest
     | ReleaseParents
+    | RecordEvent
 )
 
 
@@ -302,6 +311,8 @@ class RequestReceived:
 
     ticket: int
     request: Request
+    actor: str = ""
+    """Who makes the request: a caller's name or host. Empty: the master itself."""
 
 
 @dataclass(frozen=True, slots=True)

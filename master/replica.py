@@ -12,6 +12,7 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
 from millwheel.master.balancing import HotKey
+from millwheel.master.event_recorder import EventRecorder
 from millwheel.master.expected_injectors import Expectations
 from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
@@ -100,7 +101,13 @@ class MasterReplica:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        works = (loads.run(), Expectations(term, self.observer).run(), collect_packages(term, self._packages))
+        events = EventRecorder(term, self.address, lambda: loads.book)
+        works = (
+            loads.run(),
+            events.run(),
+            Expectations(term, self.observer).run(),
+            collect_packages(term, self._packages),
+        )
         beside = [asyncio.ensure_future(work) for work in works]
         try:
             await term.run()

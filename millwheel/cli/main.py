@@ -27,6 +27,7 @@ _NOUNS: Final = {
     "timer": "timer:app",
     "interval": "interval:app",
     "cluster": "cluster:app",
+    "event": "event:app",
     "injector": "injector:app",
     "inject": "inject:app",
     "master": "roles:master_app",

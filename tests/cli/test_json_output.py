@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
+from millwheel.cli.event import plain_event
 from millwheel.cli.failing import describe
 from millwheel.cli.hooks import plain_failures
 from millwheel.cli.interval import plain_status
@@ -22,7 +23,7 @@ from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import cluster_pb2, common_pb2, interval_pb2
+from millwheel.rpc.v1 import catalog_pb2, cluster_pb2, common_pb2, interval_pb2
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.errors import Problem
 from tests.cli.json_page import PAGE, named, read_page
@@ -176,7 +177,8 @@ async def _described(run: Printing) -> Any:
 
 
 async def _look_at_the_rest(run: Printing, server: Server) -> None:
-    for command in ("topology list", "computation list", "worker list", "interval list", "injector list"):
+    nouns = ("topology", "computation", "worker", "interval", "injector", "event")
+    for command in (f"{noun} list" for noun in nouns):
         await run(command)
     (interval,) = await _intervals(run)
     await run("interval move", interval["journal"], "--to", interval["owner"])
@@ -205,6 +207,8 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_failures(failures), "failures", "failures")
     hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
     run.page.check(plain_status(hot), "listed interval", "interval list")
+    taken = catalog_pb2.EventRecord(owners=[catalog_pb2.OwnerChange(before="a", after="b", intervals=1)])
+    run.page.check(plain_event(taken), "event", "event list")
     health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])
     run.page.check(plain_health(health), "health", "cluster health")
     error = RequestError(FailureCode.NOT_FOUND, "no x", problems=[Problem("a", "b")])

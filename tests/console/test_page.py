@@ -94,6 +94,7 @@ async def test_every_view_shows_what_runs(
         f"#/streams/{topology}/orders": "Its records are not kept",
         "#/injectors": "No process has injected yet",
         "#/cluster": server.address,
+        "#/events": f"topology {topology} is submitted",
     }
     for view, text in views.items():
         await page.open("about:blank")

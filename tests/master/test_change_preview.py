@@ -7,9 +7,8 @@ import pytest
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import interval_pb2 as wire
-from tests.master.test_interval_service import Cluster, cluster, named
-
-__all__ = ["cluster"]
+from tests.master.test_interval_service import Cluster, named
+from tests.master.test_interval_service import cluster as cluster
 
 PLAN = "/millwheel.v1.IntervalService/PlanIntervalChange"
 

@@ -681,6 +681,68 @@ class LogOverview(_message.Message):
 Global___LogOverview: _TypeAlias = LogOverview  # noqa: Y015
 
 @_typing.final
+class ListEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """Only events of this topology. Empty: all."""
+    kind: _builtins.str
+    """Only events whose kind begins so, such as interval, or interval.moved. Empty: all."""
+    since_us: _builtins.int
+    """Only events from this time on. 0: all."""
+    page_size: _builtins.int
+    """The most events of the response, 1,000 at most. 0: 100."""
+    page_token: _builtins.str
+    """From the response before, or empty."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "since_us", b"since_us", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: there are no more."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.EventRecord]:
+        """The newest first."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[_catalog_pb2.EventRecord] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
+
+@_typing.final
 class ExplainHoldRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -6,6 +6,7 @@ import { clock, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
 import { Time } from "/views/time.js";
+import { Events } from "/views/events.js";
 import { Key } from "/views/key.js";
 import { Keys } from "/views/keys.js";
 import { Streams } from "/views/streams.js";
@@ -19,6 +20,7 @@ const VIEWS = [
   ["streams", "Streams", Streams],
   ["injectors", "Injectors", Injectors],
   ["cluster", "Cluster", Cluster],
+  ["events", "Events", Events],
 ];
 
 const place = () => location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
