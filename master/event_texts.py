@@ -19,6 +19,7 @@ from millwheel.master.messages import (
     ResumeTopology,
     RetireInjector,
     RetireQuery,
+    SetTopologyQuota,
     SplitInterval,
     SubmitTopology,
     UpdateTopology,
@@ -59,6 +60,8 @@ def event_of_change(
             return _of_version(known, spec.name, actor, plan)
         case PauseTopology(name) | ResumeTopology(name) | DrainTopology(name) | CancelTopology(name):
             return _of_state(known, name, actor, plan)
+        case SetTopologyQuota(name):
+            return _of_quota(known, name, actor, plan)
         case MoveInterval() | SplitInterval() | MergeIntervals():
             return _of_intervals(known, request, BALANCER if actor == MASTER else actor, plan)
         case EnsureLog(stream):
@@ -113,6 +116,29 @@ def _of_state(known: Catalog, name: str, actor: str, plan: ChangePlan) -> catalo
         before=state_name(before.state),
         after=state_name(after.state),
     )
+
+
+def _of_quota(known: Catalog, name: str, actor: str, plan: ChangePlan) -> catalog.EventRecord | None:
+    before, after = known.topologies.get(name), _written(plan, name)
+    if before is None or after is None:
+        return None
+    return catalog.EventRecord(
+        kind="topology.limited",
+        actor=actor,
+        topology=name,
+        text=f"topology {name} gets another quota",
+        before=_quota(before.quota),
+        after=_quota(after.quota),
+    )
+
+
+def _quota(quota: catalog.TopologyQuota) -> str:
+    parts = [f"weight {quota.weight or 1:g}"]
+    if quota.records_per_second:
+        parts.append(f"{quota.records_per_second:,} records/s")
+    if quota.intervals:
+        parts.append(f"{quota.intervals:,} intervals")
+    return ", ".join(parts)
 
 
 def _of_intervals(known: Catalog, request: ReshapeRequest, actor: str, plan: ChangePlan) -> catalog.EventRecord | None:

@@ -17,6 +17,7 @@ from millwheel.master.messages import (
     RecordEvent,
     RequestReceived,
     ResumeTopology,
+    SetTopologyQuota,
     SplitInterval,
     SubmitTopology,
     Transact,
@@ -64,6 +65,13 @@ def test_changes_of_a_topology_have_their_before_and_after() -> None:
     assert found[1].before.startswith("version 1, ")
     assert found[1].after == "version 2, code cdcdcdcdcdcd"
     assert (found[2].before, found[2].after) == ("running", "paused")
+
+
+def test_a_quota_is_an_event() -> None:
+    cluster, master = started()
+    master.call(SetTopologyQuota("zeitgeist", catalog.TopologyQuota(weight=2, records_per_second=5_000)))
+    event = events(cluster)[-1]
+    assert (event.kind, event.before, event.after) == ("topology.limited", "weight 1", "weight 2, 5,000 records/s")
 
 
 def test_a_repeated_request_is_no_second_event() -> None:
