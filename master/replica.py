@@ -56,8 +56,9 @@ class MasterReplica:
         *,
         ttl: float,
         clock: Callable[[], Timestamp] = wall_now,
+        console: str = "",
     ) -> None:
-        """``address`` (host:port) is where this replica's services answer.
+        """``address`` (host:port) is where this replica's services answer. ``console``: the URL of its web console.
 
         ``ttl``: seconds after a leader has vanished until another one leads.
         """
@@ -68,6 +69,7 @@ class MasterReplica:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._ttl = ttl
+        self._console = console
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
@@ -78,7 +80,8 @@ class MasterReplica:
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""
-        present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
+        registration = keep_present(self.coordinator, self.address, self._ttl, self._clock(), self._console)
+        present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
         try:
             while True:

@@ -96,7 +96,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.store.CopyFrom(store)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
-            response.masters.add(address=address, leads=address == self._replica.address)
+            record = known.masters.get(address)
+            console = "" if record is None else record.console
+            response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
         names = {}
         with suppress(DamagedValueError):  # the problems below report the damage

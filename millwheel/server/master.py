@@ -48,35 +48,36 @@ def _balancing(section: MasterSection) -> BalanceSettings:
 @asynccontextmanager
 async def _master(daemon: Daemon) -> AsyncIterator[None]:
     section, coordinator, store = daemon.settings.master, daemon.backends.coordinator, daemon.backends.store
-    replica = MasterReplica(
-        coordinator,
-        store,
-        daemon.address,
-        MasterSettings(
-            intervals_per_computation=section.intervals_per_computation, balancing=_balancing(daemon.settings.master)
-        ),
-        ttl=section.lease_seconds,
-    )
-    daemon.registry.register(MasterCollector(replica))
-    add_services(daemon.server, replica)
-    explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
-    add_WatermarkServiceServicer_to_server(explaining, daemon.server)
-
-    # The cancellation at the end resigns the leadership, so another replica leads at once.
-    task = asyncio.create_task(keep("the master", replica.run))
     async with AsyncExitStack() as stack:
+        replica = MasterReplica(
+            coordinator,
+            store,
+            daemon.address,
+            MasterSettings(
+                intervals_per_computation=section.intervals_per_computation,
+                balancing=_balancing(daemon.settings.master),
+            ),
+            ttl=section.lease_seconds,
+            console=await _serve_console(stack, daemon) if section.ui_port else "",
+        )
+        daemon.registry.register(MasterCollector(replica))
+        add_services(daemon.server, replica)
+        explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
+        add_WatermarkServiceServicer_to_server(explaining, daemon.server)
+
+        # The cancellation at the end resigns the leadership, so another replica leads at once.
+        task = asyncio.create_task(keep("the master", replica.run))
         stack.push_async_callback(cancel, task)
-        if section.ui_port:
-            await _serve_console(stack, daemon)
         yield
 
 
-async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
+async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> str:
     host = listen_address_of("master", daemon.settings).host
     name = split_address(daemon.address)[0]
     section, tls = daemon.settings.master, tls_of(daemon.settings)
     url = await serve_console(stack, daemon.address, host, section.ui_port, tls, name, read_only=section.ui_read_only)
     log.info("the console is at %s", url)
+    return url
 
 
 MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)

@@ -141,7 +141,7 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     assert streams["shop/accounts"]["read_by"] == ["shop/alerts", "shop/days"]
     assert streams["shop/alerts"]["log"]["worker"] == "dev"
     assert [(one["stream"], one["process"]) for one in whole["injectors"]] == [("shop/orders", "p")]
-    assert whole["health"]["masters"] == [{"address": server.address, "leads": True}]
+    assert whole["health"]["masters"] == [{"address": server.address, "leads": True, "console": ""}]
     assert (await get(http, f"{server.console}{OVERVIEW}?topology=shop"))[1]["topologies"][0]["name"] == "shop"
 
 
@@ -254,10 +254,10 @@ async def test_a_standby_shows_the_cluster_and_leads_if_it_must(http: ClientSess
         standby, _ = await stack.enter_async_context(replica(coordinator, store, ttl=patience(1)))
         url = f"{await serve_console(stack, standby, '127.0.0.1', 0)}api/v1/ClusterService/GetClusterHealth"
         _, health = await get(http, url)
-        assert {"address": leader, "leads": True} in health["masters"]
+        assert {"address": leader, "leads": True, "console": ""} in health["masters"]
         await leading.aclose()
         found = await until(lambda: get(http, url), patience(30), holds=lambda answer: answer[0] == 200)
-        assert {"address": standby, "leads": True} in found[1]["masters"]
+        assert {"address": standby, "leads": True, "console": ""} in found[1]["masters"]
     await coordinator.close()
 
 

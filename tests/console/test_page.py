@@ -21,6 +21,7 @@ from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.console.browser import Page, browsing
 from tests.console.conftest import Inject, Start
 from tests.console.shop import REFUSED
+from tests.daemons.together import together
 
 pytestmark = pytest.mark.long
 
@@ -129,6 +130,34 @@ async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path,
     await picture(page, "cut-off")
     async with running(settings):
         await page.until("!document.querySelector('.banner')", "the page does not go on")
+    page.errors.clear()  # the browser notes each request that failed
+
+
+async def test_the_page_goes_on_at_another_master(tmp_path: Path, page: Page) -> None:
+    ports = free_ports(2)
+    consoles = [f"http://127.0.0.1:{port}/" for port in ports]
+    async with together(tmp_path, masters=[{"master.ui_port": str(port)} for port in ports]) as cluster:
+        await page.open(f"{consoles[0]}#/cluster")
+        await page.until("document.querySelectorAll('td a[href^=http]').length === 2", "not both consoles are named")
+        await page.until(says("leads"), "no master leads")
+        row = "[...document.querySelectorAll('tr')].find((row) => row.innerText.includes('leads'))"
+        leader = consoles.index(await page.run(f"{row}.querySelector('a').href"))
+        await page.open("about:blank")
+        await page.open(f"{consoles[leader]}#/cluster")
+        await page.until(says("leads"), "nothing is shown")
+        await cluster.masters[leader].stop()
+        await page.until("document.querySelector('.banner a')", "no link to the other master")
+        assert "No answer since" in await page.run("document.querySelector('.banner').innerText")
+        assert await page.run(CONTRAST) == []
+        await picture(page, "leader-stopped")
+        await page.run("document.querySelector('.banner a').click()")
+        there = f"location.href === '{consoles[1 - leader]}#/cluster' && !document.querySelector('.banner')"
+        await page.until(there, "it does not go on")
+        await page.until(says("leads"), "the other master does not lead")
+        await page.run("location.hash = '#/events'")
+        elected = f"the master at {cluster.masters[1 - leader].address} leads"
+        await page.until(says(elected), "the election is no event")
+        await picture(page, "after-failover")
     page.errors.clear()  # the browser notes each request that failed
 
 

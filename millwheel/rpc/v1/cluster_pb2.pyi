@@ -190,17 +190,21 @@ class MasterHealth(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    CONSOLE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     leads: _builtins.bool
+    console: _builtins.str
+    """The URL of its web console. Empty: it serves none."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         leads: _builtins.bool = ...,
+        console: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "leads", b"leads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "leads", b"leads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,6 +49,12 @@ function Rail({ view, overview, since }) {
   </nav>`;
 }
 
+/** Links to the consoles of the other masters, at the place that is shown. */
+function Others({ overview }) {
+  const urls = (overview?.health.masters ?? []).map((one) => one.console).filter((url) => /^https?:/.test(url) && new URL(url).origin !== location.origin);
+  return urls.length > 0 && html`<div>Other masters serve it, too: ${urls.map((url) => html`<a key=${url} href=${url + location.hash}>${url}</a> `)}</div>`;
+}
+
 function View({ path, state }) {
   const [name, ...rest] = path;
   if (name === "topology") return html`<${Graph} name=${rest[0]} selected=${rest[1]} ...${state} />`;
@@ -81,6 +87,7 @@ function Console() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <div role="status">${failure && html`<div class="banner">
       ${since ? `No answer since ${clock(since)} UTC: ${failure.message}. What is shown is from then.` : `The server does not answer: ${failure.message}.`}
+      <${Others} overview=${overview} />
     </div>`}</div>
     <div class=${`frame ${failure ? "old" : ""}`}>
       <${Rail} view=${view} overview=${overview} since=${since} />

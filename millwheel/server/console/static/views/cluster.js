@@ -25,8 +25,9 @@ export function Cluster({ overview }) {
         <td class="num">${bytes(one.resident_bytes)} <span class="muted">of ${bytes(one.memory_limit_bytes)}</span></td>
         <td class="mono">${one.package ? one.package.slice(0, 12) : html`<span class="muted">any</span>`}</td></tr>`)}</${Table}>
     <h2>Masters</h2>
-    <${Table} label="Masters" columns=${[["master"], ["state"]]}>
-      ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td></tr>`)}</${Table}>
+    <${Table} label="Masters" columns=${[["master"], ["state"], ["console"]]}>
+      ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td>
+        <td>${one.console && html`<a href=${one.console}>${one.console}</a>`}</td></tr>`)}</${Table}>
     <h2>Watermark authority</h2>
     <${Table} label="Shards of the authority" columns=${[["shard"], ["address"], ["state"]]}>
       ${authorities.map((one) => html`<tr key=${one.shard} class=${one.answers ? "" : "failing"}><td>${one.shard}</td><td class="mono">${one.address || "no process serves it"}</td><td><${Answers} is=${one.answers} /></td></tr>`)}</${Table}>
