@@ -301,6 +301,16 @@ async def test_a_port_in_use_is_an_error_that_names_it(server: DevServer) -> Non
     assert "--ui-port" in caught.value.remedy
 
 
+def test_all_modules_are_preloaded() -> None:
+    """A browser then asks for all of them at once, and not for each when another one imports it."""
+    root = Path(ROOT, "millwheel/server/console/static")
+    page = (root / "index.html").read_text()
+    modules = [f"/{path.relative_to(root)}" for path in root.rglob("*.js")]
+    assert [one for one in modules if f'"{one}"' not in page] == []
+    linked = re.findall('(?:href|src)="(/[^"]+[.]js)"', page)
+    assert sorted(linked) == sorted(modules)
+
+
 def test_no_file_of_the_page_names_another_host() -> None:
     """It works offline. Addresses stand only in licences, and in names of XML."""
     root = Path(ROOT, "millwheel/server/console/static")

@@ -4,16 +4,13 @@ const REFRESH_MS = 1000;
 const PATIENCE_MS = 5000; // A request without an answer for so long has failed.
 const KEPT_SAMPLES = 120;
 
-/** Makes a call of the API. Throws an Error with `message` and `remedy`. */
-export async function call(path, request = {}) {
+/** Makes a call of the API. Throws an Error with `message`, `remedy` and `reason`. Without a request it is a GET, which the page has preloaded. */
+export async function call(path, request) {
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const posted = request && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
   let response;
   try {
-    response = await fetch(`/api/v1/${path}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(request),
-      signal: AbortSignal.timeout(PATIENCE_MS),
-    });
+    response = await fetch(`/api/v1/${path}`, { signal, ...posted });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
   }

@@ -83,6 +83,7 @@ function Console() {
   const title = [path[1], VIEWS.find(([name]) => name === view)?.[1], "MillWheel"].filter(Boolean).join(" · ");
   useEffect(() => { document.title = title; }, [title]);
   const { overview, since, failure } = state;
+  useEffect(() => { if (overview) performance.mark("data-shown"); }, [overview !== null]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <div role="status">${failure && html`<div class="banner">
