@@ -294,6 +294,10 @@ async def test_injectors_furthest_behind_come_first(
     await page.open(f"{server.console}#/injectors")
     order = "[...document.querySelectorAll('td b')].map((one) => one.innerText).join()"
     await page.until(f"{order} === 'none-yet,behind,ahead'", "another order")
+    await page.open(f"{server.console}#/time/shop/source%3Aorders")
+    chain = "[...document.querySelectorAll('.chain b')].map((one) => one.innerText).join()"
+    await page.until(f"{chain} === 'none-yet,behind,ahead'", "a source is not explained")
+    await picture(page, "time-source")
 
 
 async def test_markup_in_names_is_text(server: DevServer, start: Start, inject: Inject, page: Page) -> None:

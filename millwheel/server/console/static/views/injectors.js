@@ -6,7 +6,8 @@ import { Heading, Table } from "/parts.js";
 
 const COLUMNS = [["stream"], ["process"], ["state"], ["low watermark (UTC)"], ["data lag", true]];
 
-const state = (one) => (one.retired ? "retired" : one.finished ? "finished" : one.idle ? "idle" : "active");
+/** What a process does, as the command line has it. */
+export const state = (one) => (one.retired ? "retired" : one.finished ? "finished" : one.idle ? "idle" : "active");
 
 export function Injectors({ overview }) {
   const now = overview.now_us;
