@@ -13,6 +13,7 @@ from millwheel.rpc.v1 import cluster_pb2 as cluster
 __all__ = ["EventWatch"]
 
 _ACTOR = "master"
+_NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
 _JOINED, _LOST = "worker.joined", "worker.lost"
 
@@ -68,7 +69,10 @@ class EventWatch:
 
     def _of_hooks(self, failing: Iterable[cluster.ComputationFailures]) -> list[catalog.EventRecord]:
         now = {(one.topology, one.computation): one for one in failing}
-        begun = [_hooks(_FAILING, place, now[place].text) for place in sorted(now.keys() - self._failing)]
+        # When the next attempt is, is of no interest later.
+        begun = [
+            _hooks(_FAILING, place, now[place].text.partition(_NEXT)[0]) for place in sorted(now.keys() - self._failing)
+        ]
         ended = [
             _hooks(_RECOVERED, place, f"hooks of {'/'.join(place)} do not fail any more")
             for place in sorted(self._failing - now.keys())

@@ -174,7 +174,9 @@ def test_a_deposed_leader_adds_no_event() -> None:
 
 
 def failing(computation: str) -> cluster_wire.ComputationFailures:
-    return cluster_wire.ComputationFailures(topology="t", computation=computation, text=f"{computation} raises")
+    return cluster_wire.ComputationFailures(
+        topology="t", computation=computation, text=f"{computation} raises; next attempt in 1 s"
+    )
 
 
 def workers(*names: str) -> dict[str, catalog.WorkerRecord]:
@@ -194,6 +196,10 @@ def test_workers_and_failures_are_noted_at_their_begin_and_end() -> None:
         ("worker.joined", "b"),
         ("hooks.recovered", "c"),
     ]
+
+
+def test_a_failure_is_told_without_its_next_attempt() -> None:
+    assert [one.text for one in EventWatch({}).observe({}, [failing("c")])] == ["c raises"]
 
 
 def test_a_new_leader_goes_on_where_the_log_ends() -> None:
