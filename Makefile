@@ -23,8 +23,8 @@ install: ## Make .venv with everything, and a Java runtime for the Spark parts (
 	@tools/install.sh
 
 .PHONY: demo
-demo: install ## Run the demonstration
-	@$(RUN) python -m examples.demo $(ARGS)
+demo: install ## Run the demonstration; its web console stays open with KEEP=1
+	@$(RUN) python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
 
 .PHONY: components
 components: install ## Fetch Cassandra, etcd and Prometheus into build/components (fast the second time)

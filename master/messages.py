@@ -38,6 +38,7 @@ __all__ = [
     "PauseTopology",
     "Progress",
     "ProgressObserved",
+    "RecordEvent",
     "ReleaseParents",
     "Reload",
     "Reply",
@@ -233,6 +234,13 @@ class ReleaseParents:
     independent: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Put an event into the log that no other change explains. Its number is chosen by the core."""
+
+    event: catalog.EventRecord
+
+
 ReshapeRequest = MoveInterval | SplitInterval | MergeIntervals
 
 Request = (
@@ -252,6 +260,7 @@ Request = (
     | RetireQuery
     | ReshapeRequest
     | ReleaseParents
+    | RecordEvent
 )
 
 
@@ -321,6 +330,8 @@ class RequestReceived:
 
     ticket: int
     request: Request
+    actor: str = ""
+    """Who makes the request: a caller's name or host. Empty: the master itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Planner:
             version=known.version + 1 if known is not None else 1,
             state=catalog.TOPOLOGY_STATE_RUNNING,
             submitted_at_us=self._now,
+            version_at_us=self._now,
             state_changed_at_us=self._now,
             request_id=request.request_id,
             cancelled_by=known.cancelled_by if known is not None else (),
@@ -148,6 +149,7 @@ class Planner:
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1
+        record.version_at_us = self._now
         record.request_id = request.request_id
         added = len(spec.computations) - len(record.incarnations)
         check_intervals(self._known, record, added * len(self._first_intervals()))

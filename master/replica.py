@@ -13,6 +13,7 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
 from millwheel.master.balancing import HotKey
+from millwheel.master.event_recorder import EventRecorder
 from millwheel.master.expected_injectors import Expectations
 from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
@@ -56,8 +57,9 @@ class MasterReplica:
         *,
         ttl: float,
         clock: Callable[[], Timestamp] = wall_now,
+        console: str = "",
     ) -> None:
-        """``address`` (host:port) is where this replica's services answer.
+        """``address`` (host:port) is where this replica's services answer. ``console``: the URL of its web console.
 
         ``ttl``: seconds after a leader has vanished until another one leads.
         """
@@ -68,6 +70,7 @@ class MasterReplica:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._ttl = ttl
+        self._console = console
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
@@ -80,7 +83,8 @@ class MasterReplica:
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""
-        present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
+        registration = keep_present(self.coordinator, self.address, self._ttl, self._clock(), self._console)
+        present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
         try:
             while True:
@@ -103,7 +107,13 @@ class MasterReplica:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        works = (loads.run(), Expectations(term, self.observer).run(), collect_packages(term, self._packages))
+        events = EventRecorder(term, self.address, lambda: loads.book)
+        works = (
+            loads.run(),
+            events.run(),
+            Expectations(term, self.observer).run(),
+            collect_packages(term, self._packages),
+        )
         beside = [asyncio.ensure_future(work) for work in works]
         try:
             await term.run()

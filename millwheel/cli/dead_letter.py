@@ -26,7 +26,6 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.progress import ReportProgress
-from millwheel.cli.stream_records import show_value
 from millwheel.cli.times import ago_or_time
 from millwheel.client.control import ControlClient
 from millwheel.client.dead_letters import (
@@ -39,6 +38,7 @@ from millwheel.client.dead_letters import (
     LetterStates,
     ReplayReport,
 )
+from millwheel.client.shown_values import show_value
 from millwheel.model.wording import counted
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs

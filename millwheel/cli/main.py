@@ -28,6 +28,7 @@ _NOUNS: Final = {
     "dead-letter": "dead_letter:app",
     "interval": "interval:app",
     "cluster": "cluster:app",
+    "event": "event:app",
     "injector": "injector:app",
     "inject": "inject:app",
     "master": "roles:master_app",

@@ -85,6 +85,9 @@ def start_dev(
         ),
     ] = None,
     ui: Annotated[bool, typer.Option(help="Serve the web console.")] = True,
+    ui_read_only: Annotated[
+        bool, typer.Option("--ui-read-only", help="Refuse what changes something in the web console.")
+    ] = False,
     intervals: Annotated[
         int, typer.Option(min=1, max=1_000, help="Key intervals that each new computation begins with.")
     ] = 1,
@@ -122,6 +125,7 @@ def start_dev(
         port,
         metrics_port,
         ui_port_of(ui_port, port, host) if ui else None,
+        ui_read_only,
         intervals,
         cache_mib << 20,
         advertise,

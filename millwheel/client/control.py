@@ -46,6 +46,7 @@ DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
 """The default address of ``millwheel server start-dev``."""
 
 _CHUNK_BYTES: Final = 512 << 10
+_MAX_PAGE_ROWS: Final = 1_000
 _UPLOAD_DEADLINE_SECONDS: Final = 120.0
 
 Answer = TypeVar("Answer")
@@ -282,6 +283,27 @@ class ControlClient:
         """The state of masters, workers, authority, store and intervals, and everything that is wrong with them."""
         request = cluster_pb2.GetClusterHealthRequest()
         return await self._call(lambda: self._cluster().GetClusterHealth(request, timeout=self._deadline))
+
+    async def list_events(
+        self, topology: str = "", kind: str = "", since: int = 0, limit: int = 100
+    ) -> list[catalog.EventRecord]:
+        """What has happened in the cluster, the newest first.
+
+        Args:
+            topology: Only events of this topology. Empty means all.
+            kind: Only events whose kind begins so. Empty means all.
+            since: Only events from this time on, in microseconds since the epoch.
+            limit: The most events.
+        """
+        found: list[catalog.EventRecord] = []
+        request = cluster_pb2.ListEventsRequest(topology=topology, kind=kind, since_us=since)
+        while True:
+            request.page_size = min(limit - len(found), _MAX_PAGE_ROWS)
+            answer = await self._call(lambda: self._cluster().ListEvents(request, timeout=self._deadline))
+            found += answer.events
+            if len(found) >= limit or not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
 
     # Routing.
 

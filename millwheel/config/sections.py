@@ -173,6 +173,7 @@ class MasterSection:
     ui_port: int = setting(
         0, "Port of the web console, on the host of rpc.listen (docs/console.md); 0: no console.", bounds=(0, 65_535)
     )
+    ui_read_only: bool = setting(True, "Refuse what changes something in the web console. false: it moves intervals.")
 
 
 @dataclass(frozen=True, slots=True)

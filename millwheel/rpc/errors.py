@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_status import rpc_status
 
 from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
+from millwheel.rpc.caller import answer_to
 from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, process_tls
@@ -99,6 +100,7 @@ async def answering(context: grpc.aio.ServicerContext[object, object], work: Cal
 
     A failed store or coordinator gives UNAVAILABLE. Any other exception is a fault of the server and is logged.
     """
+    answer_to(context)
     try:
         return await work()
     except Exception as error:

@@ -40,6 +40,7 @@ from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
+from millwheel.server.console.serving import serve_console
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
@@ -84,6 +85,8 @@ class DevSettings:
     metrics_port: int | None = None
     ui_port: int | None = None
     """The port of the web console. 0: a free one. None: no console."""
+    ui_read_only: bool = False
+    """Whether the console refuses what changes something."""
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
@@ -145,10 +148,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await master.leading()
         console = ""
         if settings.ui_port is not None:
-            # A late import, so that only who serves a console has aiohttp in memory.
-            from millwheel.server.console.site import serve_console
-
-            console = await serve_console(stack, address, host, settings.ui_port, tls, split_address(address)[0])
+            name, read_only = split_address(address)[0], settings.ui_read_only
+            console = await serve_console(stack, address, host, settings.ui_port, tls, name, read_only=read_only)
         settle_memory()
         health.waits_for = ""
         yield DevServer(address, path, worker, failed, console)

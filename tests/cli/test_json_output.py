@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
 from millwheel.cli.dead_letter_rows import plain_replay
+from millwheel.cli.event import plain_event
 from millwheel.cli.failing import describe
 from millwheel.cli.hooks import plain_failures
 from millwheel.cli.interval import plain_status
@@ -25,7 +26,7 @@ from millwheel.client.dead_letters.reports import RefusedLetter
 from millwheel.client.injector import Injector
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import cluster_pb2, common_pb2, interval_pb2
+from millwheel.rpc.v1 import catalog_pb2, cluster_pb2, common_pb2, interval_pb2
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.errors import Problem
 from tests.cli.json_page import PAGE, named, read_page
@@ -198,7 +199,8 @@ async def _described(run: Printing) -> Any:
 
 
 async def _look_at_the_rest(run: Printing, server: Server) -> None:
-    for command in ("topology list", "computation list", "worker list", "interval list", "injector list"):
+    nouns = ("topology", "computation", "worker", "interval", "injector", "event")
+    for command in (f"{noun} list" for noun in nouns):
         await run(command)
     (interval,) = await _intervals(run)
     await run("interval move", interval["journal"], "--to", interval["owner"])
@@ -227,6 +229,8 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_failures(failures), "failures", "failures")
     hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
     run.page.check(plain_status(hot), "listed interval", "interval list")
+    taken = catalog_pb2.EventRecord(owners=[catalog_pb2.OwnerChange(before="a", after="b", intervals=1)])
+    run.page.check(plain_event(taken), "event", "event list")
     replay = ReplayReport(refused=[RefusedLetter(1, "a timer")])
     run.page.check(plain_replay(replay), "replay report", "dead-letter replay")
     health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millwheel.cli.stream import app
-from millwheel.cli.stream_records import show_value
 from millwheel.client.control import ControlClient
+from millwheel.client.shown_values import show_value
 from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
 from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, list_cursors
 from millwheel.model.incarnation import IncarnationId
