@@ -25,6 +25,7 @@ __all__ = [
     "MasterSection",
     "MetricsSection",
     "RpcSection",
+    "SecuritySection",
     "Settings",
     "StoreSection",
     "WorkerSection",
@@ -248,6 +249,17 @@ class RpcSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SecuritySection:
+    """Who may do what (docs/security.md)."""
+
+    policy: Path | None = setting(
+        None,
+        "TOML file with the roles of certificates and tokens. It is read again when it changes. Empty: certificates "
+        "have the roles that they name themselves, if this daemon's does.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSection:
     """The metrics page for Prometheus."""
 
@@ -279,5 +291,6 @@ class Settings:
     worker: WorkerSection = field(default_factory=WorkerSection)
     authority: AuthoritySection = field(default_factory=AuthoritySection)
     rpc: RpcSection = field(default_factory=RpcSection)
+    security: SecuritySection = field(default_factory=SecuritySection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     logging: LoggingSection = field(default_factory=LoggingSection)

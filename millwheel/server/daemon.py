@@ -23,10 +23,12 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.gate import Gate
-from millwheel.rpc.identity import use_tls
+from millwheel.rpc.identity import use_tls, use_token
 from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server, set_health
+from millwheel.server.access import authorization_of, topology_lookup
 from millwheel.server.backends import Backends, OpenBackends, open_backends
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
@@ -58,6 +60,8 @@ class Daemon:
     registry: CollectorRegistry
     shards: int
     """The authority's number of shards."""
+    access: Authorization | None = None
+    """Admits the calls of the server. None without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,12 @@ async def run_daemon(
     settings = configuration.settings
     tls = tls_of(settings)
     use_tls(tls)
+    use_token(None)
     place = listen_address_of(role.name, settings, index)
     gate = Gate()
     registry, health = CollectorRegistry(), ProcessHealth()
-    server = create_server([gate, Measuring(registry)])
+    access = authorization_of(tls, settings.security.policy)
+    server = create_server([gate, Measuring(registry), *([] if access is None else [access])])
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
     with ExitStack() as stack:
         register_process(registry, health)
@@ -101,6 +107,8 @@ async def run_daemon(
             page = f"{place.metrics_host}:{port}"
         beating = asyncio.create_task(health.beat_for_ever())
         stack.callback(beating.cancel)
+        if access is not None:
+            stack.callback(asyncio.create_task(access.watch()).cancel)
         await server.start()
         log.info("listening", extra=fields(address=address, metrics=page))
 
@@ -110,8 +118,10 @@ async def run_daemon(
                 late = cast("grpc.aio.Server", _LateServer(server))
                 serving.waits_for("it is starting")
                 coordinator, section = backends.coordinator, settings.cluster
+                if access is not None:
+                    access.topology_of = topology_lookup(coordinator)
                 shards = await retried("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
-                daemon = Daemon(settings, address, index, late, backends, registry, shards)
+                daemon = Daemon(settings, address, index, late, backends, registry, shards, access)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)

@@ -31,12 +31,13 @@ from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import authority_key
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import process_tls
+from millwheel.rpc.identity import process_tls, use_token
 from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.access import authorization_of, topology_lookup
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.listen_address import advertised_as, reachable
@@ -86,6 +87,8 @@ class DevSettings:
     cache_bytes: int = 256 << 20
     advertise: str = ""
     check_values: bool = True
+    policy: Path | None = None
+    """The access policy. It needs TLS."""
     slow_hook: float = 1.0
     """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
 
@@ -108,9 +111,11 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     async with AsyncExitStack() as stack:
         registry, health = CollectorRegistry(), ProcessHealth()
         register_process(registry, health)
-        server = create_server([Measuring(registry)])
         host = settings.host.strip("[]")
         tls = process_tls()
+        use_token(None)
+        access = authorization_of(tls, settings.policy)
+        server = create_server([Measuring(registry), *([] if access is None else [access])])
         bound = bind(server, settings.port, host, tls)
         address = advertised_as(settings.advertise or reachable(host), bound)
         path = settings.db
@@ -119,6 +124,9 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             stack.callback(shutil.rmtree, path, True)
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
         backends = measured_backends(Backends(database.store, database.coordinator, stack), registry)
+        if access is not None:
+            access.topology_of = topology_lookup(backends.coordinator)
+            stack.push_async_callback(cancel, asyncio.create_task(access.watch()))
         await refuse_old_maps(backends.coordinator, path)
         await ensure_cluster_settings(backends.coordinator, ClusterSection(authority_shards=1))
         failed = asyncio.get_running_loop().create_future()

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xca\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12\'\n\x08hot_keys\x18\x05 \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x0e\n\x06stream\x18\x06 \x01(\t\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x83\x01\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"l\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xfe\x02\n\x0fIntervalService\x12]\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\"\x03\x90\x02\x01\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xca\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12\'\n\x08hot_keys\x18\x05 \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x0e\n\x06stream\x18\x06 \x01(\t\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x83\x01\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"l\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xc1\x04\n\x0fIntervalService\x12\x86\x01\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\",\x90\x02\x01\xea\xe1\x18%\n\x0f\n\x01\x01\x12\x08topologyH\x01\"\x12intervals.topology\x12\x87\x01\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x12\x8a\x01\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x12\x8d\x01\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,27 +35,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.interval_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._loaded_options = None
-  _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._serialized_options = b'\220\002\001'
-  _globals['_LISTINTERVALSREQUEST']._serialized_start=104
-  _globals['_LISTINTERVALSREQUEST']._serialized_end=204
-  _globals['_LISTINTERVALSRESPONSE']._serialized_start=206
-  _globals['_LISTINTERVALSRESPONSE']._serialized_end=303
-  _globals['_INTERVALSTATUS']._serialized_start=306
-  _globals['_INTERVALSTATUS']._serialized_end=508
-  _globals['_INTERVALNAME']._serialized_start=510
-  _globals['_INTERVALNAME']._serialized_end=606
-  _globals['_MOVEINTERVALREQUEST']._serialized_start=608
-  _globals['_MOVEINTERVALREQUEST']._serialized_end=714
-  _globals['_MOVEINTERVALRESPONSE']._serialized_start=716
-  _globals['_MOVEINTERVALRESPONSE']._serialized_end=786
-  _globals['_SPLITINTERVALREQUEST']._serialized_start=789
-  _globals['_SPLITINTERVALREQUEST']._serialized_end=920
-  _globals['_SPLITINTERVALRESPONSE']._serialized_start=922
-  _globals['_SPLITINTERVALRESPONSE']._serialized_end=994
-  _globals['_MERGEINTERVALSREQUEST']._serialized_start=996
-  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1104
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1106
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1178
-  _globals['_INTERVALSERVICE']._serialized_start=1181
-  _globals['_INTERVALSERVICE']._serialized_end=1563
+  _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._serialized_options = b'\220\002\001\352\341\030%\n\017\n\001\001\022\010topologyH\001\"\022intervals.topology'
+  _globals['_INTERVALSERVICE'].methods_by_name['MoveInterval']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['MoveInterval']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_INTERVALSERVICE'].methods_by_name['SplitInterval']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['SplitInterval']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_INTERVALSERVICE'].methods_by_name['MergeIntervals']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['MergeIntervals']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_LISTINTERVALSREQUEST']._serialized_start=131
+  _globals['_LISTINTERVALSREQUEST']._serialized_end=231
+  _globals['_LISTINTERVALSRESPONSE']._serialized_start=233
+  _globals['_LISTINTERVALSRESPONSE']._serialized_end=330
+  _globals['_INTERVALSTATUS']._serialized_start=333
+  _globals['_INTERVALSTATUS']._serialized_end=535
+  _globals['_INTERVALNAME']._serialized_start=537
+  _globals['_INTERVALNAME']._serialized_end=633
+  _globals['_MOVEINTERVALREQUEST']._serialized_start=635
+  _globals['_MOVEINTERVALREQUEST']._serialized_end=741
+  _globals['_MOVEINTERVALRESPONSE']._serialized_start=743
+  _globals['_MOVEINTERVALRESPONSE']._serialized_end=813
+  _globals['_SPLITINTERVALREQUEST']._serialized_start=816
+  _globals['_SPLITINTERVALREQUEST']._serialized_end=947
+  _globals['_SPLITINTERVALRESPONSE']._serialized_start=949
+  _globals['_SPLITINTERVALRESPONSE']._serialized_end=1021
+  _globals['_MERGEINTERVALSREQUEST']._serialized_start=1023
+  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1131
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1133
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1205
+  _globals['_INTERVALSERVICE']._serialized_start=1208
+  _globals['_INTERVALSERVICE']._serialized_end=1785
 # @@protoc_insertion_point(module_scope)
