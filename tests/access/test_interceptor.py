@@ -438,10 +438,10 @@ async def test_refusals_and_changes_are_in_the_audit_log(guarded: Guarded, caplo
         await guarded.failure(eve, DELIVER, deliver("web/clicks", values=[b"confidential"]))
         await guarded.failure(guarded.certificate("ann", "read"), LIST)
     lines: list[Any] = [getattr(record, "fields") for record in caplog.records]  # noqa: B009  # logging adds it
-    assert [(one["principal"], one["method"].rpartition("/")[2], one["outcome"]) for one in lines] == [
-        ("certificate:eve", "MoveInterval", "PERMISSION_DENIED"),
-        ("certificate:eve", "OpenInjector", "UNIMPLEMENTED"),
-        ("certificate:eve", "Deliver", "OPENED"),
+    assert [(one["principal"], one["method"], one["outcome"]) for one in lines] == [
+        ("certificate:eve", "IntervalService/MoveInterval", "PERMISSION_DENIED"),
+        ("certificate:eve", "InjectionService/OpenInjector", "UNIMPLEMENTED"),
+        ("certificate:eve", "DeliveryService/Deliver", "OPENED"),
     ]
     assert lines[1]["request"] == {"stream": "web/clicks", "process": "p"}
     assert lines[1]["topologies"] == ["web"]

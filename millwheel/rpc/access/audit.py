@@ -29,6 +29,7 @@ _SCALARS: Final = frozenset(
 )
 _INNER: Final = frozenset({"spec", "topology", "interval", "owner", "code", "start"})
 """The messages within a request or a response that a line shows."""
+_PACKAGE: Final = "/millwheel.v1."
 _MAX_TEXT: Final = 200
 _MAX_DEPTH: Final = 4
 
@@ -43,6 +44,7 @@ def audit(
     **values: object,
 ) -> None:
     """Write one line. ``outcome``: OK, OPENED for a stream, or the name of the status."""
+    method = method.removeprefix(_PACKAGE)
     shown = {name: value for name, value in values.items() if value not in (None, "", {})}
     line = {
         "principal": principal.name,

@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.access.audit import audit, summary
 from millwheel.rpc.access.callers import Caller, Callers
+from millwheel.rpc.access.credentials import of_connection
 from millwheel.rpc.access.filtering import filtered
 from millwheel.rpc.access.open_calls import OpenCalls
 from millwheel.rpc.access.policy import AccessPolicy
@@ -91,15 +92,20 @@ class Authorization(Interceptor):
 
     # For the guarded methods.
 
-    async def caller(self, context: Any, access: MethodAccess | None, method: str) -> Caller:
-        """Return who makes a call. It ends the call if it is nobody whom this server admits to the method."""
+    async def caller(self, context: Any, access: MethodAccess | None, method: str, is_stream: bool = False) -> Caller:
+        """Return who makes a call. It ends the call if the credential is wrong.
+
+        A stream of requests is ended at once if no message of it could be admitted.
+        """
         shown = ANONYMOUS
         try:
-            principal = shown = await self._callers.principal(context)
+            shown = of_connection(context.auth_context())
+            principal = shown = await self._callers.principal(context, shown)
             if access is None:
                 raise _refused(principal, method, "no role may call it", "METHOD_WITHOUT_ROLE")
             caller = Caller(principal, access, self._source)
-            caller.refuse_without_role()
+            if is_stream:
+                caller.refuse_without_role()
         except RequestError as error:
             audit(shown, str(context.peer()), method, error.code.name, reason=error.reason)
             await abort(context, error)
@@ -129,7 +135,7 @@ class Authorization(Interceptor):
     def audited(self, context: Any, caller: Caller, outcome: str, **values: object) -> None:
         """Write a line of the audit log."""
         topologies = tuple(sorted(one for one in caller.topologies if one))
-        audit(caller.principal, str(context.peer()), caller.access.name, outcome, topologies=topologies, **values)
+        audit(caller.principal, str(context.peer()), caller.access.method, outcome, topologies=topologies, **values)
 
     def described(self, caller: Caller) -> dict[str, object]:
         """Return what the audit log shows of the topologies that a call names."""
@@ -157,7 +163,7 @@ class _Guarded:
 
     def many_to_one(self, behave: Any) -> Any:
         async def call(requests: AsyncIterator[Any], context: Any) -> Any:
-            caller = await self._guard.caller(context, self._access, self._method)
+            caller = await self._guard.caller(context, self._access, self._method, is_stream=True)
             checked = self._checked(requests, context, caller)
             if not caller.is_audited:
                 return await behave(checked, context)
@@ -184,7 +190,7 @@ class _Guarded:
 
     def many_to_many(self, behave: Any) -> Any:
         async def call(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            caller = await self._guard.caller(context, self._access, self._method)
+            caller = await self._guard.caller(context, self._access, self._method, is_stream=True)
             checked = self._checked(requests, context, caller)
             with self._guard.held(context, caller):
                 async with aclosing(behave(checked, context)) as responses:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata, of_connection
+from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata
 from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule
 from millwheel.rpc.access.tokens import TokenVerifier
@@ -41,10 +41,12 @@ class Callers:
         self._policy = policy
         self._verifier: TokenVerifier | None = None
 
-    async def principal(self, context: Any) -> Principal:
-        """Return the principal. RequestError: the credential is wrong, revoked or expired."""
+    async def principal(self, context: Any, connected: Principal) -> Principal:
+        """Return the principal of a call on the connection of ``connected``.
+
+        RequestError: a credential is wrong, revoked or expired.
+        """
         policy = self._policy()
-        connected = of_connection(context.auth_context())
         _refuse(policy, connected)
         metadata = {
             name: value for name, value in context.invocation_metadata() if name in ("authorization", ON_BEHALF)
@@ -136,7 +138,7 @@ class Caller:
             if not topologies and not rule.anywhere:
                 topologies = frozenset([None])
             missing = frozenset(one for one in topologies if not self.holds(rule, one))
-            if missing:
+            if missing or not self._policy.current.holds_anywhere(self.principal, rule.roles):
                 raise self._missing(rule, missing)
             self._by_rule[rule] = self._by_rule.get(rule, frozenset()) | topologies
         if len(self._admitted) < _MAX_ADMITTED:

@@ -67,13 +67,19 @@ class RoleRule:
 class MethodAccess:
     """What one method requires."""
 
-    name: str
+    method: str
+    """The service and the method: ``TopologyService/PauseTopology``."""
     rules: tuple[RoleRule, ...]
     changes: bool
     first_message: bool
     kept: tuple[tuple[str, str, Path], ...]
     """Lists of the response whose elements are filtered: kind, list and the path of the name in an element."""
     hidden: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The method alone: ``PauseTopology``."""
+        return self.method.rpartition("/")[2]
 
 
 def values_at(message: Message, path: Path) -> Iterator[tuple[str, bool]]:
@@ -141,7 +147,8 @@ def access_of(method: str) -> MethodAccess | None:
         for path in paths
     ]
     rules = tuple(_rule(rule) for rule in option.rules)
-    return MethodAccess(name, rules, option.changes, option.first_message, tuple(kept), tuple(option.hidden))
+    shown = f"{service.rpartition('.')[2]}/{name}"
+    return MethodAccess(shown, rules, option.changes, option.first_message, tuple(kept), tuple(option.hidden))
 
 
 _KINDS: Final = ("topologies", "streams", "incarnations", "journals", "groups", "injectors", "queries")

@@ -75,7 +75,9 @@ class Access(_message.Message):
     KEPT_QUERIES_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELD_NUMBER: _builtins.int
     changes: _builtins.bool
-    """Whether the call changes something. Such calls are in the audit log, unless a process of the cluster makes them."""
+    """Whether the call changes something. Such calls are in the audit log, unless a process of the cluster makes them.
+    What an injector does all the time is not: its opening and its stream of deliveries are.
+    """
     first_message: _builtins.bool
     """For a stream of requests: only the first message names topologies."""
     @_builtins.property
