@@ -24,6 +24,7 @@ from millwheel.config.addresses import is_loopback, split_address
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.master.described import described_topology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES as MASTER_SERVICES
@@ -132,6 +133,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
         master = await _start_master(stack, backends, server, address, settings, failed)
+        if access is not None:
+            access.describe = partial(described_topology, master)
         worker = await _start_worker(stack, backends, server, address, settings, path)
         for collector in (*worker.collectors(), MasterCollector(master)):
             registry.register(collector)
@@ -151,7 +154,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             # A late import, so that only who serves a console has aiohttp in memory.
             from millwheel.server.console.site import serve_console
 
-            console = await serve_console(stack, address, host, settings.ui_port, tls, split_address(address)[0])
+            name = split_address(address)[0]
+            console = await serve_console(stack, address, host, settings.ui_port, tls, name, access)
         settle_memory()
         health.waits_for = ""
         yield DevServer(address, path, worker, failed, console)

@@ -7,11 +7,13 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from millwheel.config import MasterSection
 from millwheel.config.addresses import split_address
 from millwheel.master.balancing import BalanceSettings
+from millwheel.master.described import described_topology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES, add_services
@@ -57,6 +59,8 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         ttl=section.lease_seconds,
     )
     daemon.registry.register(MasterCollector(replica))
+    if daemon.access is not None:
+        daemon.access.describe = partial(described_topology, replica)
     add_services(daemon.server, replica)
     explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)
@@ -77,7 +81,7 @@ async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
     host = listen_address_of("master", daemon.settings).host
     name = split_address(daemon.address)[0]
     url = await serve_console(
-        stack, daemon.address, host, daemon.settings.master.ui_port, tls_of(daemon.settings), name
+        stack, daemon.address, host, daemon.settings.master.ui_port, tls_of(daemon.settings), name, daemon.access
     )
     log.info("the console is at %s", url)
 

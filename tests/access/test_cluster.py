@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -57,7 +58,7 @@ async def people(tmp_path: Path) -> AsyncIterator[People]:
         yield People(identities, cluster)
 
 
-async def test_people_do_what_their_roles_let_them(people: People) -> None:
+async def test_people_do_what_their_roles_let_them(people: People, caplog: pytest.LogCaptureFixture) -> None:
     dev, source = (people.identities.certificate(name) for name in ("dev", "source"))
     ops, other = people.identities.token("ops"), people.identities.certificate("other")
     nobody = people.identities.certificate("nobody")
@@ -98,7 +99,12 @@ async def test_people_do_what_their_roles_let_them(people: People) -> None:
     assert error["reason"] == "ROLE_MISSING"
     assert error["message"] == "certificate:dev may not call PauseTopology: it needs role operate for topology 'words'"
 
-    assert (await people.run(nobody, "topology", "pause", "words", token=ops)).code == 0
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "millwheel.audit"):
+        assert (await people.run(nobody, "topology", "pause", "words", token=ops)).code == 0
+    (line,) = [getattr(record, "fields") for record in caplog.records if record.name == "millwheel.audit"]  # noqa: B009
+    assert (line["principal"], line["method"], line["outcome"]) == ("token:ops", "TopologyService/PauseTopology", "OK")
+    assert (line["before"]["words"]["state"], line["after"]["words"]["state"]) == ("running", "paused")
     assert (await people.run(nobody, "topology", "resume", "words", token=ops)).code == 0
     listed = json.loads((await people.run(other, "topology", "list", "-o", "json")).out)
     assert listed == [], "what one may not read is not listed"

@@ -90,6 +90,26 @@ class Authorization(Interceptor):
         }
         return wrapped(handler, wrappers, method, handler.request_deserializer)
 
+    # For the console.
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether the policy names an issuer of tokens."""
+        return self._source.current.tokens is not None
+
+    async def authenticate(self, certificate: bytes | None, header: str, required: bool = True) -> Principal:
+        """Return who makes a request over HTTPS. The arguments are those of ``Callers.of_http``."""
+        return await self._callers.of_http(certificate, header, required)
+
+    def refuse_revoked(self, principal: Principal) -> None:
+        """Raise RequestError if the credential of a session is revoked or has expired."""
+        if (error := self._source.current.refusal(principal, time.time())) is not None:
+            raise error
+
+    def note_login(self, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = "") -> None:
+        """Write a line of the audit log for a login."""
+        audit(principal, peer, "console/login", outcome, reason=reason)
+
     # For the guarded methods.
 
     async def caller(self, context: Any, access: MethodAccess | None, method: str, is_stream: bool = False) -> Caller:

@@ -9,12 +9,12 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message
 
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata
+from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata, of_certificate
 from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule
 from millwheel.rpc.access.tokens import TokenVerifier
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.principal import Principal
+from millwheel.rpc.principal import ANONYMOUS, Principal
 
 __all__ = ["BEARER", "Caller", "Callers"]
 
@@ -65,6 +65,28 @@ class Callers:
         else:
             return connected
         _refuse(policy, principal)
+        return principal
+
+    async def of_http(self, certificate: bytes | None, header: str, required: bool = True) -> Principal:
+        """Return who makes a request over HTTPS.
+
+        Args:
+            certificate: The client certificate in PEM, if there is one.
+            header: The ``authorization`` header, or empty.
+            required: Whether one of them must be there.
+        """
+        principal = ANONYMOUS if certificate is None else of_certificate(certificate)
+        _refuse(self._policy(), principal)
+        if header:
+            principal = await self.of_token(header)
+            _refuse(self._policy(), principal)
+        elif certificate is None and required:
+            raise RequestError(
+                FailureCode.UNAUTHENTICATED,
+                "the console does not know who asks",
+                "log in by a token, send it (Authorization: Bearer TOKEN), or show a certificate of the cluster",
+                reason="LOGIN_NEEDED",
+            )
         return principal
 
     async def of_token(self, header: str) -> Principal:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,9 +14,18 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.principal import ANONYMOUS, Principal
+from millwheel.rpc.principal import ANONYMOUS, Principal, acting_as
 
-__all__ = ["ON_BEHALF", "ROLE_UNIT", "delegated", "from_metadata", "of_certificate", "of_connection"]
+__all__ = [
+    "ON_BEHALF",
+    "ROLE_UNIT",
+    "calling_for",
+    "delegated",
+    "delegation",
+    "from_metadata",
+    "of_certificate",
+    "of_connection",
+]
 
 ROLE_UNIT: Final = "millwheel-"
 """An organizational unit with this prefix names a role that the certificate holds: ``millwheel-process``."""
@@ -85,6 +96,26 @@ def delegated(principal: Principal) -> tuple[tuple[str, bytes], ...]:
     """Return the metadata of a call that this process makes for ``principal``."""
     fields = [principal.name, principal.groups, principal.roles, principal.credential]
     return ((ON_BEHALF, json.dumps([*fields, principal.fingerprint, principal.expires]).encode()),)
+
+
+_for: ContextVar[Principal | None] = ContextVar("millwheel_calls_for", default=None)
+
+
+@contextmanager
+def calling_for(principal: Principal) -> Iterator[None]:
+    """Make the calls of a block for a person. The person is also the principal of the block."""
+    token = _for.set(principal)
+    try:
+        with acting_as(principal):
+            yield
+    finally:
+        _for.reset(token)
+
+
+def delegation() -> tuple[tuple[str, bytes], ...] | None:
+    """Return the metadata of a call within :func:`calling_for`. None outside."""
+    principal = _for.get()
+    return None if principal is None else delegated(principal)
 
 
 def from_metadata(value: bytes) -> Principal:

@@ -20,10 +20,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from millwheel.client.control import ControlClient
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
+from millwheel.server.console.login import ConsoleLogin
 
 __all__ = ["serve_console"]
 
@@ -37,7 +39,13 @@ _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/ht
 
 
 async def serve_console(
-    stack: AsyncExitStack, master: str, host: str, port: int, tls: TlsFiles | None = None, name: str = ""
+    stack: AsyncExitStack,
+    master: str,
+    host: str,
+    port: int,
+    tls: TlsFiles | None = None,
+    name: str = "",
+    access: Authorization | None = None,
 ) -> str:
     """Serve the console until ``stack`` closes.
 
@@ -46,7 +54,8 @@ async def serve_console(
         master: The address of a master, host:port.
         host: The host name or address to listen on.
         port: The port; 0 takes a free one.
-        tls: The cluster's certificates. Then a browser must show one, as every client of the master must.
+        tls: The cluster's certificates. Then a browser must show one, except where the policy takes tokens.
+        access: Says who uses it, and makes the calls for them. None without TLS.
         name: The host name by which other machines reach this one, if it differs from ``host``.
 
     Returns:
@@ -56,12 +65,14 @@ async def serve_console(
         RequestError: The port is not available.
     """
     client = await stack.enter_async_context(ControlClient(master, deadline=_CALL_SECONDS))
-    application = web.Application(middlewares=[guarding({host, name})], client_max_size=_MAX_REQUEST_BYTES)
-    application.add_routes(_routes(client))
+    login = None if access is None else ConsoleLogin(access)
+    middlewares = [guarding({host, name}), *([] if login is None else [login.middleware()])]
+    application = web.Application(middlewares=middlewares, client_max_size=_MAX_REQUEST_BYTES)
+    application.add_routes([*([] if login is None else login.routes()), *_routes(client)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else tls.server_context(ssl.CERT_REQUIRED))
+    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else _context(tls, access))
     try:
         await site.start()
     except OSError as error:
@@ -74,6 +85,12 @@ async def serve_console(
     reached = name if host in _EVERY and name else host
     shown = f"[{reached}]" if ":" in reached else reached
     return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
+
+
+def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:
+    """Return the context of HTTPS. Who may log in by a token needs no certificate."""
+    by_token = access is not None and access.takes_tokens
+    return tls.server_context(ssl.CERT_OPTIONAL if by_token else ssl.CERT_REQUIRED)
 
 
 def _routes(client: ControlClient) -> list[web.RouteDef]:
