@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -72,6 +72,8 @@ class MasterReplica:
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
+        self.own_problems: Callable[[], Iterable[str]] = tuple
+        """Returns what needs an operator at this process itself, for the health of the cluster."""
         self.operations: Counter[tuple[str, str, str]] = Counter()
         """Changes of intervals since this replica started, by (kind, requester, outcome)."""
 

@@ -30,6 +30,7 @@ from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server, set_health
 from millwheel.server.access import authorization_of, topology_lookup
 from millwheel.server.backends import Backends, OpenBackends, open_backends
+from millwheel.server.certificate_end import register_certificate, warn_of_end
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
@@ -109,6 +110,9 @@ async def run_daemon(
         stack.callback(beating.cancel)
         if access is not None:
             stack.callback(asyncio.create_task(access.watch()).cancel)
+        if tls is not None:
+            register_certificate(registry, tls)
+            stack.callback(asyncio.create_task(warn_of_end(tls)).cancel)
         await server.start()
         log.info("listening", extra=fields(address=address, metrics=page))
 

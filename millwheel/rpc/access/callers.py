@@ -125,7 +125,7 @@ class Caller:
         self.access = access
         self.topologies: frozenset[str | None] = frozenset()
         self._policy = policy
-        self._admitted: set[Names] = set()
+        self._admitted: set[object] = set()
         self._by_rule: dict[RoleRule, frozenset[str | None]] = {}
         self.is_process = all(
             "process" in rule.roles and policy.current.holds(principal, _PROCESS, None) for rule in access.rules
@@ -141,7 +141,11 @@ class Caller:
 
     def has_admitted(self, request: Any) -> bool:
         """Whether an earlier message of the stream has named the same."""
-        return isinstance(request, Message) and self._named(request) in self._admitted
+        return isinstance(request, Message) and self._compared(request) in self._admitted
+
+    def _compared(self, request: Message) -> object:
+        names_in = self.access.names_in
+        return self._named(request) if names_in is None else names_in(request)
 
     def _named(self, request: Message) -> Names:
         return tuple(rule.named(request) for rule in self.access.rules)
@@ -164,7 +168,7 @@ class Caller:
                 raise self._missing(rule, missing)
             self._by_rule[rule] = self._by_rule.get(rule, frozenset()) | topologies
         if len(self._admitted) < _MAX_ADMITTED:
-            self._admitted.add(names)
+            self._admitted.add(self._compared(request))
 
     def holds(self, rule: RoleRule, topology: str | None) -> bool:
         """Whether a role of the rule is held for a topology; None: for the whole cluster."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf import descriptor_pool
@@ -75,6 +76,8 @@ class MethodAccess:
     kept: tuple[tuple[str, str, Path], ...]
     """Lists of the response whose elements are filtered: kind, list and the path of the name in an element."""
     hidden: tuple[str, ...]
+    names_in: Callable[[Any], object] | None
+    """Returns all names of a request at once, for comparing it with an earlier one. None: a path has a list."""
 
     @property
     def name(self) -> str:
@@ -148,7 +151,20 @@ def access_of(method: str) -> MethodAccess | None:
     ]
     rules = tuple(_rule(rule) for rule in option.rules)
     shown = f"{service.rpartition('.')[2]}/{name}"
-    return MethodAccess(shown, rules, option.changes, option.first_message, tuple(kept), tuple(option.hidden))
+    names_in = _names_in(found.input_type, [path for rule in rules for _, path in rule.paths])
+    return MethodAccess(shown, rules, option.changes, option.first_message, tuple(kept), tuple(option.hidden), names_in)
+
+
+def _names_in(message: Any, paths: list[Path]) -> Callable[[Any], object] | None:
+    """Return a function that reads the fields at ``paths``. It is much faster than :func:`values_at`."""
+    for path in paths:
+        inner = message
+        for name in path:
+            field = inner.fields_by_name[name]
+            if field.is_repeated:
+                return None
+            inner = field.message_type
+    return attrgetter(*(".".join(path) for path in paths)) if paths else None
 
 
 _KINDS: Final = ("topologies", "streams", "incarnations", "journals", "groups", "injectors", "queries")
