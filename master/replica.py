@@ -28,6 +28,7 @@ from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 
 __all__ = ["MasterReplica", "steady_clock"]
@@ -72,6 +73,8 @@ class MasterReplica:
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
+        self.admit_code: Callable[[CodeReference], None] = lambda code: None
+        """Raises RequestError for code that no worker would load: it is not signed."""
         self.own_problems: Callable[[], Iterable[str]] = tuple
         """Returns what needs an operator at this process itself, for the health of the cluster."""
         self.operations: Counter[tuple[str, str, str]] = Counter()

@@ -16,12 +16,13 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from millwheel.rpc.access.credentials import ROLE_UNIT
 from millwheel.rpc.failures import FailureCode, RequestError
 
-__all__ = ["CertificateAuthority", "CertificateRequest", "IssuedCertificate", "utc_now"]
+__all__ = ["CertificateAuthority", "CertificateRequest", "IssuedCertificate", "utc_now", "write_key"]
 
 _EARLIER: Final = timedelta(minutes=5)
 """A new certificate counts from this time before now, for machines whose clocks are behind."""
@@ -81,7 +82,7 @@ class CertificateAuthority:
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         builder = builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
         cert = builder.add_extension(usage, critical=True).sign(key, hashes.SHA256())
-        _write_key(key_file, key)
+        write_key(key_file, key)
         _write(cert_file, cert.public_bytes(serialization.Encoding.PEM), 0o644)
         return cls(folder, cert, key, True)
 
@@ -116,7 +117,7 @@ class CertificateAuthority:
             names = x509.SubjectAlternativeName([_general_name(host) for host in request.hosts])
             builder = builder.add_extension(names, critical=False)
         cert = builder.sign(self._key, hashes.SHA256())
-        _write_key(key_file, key)
+        write_key(key_file, key)
         _write(cert_file, cert.public_bytes(serialization.Encoding.PEM), 0o644)
         return IssuedCertificate(request.name, cert_file, key_file, cert.not_valid_after_utc, True)
 
@@ -156,7 +157,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def write_key(path: Path, key: PrivateKeyTypes) -> None:
+    """Write a private key that only its user may read."""
     form = serialization.PrivateFormat.PKCS8
     _write(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), 0o600)
 

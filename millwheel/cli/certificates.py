@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from millwheel.cli.certificate_files import CertificateAuthority, CertificateRequest, IssuedCertificate, utc_now
 from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
+from millwheel.cli.signing import ensure_signing_key, public_text
 from millwheel.rpc.access.credentials import of_certificate
 from millwheel.rpc.access.policy import ROLES
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -114,6 +115,14 @@ def _row(one: IssuedCertificate) -> tuple[str, str, str, str]:
 def _plain(one: IssuedCertificate) -> dict[str, Plain]:
     files: dict[str, Plain] = {"name": one.name, "certificate": str(one.cert), "key": str(one.key)}
     return {**files, "ends": _text(one.ends), "made": one.made}
+
+
+@app.command("signing-key")
+def signing_key(
+    file: Annotated[Path, typer.Argument(help="The file of the private key; made where it is missing.")],
+) -> None:
+    """Make a key that signs code (`topology submit --sign-key`), and print its public key for packages.signers."""
+    typer.echo(public_text(ensure_signing_key(file)))
 
 
 @app.command("show")

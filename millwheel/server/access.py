@@ -16,12 +16,14 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.access.authorization import Authorization, PolicySource
 from millwheel.rpc.access.credentials import of_certificate
 from millwheel.rpc.access.policy import OPEN_POLICY, AccessGrant, AccessPolicy
+from millwheel.rpc.access.signatures import refuse_unsigned
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.principal import Principal
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 
-__all__ = ["DEFAULT_POLICY", "FixedPolicy", "authorization_of", "topology_lookup"]
+__all__ = ["DEFAULT_POLICY", "FixedPolicy", "authorization_of", "code_admission", "topology_lookup"]
 
 log = logging.getLogger("millwheel.security")
 
@@ -84,6 +86,16 @@ def _source(own: Principal, path: Path | None) -> PolicySource:
         own.name,
     )
     return FixedPolicy(OPEN_POLICY)
+
+
+def code_admission(access: Authorization | None) -> Callable[[CodeReference], None]:
+    """Return a function that raises RequestError for code that the present policy does not let run."""
+
+    def admit(code: CodeReference) -> None:
+        if access is not None:
+            refuse_unsigned(access.policy, code.digest, code.signature)
+
+    return admit
 
 
 def topology_lookup(coordinator: Coordinator) -> Callable[[IncarnationId], Awaitable[str | None]]:

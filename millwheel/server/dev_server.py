@@ -37,8 +37,9 @@ from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
-from millwheel.server.access import authorization_of, topology_lookup
+from millwheel.server.access import authorization_of, code_admission, topology_lookup
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.listen_address import advertised_as, reachable
@@ -133,9 +134,10 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
         master = await _start_master(stack, backends, server, address, settings, failed)
+        master.admit_code = code_admission(access)
         if access is not None:
             access.describe = partial(described_topology, master)
-        worker = await _start_worker(stack, backends, server, address, settings, path)
+        worker = await _start_worker(stack, backends, server, address, settings, path, code_admission(access))
         for collector in (*worker.collectors(), MasterCollector(master)):
             registry.register(collector)
         await add_health(server, _SERVICES)
@@ -207,6 +209,7 @@ async def _start_worker(
     address: str,
     settings: DevSettings,
     path: Path,
+    admit_code: Callable[[CodeReference], None],
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
     worker = Worker(
@@ -218,6 +221,7 @@ async def _start_worker(
             core=IntervalSettings(cache_bytes=settings.cache_bytes),
             check_values=settings.check_values,
             slow_hook=settings.slow_hook,
+            admit_code=admit_code,
         ),
         backends.store,
         backends.coordinator,

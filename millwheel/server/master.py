@@ -21,6 +21,7 @@ from millwheel.master.services.watermarks import WatermarkProxy
 from millwheel.master.settings import MasterSettings
 from millwheel.model.time import seconds
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.access import code_admission
 from millwheel.server.certificate_end import certificate_problems
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.listen_address import listen_address_of, tls_of
@@ -62,6 +63,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
     daemon.registry.register(MasterCollector(replica))
     if (tls := tls_of(daemon.settings)) is not None:
         replica.own_problems = partial(certificate_problems, tls)
+    replica.admit_code = code_admission(daemon.access)
     if daemon.access is not None:
         daemon.access.describe = partial(described_topology, replica)
     add_services(daemon.server, replica)

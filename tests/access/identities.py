@@ -28,7 +28,7 @@ class Identities:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = CertificateAuthority.open(folder, "test", 30, utc_now())
+        self.authority = CertificateAuthority.open(folder, "test", 90, utc_now())
         self.server = self.certificate("server", ("process",), LOCAL)
         self.signer = Ed25519PrivateKey.generate()
         self.jwks = folder / "jwks.json"

@@ -93,9 +93,9 @@ class Authorization(Interceptor):
     # For the console.
 
     @property
-    def takes_tokens(self) -> bool:
-        """Whether the policy names an issuer of tokens."""
-        return self._source.current.tokens is not None
+    def policy(self) -> AccessPolicy:
+        """The present policy."""
+        return self._source.current
 
     async def authenticate(self, certificate: bytes | None, header: str, required: bool = True) -> Principal:
         """Return who makes a request over HTTPS. The arguments are those of ``Callers.of_http``."""

@@ -89,7 +89,7 @@ async def serve_console(
 
 def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:
     """Return the context of HTTPS. Who may log in by a token needs no certificate."""
-    by_token = access is not None and access.takes_tokens
+    by_token = access is not None and access.policy.tokens is not None
     return tls.server_context(ssl.CERT_OPTIONAL if by_token else ssl.CERT_REQUIRED)
 
 
