@@ -55,6 +55,7 @@ from millwheel.master.messages import (
     RetireInjector,
     RetireQuery,
     RevisionArrived,
+    SetTopologyQuota,
     SnapshotLoaded,
     SplitInterval,
     StateDropped,
@@ -451,6 +452,8 @@ class MasterCore:
                 return self._planner().cancel(request)
             case UpdateTopology() | PauseTopology() | ResumeTopology():
                 return self._planner().change(request)
+            case SetTopologyQuota():
+                return self._planner().set_quota(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():

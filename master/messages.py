@@ -49,6 +49,7 @@ __all__ = [
     "RetireInjector",
     "RetireQuery",
     "RevisionArrived",
+    "SetTopologyQuota",
     "SnapshotLoaded",
     "SplitInterval",
     "StateDropped",
@@ -109,6 +110,14 @@ class ResumeTopology:
     """Assign owners to the intervals of a paused topology again."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTopologyQuota:
+    """Change what a topology may take of the cluster."""
+
+    name: str
+    quota: catalog.TopologyQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,7 @@ Request = (
     | CancelTopology
     | UpdateTopology
     | PauseTopology
+    | SetTopologyQuota
     | ResumeTopology
     | EnsureLog
     | OpenInjector

@@ -124,6 +124,7 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await run("certificates create", str(tmp_path / "certificates"), "--host", "alpha")
     await run("certificates show", str(tmp_path / "certificates" / "worker.alpha.pem"))
     await run("topology submit", words, "--wait", "60")
+    await run("topology quota", "words", "--weight", "2", "--intervals", "64")
     await run("topology validate", words)
     await run("topology validate --update", more)
     await run("topology update", more, "--wait", "60")

@@ -27,7 +27,7 @@ _SCALARS: Final = frozenset(
         FieldDescriptor.CPPTYPE_BOOL,
     }
 )
-_INNER: Final = frozenset({"spec", "topology", "interval", "owner", "code", "start"})
+_INNER: Final = frozenset({"spec", "topology", "quota", "interval", "owner", "code", "start"})
 """The messages within a request or a response that a line shows."""
 _PACKAGE: Final = "/millwheel.v1."
 _MAX_TEXT: Final = 200
