@@ -81,10 +81,17 @@ class Guarded:
         self.source = source
         self.reading = Reading()  # type: ignore[abstract]  # other calls are not made
 
-    async def failure(
+    async def failure(self, files: TlsFiles, path: str, *given: Any, **more: Any) -> RequestError:
+        """The error of a call. gRPC loses the reason of a call that ends while it is written to: then again."""
+        while True:
+            error = await self._once(files, path, *given, **more)
+            if "ended the call while it was written to" not in error.message:
+                return error
+
+    async def _once(
         self, files: TlsFiles, path: str, request: Any = None, token: str = "", metadata: Any = ()
     ) -> RequestError:
-        """The error of a call."""
+        """The error of one attempt."""
         method = METHODS[path]
         kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
         message = request or GetMessageClass(method.input_type)()
