@@ -210,6 +210,7 @@ CASES: list[tuple[str, Any, bool]] = [
     (MOVE, move(""), False),
     (MOVE, move("web", "count.7.j1"), False),
     (MOVE, move("web", "visits.9.j1"), True),
+    (MOVE, move("web", "unknown.5.j1"), False),
     (SUBMIT, submit("web", "web/clicks"), True),
     (SUBMIT, submit("web", "shop/orders"), False),
     (SUBMIT, submit("shop", "web/clicks"), False),
@@ -367,7 +368,7 @@ async def _one_and_silence() -> AsyncIterator[Any]:
 
 def _opened(channel: grpc.aio.Channel) -> Any:
     """A stream of deliveries that sends one and stays open."""
-    return DeliveryServiceStub(channel).Deliver(_one_and_silence(), timeout=patience(30))
+    return DeliveryServiceStub(channel).Deliver(_one_and_silence(), timeout=patience(5))
 
 
 async def _end(call: Any) -> RequestError:
