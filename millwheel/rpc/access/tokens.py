@@ -22,7 +22,7 @@ from millwheel.rpc.access.policy import TokenIssuer
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 
-__all__ = ["MAX_TOKEN_CHARACTERS", "TokenVerifier"]
+__all__ = ["MAX_TOKEN_CHARACTERS", "RETRY_SECONDS", "TokenVerifier"]
 
 MAX_TOKEN_CHARACTERS: Final = 6_000
 """gRPC begins to refuse calls whose metadata has more than 8 KiB."""
@@ -30,7 +30,7 @@ _MAX_CACHED: Final = 4_096
 """Tokens whose signature is checked once and not at each call."""
 _KEYS_SECONDS: Final = 300.0
 """Seconds for which keys of an issuer are used before they are asked for again."""
-_RETRY_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 """The least seconds between two requests to an issuer. So tokens with unknown keys cannot flood it."""
 _FETCH_SECONDS: Final = 5.0
 _MAX_DOCUMENT_BYTES: Final = 1 << 20
@@ -121,7 +121,7 @@ class TokenVerifier:
                 self._read_file()
                 return
             now = time.monotonic()
-            if (now - self._fetched < _KEYS_SECONDS and not unknown) or now - self._tried < _RETRY_SECONDS:
+            if (now - self._fetched < _KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
                 return
             self._tried = now
             try:
