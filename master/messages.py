@@ -128,6 +128,13 @@ class EnsureLog:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """End the log of a stream that computations read, too."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenInjector:
     """Draw a sequencer for an injector process. Older processes of that name become invalid."""
 
@@ -237,6 +244,7 @@ Request = (
     | SetTopologyQuota
     | ResumeTopology
     | EnsureLog
+    | DeleteLog
     | OpenInjector
     | FinishInjector
     | RetireInjector
@@ -257,6 +265,7 @@ class Intervals:
 Answer = (
     catalog.TopologyRecord
     | control.EnsureStreamLogResponse
+    | control.DeleteStreamLogResponse
     | catalog.InjectorRecord
     | catalog.BatchCursorRecord
     | Intervals

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
@@ -77,8 +78,10 @@ class MasterReplica:
         """Raises RequestError for code that no worker would load: it is not signed."""
         self.own_problems: Callable[[], Iterable[str]] = tuple
         """Returns what needs an operator at this process itself, for the health of the cluster."""
-        self.operations: Counter[tuple[str, str, str]] = Counter()
-        """Changes of intervals since this replica started, by (kind, requester, outcome)."""
+        kinds, requesters, outcomes = ("move", "split", "merge"), ("balancer", "operator"), ("done", "refused")
+        self.operations = Counter(dict.fromkeys(product(kinds, requesters, outcomes), 0))
+        """Changes of intervals since this replica started, by (kind, requester, outcome). All exist from the beginning:
+        Prometheus does not see the first increase of a counter that begins with it."""
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 import uvloop
 
-from millwheel.config.addresses import is_loopback
+from millwheel.config.addresses import is_loopback, optional_url
 from millwheel.rpc.addresses import DEFAULT_PORT
 from millwheel.rpc.identity import process_tls
 
@@ -100,6 +100,13 @@ def start_dev(
         Path | None,
         typer.Option(help="TOML file with the roles of certificates and tokens (docs/security.md). It needs TLS."),
     ] = None,
+    otlp_endpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Send spans of sampled records, and metrics, to this collector of OpenTelemetry: http://host:port.",
+        ),
+    ] = "",
     log_level: Annotated[LogLevel, typer.Option(help="The least level that is logged, to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run a whole cluster in one process, with its data in a directory, until Ctrl-C.
@@ -114,6 +121,7 @@ def start_dev(
             param_hint="--policy",
         )
     # A late import, so that other commands do not wait for the server's code.
+    from millwheel.config import OtlpSection
     from millwheel.server.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -129,8 +137,16 @@ def start_dev(
         check_values=check_values,
         policy=policy,
         slow_hook=slow_hook_seconds,
+        otlp=OtlpSection(_collector(otlp_endpoint), delay_seconds=1.0, metrics_seconds=15.0),
     )
     uvloop.run(_serve(settings))
+
+
+def _collector(url: str) -> str:
+    try:
+        return optional_url(url)
+    except ValueError as error:
+        raise typer.BadParameter(f"{url!r} is not http://host:port: {error}", param_hint="--otlp-endpoint") from error
 
 
 def ui_port_of(given: int | None, port: int, host: str) -> int:

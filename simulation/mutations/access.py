@@ -14,13 +14,14 @@ from simulation.mutations.base import rewriting
 _TESTS: Final = "tests/access/test_interceptor.py::"
 _TOPOLOGIES: Final = f"{_TESTS}test_roles_of_a_topology_count_there_alone"
 _WHY: Final = "simulated clusters have no certificates: the test shows it by itself"
+ROLE_CHECK: Final = Caller._admit_by  # noqa: SLF001  # what both ways of a request pass
 _SECURITY: Final = "security"
 
 rewriting(
     "roles-for-every-topology",
     _SECURITY,
     "a role for one topology does not count for another",
-    Caller.admit,
+    ROLE_CHECK,
     "missing = frozenset(one for one in topologies if not self.holds(rule, one))",
     "missing = frozenset[str | None]()",
     seeds=0,
@@ -32,9 +33,9 @@ rewriting(
     "unknown-names-left-out",
     _SECURITY,
     "a name that no topology has counts as the whole cluster",
-    Caller.admit,
-    "topologies = await rule.topologies(named, topology_of)",
-    "topologies = await rule.topologies(named, topology_of) - {None}",
+    ROLE_CHECK,
+    "topologies = await rule.topologies(rule.named(request), topology_of)",
+    "topologies = await rule.topologies(rule.named(request), topology_of) - {None}",
     seeds=0,
     test=_TOPOLOGIES,
     why=_WHY,

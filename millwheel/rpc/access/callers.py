@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata, of_certificate
 from millwheel.rpc.access.policy import AccessPolicy
-from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule
+from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule, TopologyOf
 from millwheel.rpc.access.tokens import TokenVerifier
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import ANONYMOUS, Principal
@@ -22,8 +21,6 @@ BEARER: Final = "bearer "
 _PROCESS: Final = frozenset({"process"})
 _MAX_ADMITTED: Final = 10_000
 """The most combinations of names that one stream may use. Later ones are checked each time."""
-
-Names = tuple[tuple[tuple[str, str], ...], ...]
 
 
 class HasPolicy(Protocol):
@@ -127,48 +124,63 @@ class Caller:
         self._policy = policy
         self._admitted: set[object] = set()
         self._by_rule: dict[RoleRule, frozenset[str | None]] = {}
-        self.is_process = all(
-            "process" in rule.roles and policy.current.holds(principal, _PROCESS, None) for rule in access.rules
-        )
+        self.is_process = all("process" in rule.roles for rule in access.rules) and self._is_of_the_cluster()
         """Whether the call is one between processes of the cluster. Such a call may name everything."""
         self.is_audited = access.changes and not self.is_process
 
+    def _is_of_the_cluster(self) -> bool:
+        return self._policy.current.holds(self.principal, _PROCESS, None)
+
     def refuse_without_role(self) -> None:
-        """Raise RequestError unless each rule can be met for some topology."""
-        for rule in self.access.rules:
-            if not self._policy.current.holds_anywhere(self.principal, rule.roles):
-                raise self._missing(rule, frozenset())
+        """Raise RequestError unless the rules of one way can be met for some topology."""
+        policy = self._policy.current
+        lacking = [
+            next((rule for rule in way if not policy.holds_anywhere(self.principal, rule.roles)), None)
+            for way in self.access.ways
+        ]
+        if lacking[0] is not None and None not in lacking:
+            raise self._missing(lacking[0], frozenset())
 
     def has_admitted(self, request: Any) -> bool:
         """Whether an earlier message of the stream has named the same."""
         return isinstance(request, Message) and self._compared(request) in self._admitted
 
     def _compared(self, request: Message) -> object:
-        names_in = self.access.names_in
-        return self._named(request) if names_in is None else names_in(request)
+        """Return all that a request names, for comparing it with an earlier one."""
+        if self.access.names_in is not None:
+            return self.access.names_in(request)
+        return tuple(rule.named(request) for way in self.access.ways for rule in way)
 
-    def _named(self, request: Message) -> Names:
-        return tuple(rule.named(request) for rule in self.access.rules)
-
-    async def admit(self, request: Message, topology_of: Callable[[IncarnationId], Awaitable[str | None]]) -> None:
+    async def admit(self, request: Message, topology_of: TopologyOf) -> None:
         """Raise RequestError (PERMISSION_DENIED) unless the caller holds the roles for what the request names."""
         if self.is_process:
             return
-        names = self._named(request)
-        for rule, named in zip(self.access.rules, names, strict=True):
+        refused: list[RequestError] = []
+        for way in self.access.ways:
             try:
-                topologies = await rule.topologies(named, topology_of)
-            except NotAnInjectorError as error:
-                raise self._not_an_injector(str(error)) from None
-            self.topologies |= topologies
-            if not topologies and not rule.anywhere:
-                topologies = frozenset([None])
-            missing = frozenset(one for one in topologies if not self.holds(rule, one))
-            if missing or not self._policy.current.holds_anywhere(self.principal, rule.roles):
-                raise self._missing(rule, missing)
-            self._by_rule[rule] = self._by_rule.get(rule, frozenset()) | topologies
+                for rule in way:
+                    await self._admit_by(rule, request, topology_of)
+            except RequestError as error:
+                refused.append(error)
+            else:
+                break
+        if len(refused) == len(self.access.ways):
+            raise refused[0]
         if len(self._admitted) < _MAX_ADMITTED:
             self._admitted.add(self._compared(request))
+
+    async def _admit_by(self, rule: RoleRule, request: Message, topology_of: TopologyOf) -> None:
+        try:
+            topologies = await rule.topologies(rule.named(request), topology_of)
+        except NotAnInjectorError as error:
+            raise self._not_an_injector(str(error)) from None
+        self.topologies |= topologies
+        if not topologies and not rule.anywhere:
+            topologies = frozenset([None])
+        missing = frozenset(one for one in topologies if not self.holds(rule, one))
+        if missing or not self._policy.current.holds_anywhere(self.principal, rule.roles):
+            raise self._missing(rule, missing)
+        self._by_rule[rule] = self._by_rule.get(rule, frozenset()) | topologies
 
     def holds(self, rule: RoleRule, topology: str | None) -> bool:
         """Whether a role of the rule is held for a topology; None: for the whole cluster."""
@@ -179,10 +191,10 @@ class Caller:
         policy = self._policy.current
         if (error := policy.refusal(self.principal, now)) is not None:
             return error
-        for rule in self.access.rules:
-            if self.is_process and not policy.holds(self.principal, _PROCESS, None):
-                return self._missing(rule, frozenset([None]))
-            missing = frozenset(one for one in self._by_rule.get(rule, ()) if not self.holds(rule, one))
+        if self.is_process:
+            return None if self._is_of_the_cluster() else self._missing(self.access.rules[0], frozenset([None]))
+        for rule, topologies in self._by_rule.items():
+            missing = frozenset(one for one in topologies if not self.holds(rule, one))
             if missing or not policy.holds_anywhere(self.principal, rule.roles):
                 return self._missing(rule, missing)
         return None

@@ -26,6 +26,7 @@ __all__ = [
     "NotAnInjectorError",
     "Path",
     "RoleRule",
+    "TopologyOf",
     "access_of",
     "topology_of_query",
     "values_at",
@@ -33,6 +34,8 @@ __all__ = [
 
 PUBLIC: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 """Methods for everybody that TLS admits."""
+
+_REPLAY: Final = "replay/"
 
 Path = tuple[str, ...]
 TopologyOf = Callable[[IncarnationId], Awaitable[str | None]]
@@ -70,7 +73,8 @@ class MethodAccess:
 
     method: str
     """The service and the method: ``TopologyService/PauseTopology``."""
-    rules: tuple[RoleRule, ...]
+    ways: tuple[tuple[RoleRule, ...], ...]
+    """The rules, and those that a request may meet instead."""
     changes: bool
     first_message: bool
     kept: tuple[tuple[str, str, Path], ...]
@@ -78,6 +82,11 @@ class MethodAccess:
     hidden: tuple[str, ...]
     names_in: Callable[[Any], object] | None
     """Returns all names of a request at once, for comparing it with an earlier one. None: a path has a list."""
+
+    @property
+    def rules(self) -> tuple[RoleRule, ...]:
+        """The rules of the first way."""
+        return self.ways[0]
 
     @property
     def name(self) -> str:
@@ -112,6 +121,10 @@ async def _topology(kind: str, value: str, topology_of: TopologyOf) -> str | Non
         if not is_injector(value):
             raise NotAnInjectorError(value)
         return _of_stream(value.removeprefix(INJECTOR_PREFIX))
+    if kind == "replays":
+        if not value.startswith(_REPLAY) or not is_full(value.removeprefix(_REPLAY)):
+            raise NotAnInjectorError(value)
+        return owner_of(value.removeprefix(_REPLAY))
     if kind == "groups" and is_injector(value):
         return _of_stream(value.removeprefix(INJECTOR_PREFIX))
     incarnation = incarnation_of_journal(value) if kind == "journals" else IncarnationId(value)
@@ -149,10 +162,12 @@ def access_of(method: str) -> MethodAccess | None:
         )
         for path in paths
     ]
-    rules = tuple(_rule(rule) for rule in option.rules)
+    ways = tuple(tuple(_rule(rule) for rule in rules) for rules in (option.rules, option.alternatives) if rules)
     shown = f"{service.rpartition('.')[2]}/{name}"
-    names_in = _names_in(found.input_type, [path for rule in rules for _, path in rule.paths])
-    return MethodAccess(shown, rules, option.changes, option.first_message, tuple(kept), tuple(option.hidden), names_in)
+    if not ways:
+        return None
+    names_in = _names_in(found.input_type, [path for rules in ways for rule in rules for _, path in rule.paths])
+    return MethodAccess(shown, ways, option.changes, option.first_message, tuple(kept), tuple(option.hidden), names_in)
 
 
 def _names_in(message: Any, paths: list[Path]) -> Callable[[Any], object] | None:
@@ -167,7 +182,7 @@ def _names_in(message: Any, paths: list[Path]) -> Callable[[Any], object] | None
     return attrgetter(*(".".join(path) for path in paths)) if paths else None
 
 
-_KINDS: Final = ("topologies", "streams", "incarnations", "journals", "groups", "injectors", "queries")
+_KINDS: Final = ("topologies", "streams", "incarnations", "journals", "groups", "injectors", "queries", "replays")
 
 
 def _rule(option: access_pb2.AccessRule) -> RoleRule:

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/access.proto\x12\x0cmillwheel.v1\x1a google/protobuf/descriptor.proto\"\xae\x01\n\x06\x41\x63\x63\x65ss\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.millwheel.v1.AccessRule\x12\x0f\n\x07\x63hanges\x18\x02 \x01(\x08\x12\x15\n\rfirst_message\x18\x03 \x01(\x08\x12\x17\n\x0fkept_topologies\x18\x04 \x03(\t\x12\x14\n\x0ckept_streams\x18\x05 \x03(\t\x12\x14\n\x0ckept_queries\x18\x06 \x03(\t\x12\x0e\n\x06hidden\x18\x07 \x03(\t\"\xc8\x01\n\nAccessRule\x12\'\n\x05roles\x18\x01 \x03(\x0e\x32\x18.millwheel.v1.AccessRole\x12\x12\n\ntopologies\x18\x02 \x03(\t\x12\x0f\n\x07streams\x18\x03 \x03(\t\x12\x14\n\x0cincarnations\x18\x04 \x03(\t\x12\x10\n\x08journals\x18\x05 \x03(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x11\n\tinjectors\x18\x07 \x03(\t\x12\x0f\n\x07queries\x18\x08 \x03(\t\x12\x10\n\x08\x61nywhere\x18\t \x01(\x08*p\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x08\n\x04READ\x10\x01\x12\n\n\x06INJECT\x10\x02\x12\n\n\x06SUBMIT\x10\x03\x12\x0b\n\x07OPERATE\x10\x04\x12\t\n\x05\x41\x44MIN\x10\x05\x12\x0b\n\x07PROCESS\x10\x06:F\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x9d\x8c\x03 \x01(\x0b\x32\x14.millwheel.v1.Accessb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/access.proto\x12\x0cmillwheel.v1\x1a google/protobuf/descriptor.proto\"\xde\x01\n\x06\x41\x63\x63\x65ss\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.millwheel.v1.AccessRule\x12\x0f\n\x07\x63hanges\x18\x02 \x01(\x08\x12\x15\n\rfirst_message\x18\x03 \x01(\x08\x12\x17\n\x0fkept_topologies\x18\x04 \x03(\t\x12\x14\n\x0ckept_streams\x18\x05 \x03(\t\x12\x14\n\x0ckept_queries\x18\x06 \x03(\t\x12\x0e\n\x06hidden\x18\x07 \x03(\t\x12.\n\x0c\x61lternatives\x18\x08 \x03(\x0b\x32\x18.millwheel.v1.AccessRule\"\xd9\x01\n\nAccessRule\x12\'\n\x05roles\x18\x01 \x03(\x0e\x32\x18.millwheel.v1.AccessRole\x12\x12\n\ntopologies\x18\x02 \x03(\t\x12\x0f\n\x07streams\x18\x03 \x03(\t\x12\x14\n\x0cincarnations\x18\x04 \x03(\t\x12\x10\n\x08journals\x18\x05 \x03(\t\x12\x0e\n\x06groups\x18\x06 \x03(\t\x12\x11\n\tinjectors\x18\x07 \x03(\t\x12\x0f\n\x07queries\x18\x08 \x03(\t\x12\x10\n\x08\x61nywhere\x18\t \x01(\x08\x12\x0f\n\x07replays\x18\n \x03(\t*p\n\nAccessRole\x12\x1b\n\x17\x41\x43\x43\x45SS_ROLE_UNSPECIFIED\x10\x00\x12\x08\n\x04READ\x10\x01\x12\n\n\x06INJECT\x10\x02\x12\n\n\x06SUBMIT\x10\x03\x12\x0b\n\x07OPERATE\x10\x04\x12\t\n\x05\x41\x44MIN\x10\x05\x12\x0b\n\x07PROCESS\x10\x06:F\n\x06\x61\x63\x63\x65ss\x12\x1e.google.protobuf.MethodOptions\x18\x9d\x8c\x03 \x01(\x0b\x32\x14.millwheel.v1.Accessb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.access_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSROLE']._serialized_start=457
-  _globals['_ACCESSROLE']._serialized_end=569
+  _globals['_ACCESSROLE']._serialized_start=522
+  _globals['_ACCESSROLE']._serialized_end=634
   _globals['_ACCESS']._serialized_start=78
-  _globals['_ACCESS']._serialized_end=252
-  _globals['_ACCESSRULE']._serialized_start=255
-  _globals['_ACCESSRULE']._serialized_end=455
+  _globals['_ACCESS']._serialized_end=300
+  _globals['_ACCESSRULE']._serialized_start=303
+  _globals['_ACCESSRULE']._serialized_end=520
 # @@protoc_insertion_point(module_scope)

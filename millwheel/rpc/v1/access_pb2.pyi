@@ -74,6 +74,7 @@ class Access(_message.Message):
     KEPT_STREAMS_FIELD_NUMBER: _builtins.int
     KEPT_QUERIES_FIELD_NUMBER: _builtins.int
     HIDDEN_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     changes: _builtins.bool
     """Whether the call changes something. Such calls are in the audit log, unless a process of the cluster makes them.
     What an injector does all the time is not: its opening and its stream of deliveries are.
@@ -98,6 +99,10 @@ class Access(_message.Message):
     def hidden(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Fields of the response that only a caller with a role for the whole cluster gets."""
 
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedCompositeFieldContainer[Global___AccessRule]:
+        """Where a request does not meet the rules, it may meet all of these instead."""
+
     def __init__(
         self,
         *,
@@ -108,10 +113,11 @@ class Access(_message.Message):
         kept_streams: _abc.Iterable[_builtins.str] | None = ...,
         kept_queries: _abc.Iterable[_builtins.str] | None = ...,
         hidden: _abc.Iterable[_builtins.str] | None = ...,
+        alternatives: _abc.Iterable[Global___AccessRule] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "first_message", b"first_message", "hidden", b"hidden", "kept_queries", b"kept_queries", "kept_streams", b"kept_streams", "kept_topologies", b"kept_topologies", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "changes", b"changes", "first_message", b"first_message", "hidden", b"hidden", "kept_queries", b"kept_queries", "kept_streams", b"kept_streams", "kept_topologies", b"kept_topologies", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -134,6 +140,7 @@ class AccessRule(_message.Message):
     INJECTORS_FIELD_NUMBER: _builtins.int
     QUERIES_FIELD_NUMBER: _builtins.int
     ANYWHERE_FIELD_NUMBER: _builtins.int
+    REPLAYS_FIELD_NUMBER: _builtins.int
     anywhere: _builtins.bool
     """A role for any topology is enough, if the request names none."""
     @_builtins.property
@@ -166,6 +173,10 @@ class AccessRule(_message.Message):
     def queries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Queries, as "{query}/{topology}/{stream}". Any other name names no topology."""
 
+    @_builtins.property
+    def replays(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"replay/{log}" with the incarnation id of a dead-letter log. Nothing else meets the rule."""
+
     def __init__(
         self,
         *,
@@ -178,10 +189,11 @@ class AccessRule(_message.Message):
         injectors: _abc.Iterable[_builtins.str] | None = ...,
         queries: _abc.Iterable[_builtins.str] | None = ...,
         anywhere: _builtins.bool = ...,
+        replays: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anywhere", b"anywhere", "groups", b"groups", "incarnations", b"incarnations", "injectors", b"injectors", "journals", b"journals", "queries", b"queries", "roles", b"roles", "streams", b"streams", "topologies", b"topologies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anywhere", b"anywhere", "groups", b"groups", "incarnations", b"incarnations", "injectors", b"injectors", "journals", b"journals", "queries", b"queries", "replays", b"replays", "roles", b"roles", "streams", b"streams", "topologies", b"topologies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
