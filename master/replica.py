@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from typing import Final
@@ -30,6 +30,7 @@ from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 
 __all__ = ["MasterReplica", "steady_clock"]
@@ -76,6 +77,10 @@ class MasterReplica:
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
+        self.admit_code: Callable[[CodeReference], None] = lambda code: None
+        """Raises RequestError for code that no worker would load: it is not signed."""
+        self.own_problems: Callable[[], Iterable[str]] = tuple
+        """Returns what needs an operator at this process itself, for the health of the cluster."""
         kinds, requesters, outcomes = ("move", "split", "merge"), ("balancer", "operator"), ("done", "refused")
         self.operations = Counter(dict.fromkeys(product(kinds, requesters, outcomes), 0))
         """Changes of intervals since this replica started, by (kind, requester, outcome). All exist from the beginning:

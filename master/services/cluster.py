@@ -109,6 +109,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
+        response.problems.extend(self._replica.own_problems())
         response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)

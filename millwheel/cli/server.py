@@ -99,6 +99,10 @@ def start_dev(
     slow_hook_seconds: Annotated[
         float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
     ] = 1.0,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with the roles of certificates and tokens (docs/security.md). It needs TLS."),
+    ] = None,
     otlp_endpoint: Annotated[
         str,
         typer.Option(
@@ -114,6 +118,11 @@ def start_dev(
     TLS (`millwheel --tls-ca ... --tls-cert ... --tls-key ... server start-dev`), or with --insecure.
     """
     refuse_exposure(host, insecure)
+    if policy is not None and process_tls() is None:
+        raise typer.BadParameter(
+            "a policy is of no use without TLS: name --tls-ca, --tls-cert and --tls-key (before `server`)",
+            param_hint="--policy",
+        )
     # A late import, so that other commands do not wait for the server's code.
     from millwheel.config import OtlpSection
     from millwheel.server.dev_server import DevSettings
@@ -130,6 +139,7 @@ def start_dev(
         cache_mib << 20,
         advertise,
         check_values=check_values,
+        policy=policy,
         slow_hook=slow_hook_seconds,
         otlp=OtlpSection(_collector(otlp_endpoint), delay_seconds=1.0, metrics_seconds=15.0),
     )

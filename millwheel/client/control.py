@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import is_full
+from millwheel.rpc.access.credentials import delegation
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_without_reason
@@ -459,7 +460,7 @@ class ControlClient:
             call = self._channel().unary_unary(
                 path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
             )
-            answered: Response = await call(request, timeout=self._deadline)
+            answered: Response = await call(request, timeout=self._deadline, metadata=delegation())
             return answered
 
         return await self._call(once)

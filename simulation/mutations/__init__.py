@@ -8,6 +8,7 @@ caught each.
 from __future__ import annotations
 
 from simulation.mutations import (
+    access,
     authority,
     broadcast,
     changes_authority,
@@ -52,6 +53,7 @@ from simulation.mutations.base import MUTATIONS, Mutation
 __all__ = [
     "MUTATIONS",
     "Mutation",
+    "access",
     "authority",
     "broadcast",
     "changes_authority",

@@ -134,6 +134,8 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     words, more = f"{program}:words", f"{program}:more"
     assert (await run("version"))["json_format"] == JSON_FORMAT
     await run("config show")
+    await run("certificates create", str(tmp_path / "certificates"), "--host", "alpha")
+    await run("certificates show", str(tmp_path / "certificates" / "worker.alpha.pem"))
     await run("topology submit", words, "--wait", "60")
     await run("topology quota", "words", "--weight", "2", "--intervals", "64")
     await run("topology validate", words)

@@ -13,6 +13,7 @@ import socket
 from contextlib import AsyncExitStack
 from typing import Final
 
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.startup import cancel
@@ -33,6 +34,7 @@ async def serve_console(
     port: int,
     tls: TlsFiles | None = None,
     name: str = "",
+    access: Authorization | None = None,
     *,
     read_only: bool = True,
 ) -> str:
@@ -43,8 +45,9 @@ async def serve_console(
         master: The address of a master, host:port.
         host: The host name or address to listen on.
         port: The port; 0 takes a free one.
-        tls: The cluster's certificates. Then a browser must show one, as every client of the master must.
+        tls: The cluster's certificates. Then a browser must show one, except where the policy takes tokens.
         name: The host name by which other machines reach this one, if it differs from ``host``.
+        access: Says who uses it, and makes the calls for them. None without TLS.
         read_only: Whether calls that change something are refused.
 
     Returns:
@@ -56,7 +59,7 @@ async def serve_console(
     sockets = await _bind(host, port)
     for one in sockets:
         stack.callback(one.close)
-    task = asyncio.create_task(_serve(sockets, master, (host, name), tls, read_only))
+    task = asyncio.create_task(_serve(sockets, master, (host, name), tls, access, read_only))
     task.add_done_callback(_report)
     stack.push_async_callback(cancel, task)
     reached = name if host in _EVERY and name else host
@@ -86,11 +89,16 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
 
 
 async def _serve(
-    sockets: list[socket.socket], master: str, names: tuple[str, str], tls: TlsFiles | None, read_only: bool
+    sockets: list[socket.socket],
+    master: str,
+    names: tuple[str, str],
+    tls: TlsFiles | None,
+    access: Authorization | None,
+    read_only: bool,
 ) -> None:
     site = await asyncio.to_thread(importlib.import_module, _SITE)
     async with AsyncExitStack() as stack:
-        await site.serve_site(stack, sockets, master, names, tls, read_only)
+        await site.serve_site(stack, sockets, master, names, tls, access, read_only)
         await asyncio.Event().wait()
 
 

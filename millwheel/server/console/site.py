@@ -21,10 +21,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from millwheel.client.control import ControlClient
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
+from millwheel.server.console.login import ConsoleLogin
 from millwheel.server.console.permission import Permission, refuse_call
 
 __all__ = ["serve_site"]
@@ -42,6 +44,7 @@ async def serve_site(
     master: str,
     names: Collection[str],
     tls: TlsFiles | None,
+    access: Authorization | None,
     read_only: bool,
 ) -> None:
     """Serve the console on listening sockets until ``stack`` closes.
@@ -51,18 +54,27 @@ async def serve_site(
         sockets: The sockets.
         master: The address of a master, host:port.
         names: The host names by which this server is reached.
-        tls: The cluster's certificates, if any.
+        tls: The cluster's certificates, if any. Then a browser must show one, except where the policy takes tokens.
+        access: Says who uses it, and makes the calls for them. None without TLS.
         read_only: Whether calls that change something are refused.
     """
     client = await stack.enter_async_context(ControlClient(master, deadline=_CALL_SECONDS))
-    application = web.Application(middlewares=[guarding(names)], client_max_size=_MAX_REQUEST_BYTES)
-    application.add_routes(_routes(client, read_only))
+    login = None if access is None else ConsoleLogin(access)
+    middlewares = [guarding(names), *([] if login is None else [login.middleware()])]
+    application = web.Application(middlewares=middlewares, client_max_size=_MAX_REQUEST_BYTES)
+    application.add_routes([*([] if login is None else login.routes()), *_routes(client, read_only)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    context = None if tls is None else tls.server_context(ssl.CERT_REQUIRED)
+    context = None if tls is None else _context(tls, access)
     for one in sockets:
         await web.SockSite(runner, one, ssl_context=context).start()
+
+
+def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:
+    """Return the context of HTTPS. Who may log in by a token needs no certificate."""
+    by_token = access is not None and access.policy.tokens is not None
+    return tls.server_context(ssl.CERT_OPTIONAL if by_token else ssl.CERT_REQUIRED)
 
 
 def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:

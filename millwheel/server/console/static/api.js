@@ -15,6 +15,7 @@ export async function call(path, request) {
     throw new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
   }
   const body = await response.json().catch(() => ({}));
+  if (response.status === 401 && body.error?.code === "UNAUTHENTICATED") location.assign("/login.html");
   if (!response.ok) {
     const error = new Error(body.error?.message ?? `status ${response.status}`);
     error.remedy = body.error?.remedy ?? "";
