@@ -59,6 +59,7 @@ _SERVICES = (
     "millwheel.v1.SubscriptionService",
     "millwheel.v1.InspectionService",
     "millwheel.v1.HandoverService",
+    "millwheel.v1.JournalHoldService",
 )
 
 _AUTHORITY_JOURNAL = "authority.0"

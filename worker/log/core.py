@@ -53,6 +53,7 @@ from millwheel.worker.messages import (
     Tick,
 )
 from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
+from millwheel.worker.snapshot_holds import SnapshotHolds
 
 __all__ = ["LogCore"]
 
@@ -95,6 +96,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             DeleteCursor: self._on_cursor_request,
             PrepareRelease: self._on_prepare_release,
             RetentionChanged: self._on_retention_changed,
+            **SnapshotHolds(state.journal, lambda: self.phase is OwnerPhase.SERVING).handlers,
         }
 
     # Stages of an owner.

@@ -27,6 +27,7 @@ from millwheel.worker.messages import (
     PartsWritten,
     PrepareRelease,
     SequenceChecked,
+    SnapshotEvent,
     Started,
     StatesFlushed,
     StatesRead,
@@ -147,6 +148,7 @@ LogEvent = (
     | PartsMissing
     | SequenceChecked
     | PrepareRelease
+    | SnapshotEvent
     | Tick
     | SubscriberEvent
 )

@@ -78,6 +78,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.answers: list[m.Acknowledge] = []
         self.replies: list[log.CursorsAnswer] = []
         self.reports: list[m.Report] = []
+        self.stands: list[m.JournalStands] = []
         self.appends = 0
         self.accepted: int = MIN_TIMESTAMP
         self.position = 0
@@ -179,6 +180,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
                 return m.SequenceChecked(effect.sequence, True)
             case m.FenceJournal():
                 return self.finish(effect)
+            case m.JournalStands():
+                self.stands.append(effect)
             case m.SendDelivery() | m.ReleasePrepared():
                 raise AssertionError(f"nothing asked a log for {effect}")
             case _:
