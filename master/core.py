@@ -51,6 +51,7 @@ from millwheel.master.messages import (
     Request,
     RequestReceived,
     ReserveNumbers,
+    RestoreTopology,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
@@ -451,6 +452,9 @@ class MasterCore:
                 return self._planner().cancel(request)
             case UpdateTopology() | PauseTopology() | ResumeTopology():
                 return self._planner().change(request)
+            case RestoreTopology():
+                self._unusable = max(self._unusable, request.drawn)
+                return self._planner().restore(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():

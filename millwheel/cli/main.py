@@ -29,6 +29,7 @@ _NOUNS: Final = {
     "cluster": "cluster:app",
     "injector": "injector:app",
     "inject": "inject:app",
+    "snapshot": "snapshot:app",
     "master": "roles:master_app",
     "authority": "roles:authority_app",
     "worker": "roles:worker_app",

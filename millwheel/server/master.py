@@ -22,6 +22,7 @@ from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.listen_address import listen_address_of, tls_of
 from millwheel.server.startup import cancel, keep
+from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 
 __all__ = ["MASTER"]
 
@@ -58,6 +59,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
     )
     daemon.registry.register(MasterCollector(replica))
     add_services(daemon.server, replica)
+    add_snapshots(daemon.server, replica)
     explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
     add_WatermarkServiceServicer_to_server(explaining, daemon.server)
 
@@ -82,4 +84,6 @@ async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> None:
     log.info("the console is at %s", url)
 
 
-MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)
+MASTER: Final = Role(
+    "master", (*SERVICES, SNAPSHOT_SERVICE, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS
+)

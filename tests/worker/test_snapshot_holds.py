@@ -14,6 +14,7 @@ import millwheel as mw
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1 import snapshot_pb2_grpc
+from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 from millwheel.worker import messages as m
 from millwheel.worker.interval import IntervalSettings
@@ -91,7 +92,7 @@ def test_a_lost_owner_answers_no_snapshot() -> None:
 def test_a_pinned_truncation_point_stays() -> None:
     driver = IntervalDriver(Count(), settings=IntervalSettings(checkpoint_entries=2))
 
-    def work(count: int) -> list[m.Append]:
+    def work(count: int) -> list[Append]:
         heads = []
         for number in range(count):
             driver.deliver((f"key-{number}", "x", number))

@@ -310,12 +310,9 @@ class RestoreSnapshotRequest(_message.Message):
 
     LOCATION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
-    TOPOLOGY_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     location: _builtins.str
     name: _builtins.str
-    topology: _builtins.str
-    """The name of the topology. Empty: the same as in the snapshot."""
     paused: _builtins.bool
     """Whether the topology is paused at first."""
     def __init__(
@@ -323,12 +320,11 @@ class RestoreSnapshotRequest(_message.Message):
         *,
         location: _builtins.str = ...,
         name: _builtins.str = ...,
-        topology: _builtins.str = ...,
         paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -369,7 +365,6 @@ class SnapshotManifest(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     MAPS_FIELD_NUMBER: _builtins.int
     LOGS_FIELD_NUMBER: _builtins.int
-    INJECTORS_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     JOURNALS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
@@ -388,8 +383,6 @@ class SnapshotManifest(_message.Message):
     def maps(self) -> _containers.RepeatedCompositeFieldContainer[Global___SnapshotMap]: ...
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.StreamLogRecord]: ...
-    @_builtins.property
-    def injectors(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.InjectorRecord]: ...
     @_builtins.property
     def batches(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.BatchCursorRecord]: ...
     @_builtins.property
@@ -412,7 +405,6 @@ class SnapshotManifest(_message.Message):
         topology: _catalog_pb2.TopologyRecord | None = ...,
         maps: _abc.Iterable[Global___SnapshotMap] | None = ...,
         logs: _abc.Iterable[_catalog_pb2.StreamLogRecord] | None = ...,
-        injectors: _abc.Iterable[_catalog_pb2.InjectorRecord] | None = ...,
         batches: _abc.Iterable[_catalog_pb2.BatchCursorRecord] | None = ...,
         journals: _abc.Iterable[Global___SnapshotJournal] | None = ...,
         rows: _abc.Iterable[Global___SnapshotRows] | None = ...,
@@ -420,7 +412,7 @@ class SnapshotManifest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "cluster_format", b"cluster_format", "drawn", b"drawn", "format", b"format", "injectors", b"injectors", "journals", b"journals", "logs", b"logs", "maps", b"maps", "millwheel_version", b"millwheel_version", "name", b"name", "packages", b"packages", "rows", b"rows", "taken_at_us", b"taken_at_us", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "cluster_format", b"cluster_format", "drawn", b"drawn", "format", b"format", "journals", b"journals", "logs", b"logs", "maps", b"maps", "millwheel_version", b"millwheel_version", "name", b"name", "packages", b"packages", "rows", b"rows", "taken_at_us", b"taken_at_us", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
