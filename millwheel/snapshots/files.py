@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, TypeVar
@@ -61,20 +62,26 @@ class FileSeries:
     async def close(self) -> None:
         """Write what is not written yet."""
         if self._items:
-            content, self._items, self._size = _encode(self._items), [], 0
+            items, self._items, self._size = self._items, [], 0
+            content = await asyncio.to_thread(_encode, items)
             self.files.append(await write_file(self._folder, f"{self._path}-{len(self.files) + 1}", content))
 
 
 async def write_file(folder: SnapshotFolder, path: str, content: bytes) -> wire.SnapshotFile:
     """Write a file. Returns its entry in the manifest."""
     await folder.write(path, content)
-    return wire.SnapshotFile(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    return wire.SnapshotFile(path=path, size_bytes=len(content), sha256=await _checksum(content))
+
+
+async def _checksum(content: bytes) -> str:
+    """SHA-256, on a thread: the server's event loop has other work."""
+    return (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
 
 
 async def read_file(folder: SnapshotFolder, file: wire.SnapshotFile) -> bytes:
     """The content of a file; RequestError (DATA_LOSS) if it is not the one that was written."""
     content = await folder.read(file.path)
-    if len(content) != file.size_bytes or hashlib.sha256(content).hexdigest() != file.sha256:
+    if len(content) != file.size_bytes or await _checksum(content) != file.sha256:
         raise RequestError(
             FailureCode.DATA_LOSS,
             f"{folder.where}, file {file.path}: it is damaged: {len(content)} bytes with another checksum",
