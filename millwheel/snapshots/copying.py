@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
@@ -13,10 +15,32 @@ from millwheel.worker.interval.commits.divided import is_entry_part
 
 __all__ = ["copy_journal", "copy_rows"]
 
-_KEYS: Final = 200
-"""Rows of one read. A row has at most some megabytes."""
-_ENTRIES: Final = 16
-"""Entries of one read."""
+_READ_BYTES: Final = 128 << 10
+"""About the size of one read. The process has other work between two reads."""
+_MAX_READ: Final = 500
+"""Maximum rows or entries of one read."""
+
+
+class _Pace:
+    """How much is read at once, and how long the reader rests: as long as the read took.
+
+    Reads are work for the store and for this process, which may also be the workers' process.
+    """
+
+    def __init__(self) -> None:
+        self.count = 8
+        """Items of the next read."""
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """A read begins."""
+        self._began = time.monotonic()
+
+    async def rest(self, size: int) -> None:
+        """The read of ``count`` items has returned ``size`` bytes, and they are passed on."""
+        fitting = self.count * _READ_BYTES // max(size, 1)
+        self.count = min(max(fitting, 1), self.count * 2, _MAX_READ)
+        await asyncio.sleep(time.monotonic() - self._began)
 
 
 async def copy_rows(
@@ -24,12 +48,17 @@ async def copy_rows(
 ) -> wire.SnapshotRows:
     """Copy the rows of an incarnation. Rows may change meanwhile: each is as it was at some moment."""
     series = FileSeries(folder, path)
-    start = b""
-    while keys := await store.list_states(incarnation, start, None, _KEYS):
+    start, pace = b"", _Pace()
+    pace.begin()
+    while keys := await store.list_states(incarnation, start, None, pace.count):
+        size = 0
         for row in await store.read_states(incarnation, keys):
             if row is not None:
+                size += len(row.key) + len(row.blob)
                 await series.add(RowItem(row.key, row.commit, row.blob), len(row.key) + len(row.blob))
         start = keys[-1] + b"\0"
+        await pace.rest(size)
+        pace.begin()
     await series.close()
     return wire.SnapshotRows(incarnation=incarnation, files=series.files)
 
@@ -53,17 +82,25 @@ async def copy_journal(
     copied = wire.SnapshotJournal(
         journal=journal, sequencer=head.sequencer, commit=commit, truncation_point=head.truncation_point
     )
+    pace = _Pace()
     parts = FileSeries(folder, f"{path}-parts")
     for part in head.parts:
         if is_entry_part(part) and part.commit > commit:
             continue
+        pace.begin()
         (blob,) = await store.read_parts(journal, [part])
         await parts.add(PartItem(part.name, part.sequencer, part.commit, blob), len(blob))
+        await pace.rest(len(blob))
     await parts.close()
     entries = FileSeries(folder, f"{path}-entries")
-    for first in range(head.truncation_point + 1, commit + 1, _ENTRIES):
-        for blob in await store.read_entries(journal, first, min(first + _ENTRIES - 1, commit)):
+    first, pace = head.truncation_point + 1, _Pace()
+    while first <= commit:
+        pace.begin()
+        read = await store.read_entries(journal, first, min(first + pace.count - 1, commit))
+        for blob in read:
             await entries.add(blob, len(blob))
+        first += len(read)
+        await pace.rest(sum(map(len, read)))
     await entries.close()
     copied.parts.extend(parts.files)
     copied.entries.extend(entries.files)

@@ -35,8 +35,9 @@ class CutFailedError(Exception):
 class OwnersOfJournals(Protocol):
     """The owners of all journals of a topology."""
 
-    sequencers: Mapping[str, int]
-    """The sequencer of each journal's owner."""
+    @property
+    def sequencers(self) -> Mapping[str, int]:
+        """The sequencer of each journal's owner."""
 
     async def freeze(self) -> Positions:
         """Ask all owners to begin no commit."""

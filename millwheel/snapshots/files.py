@@ -15,7 +15,7 @@ from millwheel.snapshots.location import SnapshotFolder
 
 __all__ = ["FileSeries", "PartItem", "RowItem", "read_file", "read_items", "write_file"]
 
-FILE_BYTES: Final = 8 << 20
+FILE_BYTES: Final = 4 << 20
 """A file is closed when its items reach this size. One item is at most some megabytes larger."""
 
 

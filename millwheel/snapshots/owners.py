@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -34,17 +34,16 @@ class WorkerOwners:
         self, channel_to: Callable[[str], grpc.aio.Channel], intervals: Iterable[catalog.IntervalRecord]
     ) -> None:
         """``channel_to``: the channel to an address. Each of the ``intervals`` has an owner."""
-        self.sequencers: Mapping[str, int] = {}
         self._token = uuid4().hex
         self._channel_to = channel_to
         self._journals: dict[str, list[wire.JournalOwner]] = {}
         """By the address of their owner."""
-        sequencers: dict[str, int] = {}
+        self.sequencers: dict[str, int] = {}
+        """The sequencer of each journal's owner."""
         for one in intervals:
             owned = wire.JournalOwner(journal=one.journal, sequencer=one.sequencer)
             self._journals.setdefault(one.owner.address, []).append(owned)
-            sequencers[one.journal] = one.sequencer
-        self.sequencers = sequencers
+            self.sequencers[one.journal] = one.sequencer
 
     async def pin(self) -> Positions:
         """Keep the truncation points of all journals, for half a minute."""

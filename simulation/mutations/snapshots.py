@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from millwheel.snapshots import cut
+from millwheel.snapshots import creating, cut
+from millwheel.worker.dedup import renaming
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.journal_base import JournalBase
 from simulation.mutations.base import rewriting
@@ -56,5 +57,29 @@ rewriting(
     "",
     seeds=0,
     test="tests/worker/test_snapshot_holds.py::test_a_pinned_truncation_point_stays",
+    why=_WHY,
+)
+
+rewriting(
+    "truncated-while-rows-are-read",
+    "G12",
+    "a snapshot is void if a journal was truncated while its rows were read",
+    creating,
+    "head.truncation_point != before[journal].truncation_point",
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_in_clusters.py::test_a_journal_that_was_truncated_meanwhile_fails_it",
+    why=_WHY,
+)
+
+rewriting(
+    "restored-ids-of-former-journals",
+    "G1",
+    "the ids of a restored journal name the fresh journals of their senders",
+    renaming,
+    "row[1] = name(row[1])",
+    "row[1] = row[1]",
+    seeds=0,
+    test="tests/snapshots/test_renaming.py::test_renamed_ids_are_those_of_the_fresh_journals",
     why=_WHY,
 )

@@ -52,3 +52,7 @@ shop = mw.Topology("shop")
 shop.source("orders", Order)
 shop.add(Windows, inputs={"orders": mw.key("customer")}, outputs={"spent": Spent})
 shop.add(Totals, inputs={"spent": mw.key("customer")}, outputs={"totals": Total})
+
+weak = mw.Topology("weak")
+weak.source("orders", Order)
+weak.add(Windows, inputs={"orders": mw.key("customer")}, outputs={"spent": Spent}, strong=False)
