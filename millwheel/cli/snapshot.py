@@ -12,7 +12,9 @@ from millwheel.cli.completing import complete_topologies
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
+from millwheel.cli.records import summarize_topology
 from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.wording import state_name
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.location import SnapshotLocation
 from millwheel.snapshots.manifest import all_files, read_manifest
@@ -58,12 +60,12 @@ def create(
     """
     location = _absolute(to)
     answer = ask(lambda client: client.create_snapshot(topology, location, name), address, timeout)
-    plain = {**_plain(answer.manifest), "stall_ms": answer.stall_us / 1e3, "attempts": answer.attempts}
     if output is not OutputFormat.TABLE:
-        print_plain(plain, output)
+        stall = answer.stall_us / 1e6
+        print_plain({**_plain(answer.manifest), "stall_seconds": stall, "attempts": answer.attempts}, output)
         return
-    print(f"snapshot {answer.manifest.name} of {topology}: {_size(answer.manifest)}")
-    print(f"its intervals committed nothing for {answer.stall_us / 1e3:.1f} ms")
+    print(f"snapshot {answer.manifest.name} of topology {topology}: {_size(answer.manifest)}")
+    print(f"the topology committed nothing for {answer.stall_us / 1e3:.1f} ms at most")
 
 
 @app.command("list")
@@ -122,11 +124,11 @@ def restore(
     """
     place = _absolute(location)
     record = ask(lambda client: client.restore_snapshot(place, name, paused), address, timeout).topology
-    state = "paused" if paused else "running"
     if output is not OutputFormat.TABLE:
-        print_plain({"topology": record.spec.name, "version": record.version, "state": state}, output)
+        print_plain(summarize_topology(record), output)
         return
-    print(f"topology {record.spec.name}, version {record.version}, is restored from snapshot {name}, and {state}")
+    state = state_name(record.state)
+    print(f"topology {record.spec.name} is restored from snapshot {name}, and {state} (version {record.version})")
 
 
 def _absolute(location: str) -> str:
@@ -149,12 +151,13 @@ def _plain(manifest: wire.SnapshotManifest) -> dict[str, Plain]:
         "name": manifest.name,
         "topology": manifest.topology.spec.name,
         "version": manifest.topology.version,
-        "taken_at_us": manifest.taken_at_us,
+        "taken": _taken(manifest),
+        "taken_us": manifest.taken_at_us,
         "millwheel_version": manifest.millwheel_version,
         "size_bytes": sum(file.size_bytes for file in files),
         "files": len(files),
         "journals": [
-            {"journal": one.journal, "commit": one.commit, "truncation_point": one.truncation_point}
+            {"journal": one.journal, "commit": one.commit, "entries": one.commit - one.truncation_point}
             for one in manifest.journals
         ],
         "logs": [log.stream for log in manifest.logs],

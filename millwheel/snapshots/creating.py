@@ -39,13 +39,14 @@ from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
 from millwheel.snapshots.owners import WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
-__all__ = ["create_snapshot"]
+__all__ = ["MAX_ATTEMPTS", "create_snapshot"]
 
-_MAX_ATTEMPTS: Final = 4
-"""Attempts to copy everything. One fails if an interval changes its owner meanwhile."""
+MAX_ATTEMPTS: Final = 10
+"""Attempts to copy everything, in about half a minute. One fails if an interval changes its owner meanwhile. It fails
+at once if an interval still needs the journals of its parents, as for some seconds after a split."""
 _MAX_CUTS: Final = 6
 """Attempts to take the cut within one of these."""
-_BACKOFF: Final = Backoff(0.2, 3.0)
+_BACKOFF: Final = Backoff(0.2, 5.0)
 """Seconds until the next attempt."""
 
 
@@ -70,7 +71,7 @@ async def create_snapshot(
             return await _Attempt(replica, term.catalog, version, topology, folder, name).run(failures + 1)
         except (CutFailedError, JournalMissingError, CorruptValueError) as error:
             failures += 1
-            if failures >= _MAX_ATTEMPTS:
+            if failures >= MAX_ATTEMPTS:
                 raise RequestError(
                     FailureCode.ABORTED,
                     f"no snapshot of {topology!r} after {failures} attempts: {error}",

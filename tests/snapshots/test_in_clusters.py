@@ -62,6 +62,7 @@ async def test_a_journal_that_was_truncated_meanwhile_fails_it(
 
     monkeypatch.setattr(WorkerOwners, "pin", pinned_by_nobody)
     monkeypatch.setattr(creating, "copy_rows", copy_slowly)
+    monkeypatch.setattr(creating, "MAX_ATTEMPTS", 3)
     async with together(tmp_path) as cluster:
         await submit_copy(cluster.address, shop.__file__, "shop", tmp_path)
         selling = asyncio.create_task(sell(cluster.address, 0, 100_000, lambda count: None))

@@ -42,14 +42,14 @@ async def test_a_restored_topology_has_the_uninterrupted_results(tmp_path: Path)
         taken = await snapshot(first, "create", "shop", "--to", place, "--name", "s")
         assert sent[0] < ORDERS, "the snapshot was taken under load"
         after = sent[0]
-        print(f"{checkpoint=} {after=} stall {taken['stall_ms']} ms, attempts {taken['attempts']}")
+        print(f"{checkpoint=} {after=} stall {taken['stall_seconds']} s, attempts {taken['attempts']}")
         await selling
         assert Counter(await totals(first.address, "all")) == expected(ORDERS), "the load is not disturbed"
         checked = await snapshot(first, "verify", place, "s")
         assert checked["state_rows"] + checked["entries"] > 0
     async with Server(tmp_path / "b", tmp_path / "b.log", intervals=1) as second:
         restored = await snapshot(second, "restore", place, "s")
-        assert restored == {"topology": "shop", "version": 1, "state": "running"}
+        assert (restored["name"], restored["version"], restored["state"]) == ("shop", 1, "running")
         await sell(second.address, checkpoint // 20 * 20, ORDERS, lambda count: None)
         everything = await totals(second.address, "all")
         assert Counter(everything) == expected(ORDERS)
