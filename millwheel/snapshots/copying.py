@@ -15,6 +15,8 @@ from millwheel.worker.interval.commits.divided import is_entry_part
 
 __all__ = ["copy_journal", "copy_rows"]
 
+_KEYS: Final = 500
+"""Keys that are listed at once. Cassandra asks all its buckets for each list."""
 _READ_BYTES: Final = 128 << 10
 """About the size of one read. The process has other work between two reads."""
 _MAX_READ: Final = 500
@@ -49,16 +51,17 @@ async def copy_rows(
     """Copy the rows of an incarnation. Rows may change meanwhile: each is as it was at some moment."""
     series = FileSeries(folder, path)
     start, pace = b"", _Pace()
-    pace.begin()
-    while keys := await store.list_states(incarnation, start, None, pace.count):
-        size = 0
-        for row in await store.read_states(incarnation, keys):
-            if row is not None:
-                size += len(row.key) + len(row.blob)
-                await series.add(RowItem(row.key, row.commit, row.blob), len(row.key) + len(row.blob))
+    while keys := await store.list_states(incarnation, start, None, _KEYS):
         start = keys[-1] + b"\0"
-        await pace.rest(size)
-        pace.begin()
+        while keys:
+            pace.begin()
+            some, keys = keys[: pace.count], keys[pace.count :]
+            size = 0
+            for row in await store.read_states(incarnation, some):
+                if row is not None:
+                    size += len(row.key) + len(row.blob)
+                    await series.add(RowItem(row.key, row.commit, row.blob), len(row.key) + len(row.blob))
+            await pace.rest(size)
     await series.close()
     return wire.SnapshotRows(incarnation=incarnation, files=series.files)
 
