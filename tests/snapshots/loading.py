@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from zlib import crc32
 
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import Subscription
 from tests.patience import patience
 from tests.snapshots import shop
-from tests.snapshots.shop import SECOND, Order, Total
+from tests.snapshots.shop import SECOND, Account, Order, Total
 
 STEP = 20
 """Orders of one batch."""
@@ -21,7 +22,8 @@ _PER_SECOND = 50
 
 def order(number: int) -> tuple[Order, int]:
     """Order ``number`` and its timestamp."""
-    return Order(f"customer-{number * 7 % CUSTOMERS}", number % 11 + 1), number * SECOND // _PER_SECOND
+    place = "north" if number % 3 else "south"
+    return Order(f"customer-{number * 7 % CUSTOMERS}", number % 11 + 1, place), number * SECOND // _PER_SECOND
 
 
 def expected(count: int) -> Counter[Total]:
@@ -38,6 +40,29 @@ def expected(count: int) -> Counter[Total]:
             total += sums[until]
             found[Total(customer, until, total)] += 1
     return found
+
+
+def expected_accounts(count: int) -> set[Account]:
+    """The accounts of the first ``count`` orders."""
+    found: set[Account] = set()
+    for place in ("north", "south"):
+        orders = [value for value, _ in map(order, range(count)) if value.place == place]
+        checksum = 0
+        for one in orders:
+            checksum = crc32(f"{one.customer} has spent {one.amount}".encode(), checksum)
+        for customer, times in sorted(Counter(one.customer for one in orders).items()):
+            checksum = crc32(f"{customer} {times}".encode(), checksum)
+        found.add(Account(place, len(orders), checksum))
+    return found
+
+
+async def accounts(address: str) -> list[Account]:
+    """All accounts, when the stream has ended."""
+    async with (
+        asyncio.timeout(patience(60)),
+        Subscription("accounts", cursor="all", record_type=Account, address=address, until_end=True) as reader,
+    ):
+        return [value async for batch in reader for value in batch.values]
 
 
 async def sell(address: str, first: int, last: int, sent: Callable[[int], None], pause: float = 0.0) -> None:

@@ -25,7 +25,7 @@ from millwheel.worker.interval import IntervalSettings
 from tests.daemons.together import Together, together
 from tests.patience import patience, until
 from tests.snapshots import shop
-from tests.snapshots.loading import STEP, expected, sell, totals
+from tests.snapshots.loading import STEP, accounts, expected, expected_accounts, sell, totals
 from tests.submitting import submit_copy
 
 ORDERS = 2_000
@@ -127,3 +127,6 @@ async def test_a_snapshot_replaces_the_topology_it_came_from(tmp_path: Path, sho
             await client.resume("shop")
         await sell(cluster.address, checkpoint, ORDERS, lambda count: None)
         assert Counter(await totals(cluster.address, "all")) == expected(ORDERS)
+        found_accounts = await accounts(cluster.address)
+        assert len(found_accounts) == 2
+        assert set(found_accounts) == expected_accounts(ORDERS)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import patience, until
 from tests.snapshots import shop
-from tests.snapshots.loading import expected, sell, totals
+from tests.snapshots.loading import accounts, expected, expected_accounts, sell, totals
 from tests.submitting import submit_copy
 from tests.system.server import Server, run_cli
 
@@ -53,6 +53,9 @@ async def test_a_restored_topology_has_the_uninterrupted_results(tmp_path: Path)
         await sell(second.address, checkpoint // 20 * 20, ORDERS, lambda count: None)
         everything = await totals(second.address, "all")
         assert Counter(everything) == expected(ORDERS)
+        found = await accounts(second.address)
+        assert len(found) == 2
+        assert set(found) == expected_accounts(ORDERS), "states in pages, and the order of each key's records"
         by_customer: dict[str, int] = {}
         for one in everything:
             assert one.until > by_customer.get(one.customer, 0), "the results of a customer keep their order"
