@@ -125,3 +125,15 @@ async def test_a_url_of_a_file_is_a_directory(tmp_path: Path) -> None:
     await folder.write("x", b"content")
     assert (tmp_path / "with space" / "s" / "x").read_bytes() == b"content"
     assert await folder.read("x") == b"content"
+
+
+async def test_an_object_store_has_folders_too() -> None:
+    location = SnapshotLocation("memory:///")
+    for name in ("b", "a", "incomplete"):
+        await location.folder(name).write("rows-1", name.encode())
+    for name in ("b", "a"):
+        await write_manifest(location.folder(name), wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name=name))
+    assert await location.names() == ["a", "b"]
+    assert await location.folder("b").read("rows-1") == b"b"
+    with pytest.raises(RequestError, match="not found"):
+        await location.folder("b").read("rows-2")
