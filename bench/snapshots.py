@@ -1,7 +1,8 @@
 """Latency of committed results with and without a snapshot: `python -m bench.snapshots MIB [RATE [SECONDS]]`.
 
 One computation has MIB of states. Records come at RATE, and each result is received. First nothing else happens. Then
-snapshots are taken one after the other.
+snapshots are taken one after the other. Then nothing else happens again: the store may still be busy with the states at
+first. PLACE in the environment is a directory for the snapshots.
 """
 
 from __future__ import annotations
@@ -125,6 +126,9 @@ async def _measure(address: str, mebibytes: int, rate: int, seconds: float) -> N
             print(_line("with", latencies), flush=True)
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
+        latencies.clear()
+        await _send(injector, rate, seconds, states)
+        print(_line("without again", latencies), flush=True)
         print(f"stalls: {', '.join(f'{one:.1f}' for one in stalls)} ms", flush=True)
         await injector.finish()
     receiving.cancel()
