@@ -20,8 +20,8 @@ _MILLWHEEL = str(Path(sys.executable).with_name("millwheel"))
 class ServerProcess:
     """A server on a folder of its own. It can be killed and started again there."""
 
-    def __init__(self, folder: Path) -> None:
-        self._command = [_MILLWHEEL, "server", "start-dev", "--db", str(folder / "db")]
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._command = [_MILLWHEEL, "server", "start-dev", "--db", str(folder / "db"), *options]
         self._port = 0
         self.start()
 
@@ -65,10 +65,10 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
+def server(*options: str) -> Iterator[str]:
     """Start a server on a fresh database, and return its address. The server ends with the block."""
     with tempfile.TemporaryDirectory(prefix="millwheel-bench-") as directory:
-        process = ServerProcess(Path(directory))
+        process = ServerProcess(Path(directory), *options)
         try:
             yield process.address
         finally:

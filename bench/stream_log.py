@@ -133,7 +133,7 @@ class _Run:
             LogCore(CONFIG),
             store,
             _World(),
-            RunQueue(asyncio.get_running_loop()),
+            RunQueue(asyncio.get_running_loop()).share("t"),
             subscribers=self.got,
             clock=steady_now,
         )

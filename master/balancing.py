@@ -127,6 +127,8 @@ class ClusterView:
 
     workers: tuple[WorkerView, ...]
     intervals: tuple[IntervalView, ...]
+    complete: frozenset[IncarnationId] = frozenset()
+    """Computations whose topology may have no more intervals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class Balancer:
             if round_.is_full:
                 return
             if interval.code is None or interval.keeps_bounds or not round_.may(interval):
+                continue
+            if interval.incarnation in round_.view.complete:
                 continue
             relieved = len(round_.loads.candidates(interval.code)) > 1
             if (relieved and self._is_busy(interval)) or self._is_large(interval):

@@ -56,6 +56,7 @@ from millwheel.master.messages import (
     RetireInjector,
     RetireQuery,
     RevisionArrived,
+    SetTopologyQuota,
     SnapshotLoaded,
     SplitInterval,
     StateDropped,
@@ -455,6 +456,8 @@ class MasterCore:
             case RestoreTopology():
                 self._unusable = max(self._unusable, request.drawn)
                 return self._planner().restore(request)
+            case SetTopologyQuota():
+                return self._planner().set_quota(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():

@@ -50,6 +50,7 @@ __all__ = [
     "RetireInjector",
     "RetireQuery",
     "RevisionArrived",
+    "SetTopologyQuota",
     "SnapshotLoaded",
     "SplitInterval",
     "StateDropped",
@@ -125,6 +126,14 @@ class RestoreTopology:
     logs: tuple[catalog.StreamLogRecord, ...]
     batches: tuple[catalog.BatchCursorRecord, ...]
     drawn: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetTopologyQuota:
+    """Change what a topology may take of the cluster."""
+
+    name: str
+    quota: catalog.TopologyQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +250,7 @@ Request = (
     | CancelTopology
     | UpdateTopology
     | PauseTopology
+    | SetTopologyQuota
     | ResumeTopology
     | RestoreTopology
     | EnsureLog

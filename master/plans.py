@@ -15,9 +15,11 @@ from millwheel.master.messages import (
     PauseTopology,
     RestoreTopology,
     ResumeTopology,
+    SetTopologyQuota,
     SubmitTopology,
     UpdateTopology,
 )
+from millwheel.master.quotas import check_intervals, check_quota
 from millwheel.master.settings import MasterSettings
 from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
@@ -103,7 +105,9 @@ class Planner:
             state_changed_at_us=self._now,
             request_id=request.request_id,
             cancelled_by=known.cancelled_by if known is not None else (),
+            quota=known.quota if known is not None and known.HasField("quota") else None,
         )
+        check_intervals(self._known, record, len(spec.computations) * len(self._first_intervals()))
         self._begin_lives(record)
         for computation in spec.computations:
             self._add(record, computation)
@@ -192,6 +196,8 @@ class Planner:
         self._begin_lives(record)
         record.version += 1
         record.request_id = request.request_id
+        added = len(spec.computations) - len(record.incarnations)
+        check_intervals(self._known, record, added * len(self._first_intervals()))
         for computation in spec.computations:
             if computation.name not in record.incarnations:
                 self._add(record, computation)
@@ -408,6 +414,14 @@ class Planner:
     def resume(self, request: ResumeTopology) -> ChangePlan:
         """Assign owners to the intervals of a paused topology, as after the loss of a worker."""
         return self._halt(request.name, catalog.TOPOLOGY_STATE_PAUSED, catalog.TOPOLOGY_STATE_RUNNING, "resumed")
+
+    def set_quota(self, request: SetTopologyQuota) -> ChangePlan:
+        """Replace the quota. Intervals beyond it stay: it only refuses further ones."""
+        record = self._record(request.name)
+        check_quota(request.quota)
+        record.quota.CopyFrom(request.quota)
+        self._builder.put(keys.topology_key(request.name), record)
+        return self._builder.plan(lambda: self._known.topologies[request.name])
 
     def _halt(
         self,

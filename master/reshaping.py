@@ -28,6 +28,7 @@ from millwheel.master.messages import (
     SplitInterval,
 )
 from millwheel.master.plans import refuse_unknown_topology
+from millwheel.master.quotas import check_intervals
 from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
@@ -295,6 +296,8 @@ class _Reshaping:
             )
         _check_independent(place)
         _check_length(request.at)
+        if (found := self._known.computation(place.incarnation)) is not None:
+            check_intervals(self._known, found[0], 1)
         if request.at not in place.keys or request.at == place.keys.start:
             raise RequestError(
                 FailureCode.INVALID_ARGUMENT,

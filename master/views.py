@@ -5,8 +5,9 @@ from __future__ import annotations
 from millwheel.master.assignment import code_of
 from millwheel.master.balancing import ClusterView, IntervalView, WorkerView
 from millwheel.master.load_book import LoadBook
+from millwheel.master.quotas import room_for_intervals
 from millwheel.master.reshaping import SPLIT_BY_OPERATOR
-from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import Duration, Timestamp
@@ -40,7 +41,8 @@ def view_of(known: Catalog, book: LoadBook, now: Timestamp, fresh: Duration) -> 
     for incarnation in sorted(incarnations):
         interval_map, code = known.maps.get(incarnation), code_of(known, incarnation)
         intervals += [_interval(incarnation, code, one, book) for one in interval_map or ()]
-    return ClusterView(workers, tuple(intervals))
+    full = (one for _, one in known.live_topologies() if one.quota.intervals and room_for_intervals(known, one) < 1)
+    return ClusterView(workers, tuple(intervals), frozenset(one for record in full for one in incarnations_of(record)))
 
 
 def _interval(

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
+from random import Random
 from types import MappingProxyType
 from typing import Any, Final, cast
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from millwheel.server.startup import retried
 from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
+from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.log import LogConfig, LogSettings
 from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.process.destinations import CatalogRouting
@@ -108,6 +110,7 @@ def tuned(world: World) -> Iterator[None]:
         _paged(tuning["pages"]),
         _settling(world.plan.settled),
         _balanced(world),
+        _turned(world),
     ):
         yield
 
@@ -132,6 +135,24 @@ def _balanced(world: World) -> Iterator[None]:
 
 
 @contextmanager
+def _turned(world: World) -> Iterator[None]:
+    """In every fourth run, other topologies and slow hooks shorten some batches: at any moment, to any length."""
+    chance = Random(f"turns {world.plan.seed}")
+    if chance.random() > _SHORT_TURNS:
+        yield
+        return
+
+    lengths = [chance.choice((1, 2, 3, 1_000)) for _ in range(100)]
+
+    def drawn(meter: HookMeter, most: int) -> int:
+        """See ``fitting``. As there, the answer changes only when hooks have run."""
+        return min(most, lengths[(meter.records.calls + meter.timers.calls) % len(lengths)])
+
+    with patch("millwheel.worker.interval.hooks.runner.fitting", drawn):
+        yield
+
+
+@contextmanager
 def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
     """Runs and segments of ids have the sizes that ``bounds`` gives."""
     with ExitStack() as stack:
@@ -142,6 +163,9 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
                 stack.enter_context(patch.dict(make.__kwdefaults__, tuned))
         yield
 
+
+_SHORT_TURNS: Final = 0.25
+"""The fraction of runs whose batches are cut short by the time that they take."""
 
 _BOUNDS: Final = {
     "old": "interval.commits.commits.STUCK_AFTER_COMMITS",

@@ -12,6 +12,7 @@ from millwheel.master.messages import (
     DrainTopology,
     PauseTopology,
     ResumeTopology,
+    SetTopologyQuota,
     SubmitTopology,
     UpdateTopology,
 )
@@ -127,6 +128,13 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
     ) -> control.ResumeTopologyResponse:
         record = await answering(context, lambda: self._replica.ask(ResumeTopology(request.name)))
         return control.ResumeTopologyResponse(topology=cast("catalog.TopologyRecord", record))
+
+    async def SetTopologyQuota(
+        self, request: control.SetTopologyQuotaRequest, context: Context
+    ) -> control.SetTopologyQuotaResponse:
+        change = SetTopologyQuota(request.name, request.quota)
+        record = await answering(context, lambda: self._replica.ask(change))
+        return control.SetTopologyQuotaResponse(topology=cast("catalog.TopologyRecord", record))
 
     async def ValidateTopology(
         self, request: control.ValidateTopologyRequest, context: Context

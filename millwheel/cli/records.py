@@ -12,7 +12,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["describe_topology", "plain_interval", "summarize_topology"]
+__all__ = ["describe_topology", "plain_interval", "plain_quota", "summarize_topology"]
 
 
 def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
@@ -28,12 +28,23 @@ def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
     }
 
 
+def plain_quota(record: catalog.TopologyRecord) -> dict[str, Plain]:
+    """Describe what a topology may take of the cluster. None: no limit."""
+    quota = record.quota
+    return {
+        "weight": quota.weight or 1.0,
+        "records_per_second": quota.records_per_second or None,
+        "intervals": quota.intervals or None,
+    }
+
+
 def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
     """Describe a topology with everything that the catalog has of it."""
     maps = {record.computation: record for record in found.interval_maps if record.topology}
     record = found.topology
     summary = summarize_topology(record)
     summary["entry_point"] = record.spec.code.entry_point
+    summary["quota"] = plain_quota(record)
     summary["waiting_for"] = list(found.waiting_for)
     summary["computations"] = [
         _computation(one, record.incarnations[one.name], maps.get(one.name)) for one in record.spec.computations

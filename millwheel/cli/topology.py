@@ -20,8 +20,9 @@ from millwheel.cli.loading import load
 from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask, retrying_client
-from millwheel.cli.records import describe_topology, summarize_topology
+from millwheel.cli.records import describe_topology, plain_quota, summarize_topology
 from millwheel.cli.replacing import Replacement, replacement_of
+from millwheel.cli.topology_quota import quota, quota_text
 from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
@@ -269,6 +270,9 @@ def graph(
     print(draw(spec))
 
 
+app.command()(quota)
+
+
 @app.command()
 def pause(
     name: Name,
@@ -395,6 +399,8 @@ def _print_described(
 ) -> None:
     print(f"topology {described['name']} is {described['state']} (version {described['version']})")
     print(f"submitted {described['submitted_at']}, code {described['entry_point']} {described['code_digest'][:12]}")
+    if described["quota"] != plain_quota(catalog.TopologyRecord()):
+        print(f"quota: {quota_text(described['quota'])}")
     for waiting in described["waiting_for"]:
         print(f"waiting for {waiting}")
     for text in failing:

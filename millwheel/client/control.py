@@ -218,6 +218,11 @@ class ControlClient:
         request = control.ResumeTopologyRequest(name=name, request_id=uuid4().hex)
         return (await self._call(lambda: self._topologies().ResumeTopology(request, timeout=self._deadline))).topology
 
+    async def set_quota(self, name: str, quota: catalog.TopologyQuota) -> catalog.TopologyRecord:
+        """Replace what a topology may take of the cluster. What the quota does not set has no limit."""
+        request = control.SetTopologyQuotaRequest(name=name, quota=quota, request_id=uuid4().hex)
+        return (await self._call(lambda: self._topologies().SetTopologyQuota(request, timeout=self._deadline))).topology
+
     async def cancel(self, name: str, request_id: str = "") -> catalog.TopologyRecord:
         """Stop a topology at once, and delete its state."""
         request = control.CancelTopologyRequest(name=name, request_id=request_id or uuid4().hex)

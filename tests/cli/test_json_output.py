@@ -122,6 +122,7 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     assert (await run("version"))["json_format"] == JSON_FORMAT
     await run("config show")
     await run("topology submit", words, "--wait", "60")
+    await run("topology quota", "words", "--weight", "2", "--intervals", "64")
     await run("topology validate", words)
     await run("topology validate --update", more)
     await run("topology update", more, "--wait", "60")

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
+from millwheel.model.catalog import Catalog
 from millwheel.model.deliveries import Delivery
 from millwheel.rpc.v1 import common_pb2, control_pb2, injection_pb2, topology_pb2
 from millwheel.rpc.v1.control_pb2_grpc import RoutingServiceServicer, add_RoutingServiceServicer_to_server
@@ -19,6 +20,7 @@ from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_se
 from millwheel.rpc.v1.injection_pb2_grpc import InjectionServiceServicer, add_InjectionServiceServicer_to_server
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.worker.process.delivery_service import DeliveryService
+from millwheel.worker.process.quotas import RecordQuotas
 from tests.authority.gated import GatedAuthority, gated_authority
 from tests.injectors.receivers import Answer, Consumer
 from tests.serving import LoopbackServer
@@ -36,7 +38,7 @@ class Worker:
         """The size of each batch."""
         self.host = self
         self.admitted: dict[str, int] = {}
-        service = DeliveryService(cast("Any", self), cast("Any", None))
+        service = DeliveryService(cast("Any", self), cast("Any", None), RecordQuotas(Catalog()))
         self._server = LoopbackServer(partial(add_DeliveryServiceServicer_to_server, service))
 
     @property

@@ -313,7 +313,8 @@ def test_a_state_of_the_form_before_is_refused_and_not_misread(sides: tuple[Any,
         msgspec.msgpack.decode(msgspec.msgpack.encode(former), type=Waiting[Any, Any])
     state = Waiting[int, int]()
     for left, side in zip((True, False), sides, strict=True):
-        for column, part in zip(state.side(left), side, strict=False):
+        columns: tuple[list[Any], ...] = state.side(left)
+        for column, part in zip(columns, side, strict=False):
             column.append(part)
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=Former)

@@ -26,7 +26,7 @@ SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 def sender() -> tuple[ScriptedCore, LocalChannel, ScriptedPeers]:
     core, peers = ScriptedCore(), ScriptedPeers()
-    host = CoreHost("u.1.j1", core, FaultyStore(), peers, RunQueue(asyncio.get_running_loop()))
+    host = CoreHost("u.1.j1", core, FaultyStore(), peers, RunQueue(asyncio.get_running_loop()).share("t"))
     return core, LocalChannel(host), peers
 
 

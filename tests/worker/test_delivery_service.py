@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.model.catalog import Catalog
 from millwheel.model.deliveries import Sender
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.deliveries import encode_delivery
@@ -22,6 +23,7 @@ from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.peers import PeerConnection
+from millwheel.worker.process.quotas import RecordQuotas
 from tests.faulty_store import FaultyStore
 from tests.patience import patience, until
 from tests.serving import LoopbackServer
@@ -31,7 +33,7 @@ ACKED, FULL = wire.DELIVERY_OUTCOME_ACKED, wire.DELIVERY_OUTCOME_REFUSED_FULL
 
 
 def hosted(react: Callable[[Any], Sequence[Any]] = lambda event: (), journal: str = "c.1.j1") -> CoreHost:
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     return CoreHost(journal, ScriptedCore(react), FaultyStore(), ScriptedPeers(), queue)
 
 
@@ -50,12 +52,17 @@ class Here:
     """An interval that runs here."""
 
     host: CoreHost
+    topology: str = "t"
     admitted: dict[str, int] = field(default_factory=dict)
 
 
-def delivering(hosts: dict[str, CoreHost], port: int = 0) -> AbstractAsyncContextManager[str]:
+def delivering(
+    hosts: dict[str, CoreHost], port: int = 0, quotas: RecordQuotas | None = None
+) -> AbstractAsyncContextManager[str]:
     """A worker's delivery service."""
-    service = DeliveryService({name: Here(host) for name, host in hosts.items()}, unprepared)
+    service = DeliveryService(
+        {name: Here(host) for name, host in hosts.items()}, unprepared, quotas or RecordQuotas(Catalog())
+    )
     return LoopbackServer(partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service), port=port)
 
 
@@ -235,7 +242,7 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
         judged.append(sender.sequencer)
         return next(answers)
 
-    service = DeliveryService({"c.1.j1": Here(receiver)}, unprepared, knows)
+    service = DeliveryService({"c.1.j1": Here(receiver)}, unprepared, RecordQuotas(Catalog()), knows)
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
     async with LoopbackServer(add) as address:
         sender = hosted(journal="u.1.j1")

@@ -30,7 +30,7 @@ class Here:
 
     def __init__(self, core: ScriptedCore, *groups: str) -> None:
         self.groups = frozenset(groups)
-        queue = RunQueue(asyncio.get_running_loop())
+        queue = RunQueue(asyncio.get_running_loop()).share("t")
         self.host = CoreHost("c.1.j1", core, FaultyStore(), ScriptedPeers(), queue)
 
 

@@ -59,7 +59,7 @@ async def handing_over(
 
 
 def hosting(core: ScriptedCore) -> CoreHost:
-    return CoreHost(JOURNAL, core, MemoryStore(), ScriptedPeers(), RunQueue(asyncio.get_running_loop()))
+    return CoreHost(JOURNAL, core, MemoryStore(), ScriptedPeers(), RunQueue(asyncio.get_running_loop()).share("t"))
 
 
 class Counting(MemoryStore):

@@ -63,7 +63,7 @@ class Rig:
         self.store = FaultyStore()
         self.peers = ScriptedPeers()
         self.core = ScriptedCore(react)
-        self.queue = RunQueue(asyncio.get_running_loop())
+        self.queue = RunQueue(asyncio.get_running_loop()).share("t")
         self.host = CoreHost(JOURNAL, self.core, self.store, self.peers, self.queue, clock=clock)
 
     async def open(self) -> None:

@@ -11,7 +11,7 @@ from millwheel.worker.process.events import RunQueue
 
 
 async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     seen: list[int] = []
 
     def call(number: int) -> None:
@@ -27,7 +27,7 @@ async def test_calls_run_in_posting_order_and_never_inside_each_other() -> None:
 
 
 async def test_a_raising_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     seen: list[int] = []
 
     def call(number: int) -> None:
@@ -45,7 +45,7 @@ async def test_a_raising_call_stops_no_other(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_a_flood_leaves_timers_their_turn() -> None:
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     turns: list[int] = []
     left = 200
 
@@ -65,7 +65,7 @@ async def test_a_flood_leaves_timers_their_turn() -> None:
 @pytest.mark.guarantee("G8")
 async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """Regression: the queue stayed scheduled without running. The process handled no event any more."""
-    queue = RunQueue(asyncio.get_running_loop())
+    queue = RunQueue(asyncio.get_running_loop()).share("t")
     seen: list[int] = []
 
     def call(number: int) -> None:
@@ -80,3 +80,98 @@ async def test_a_cancellation_raised_by_a_call_stops_no_other(caplog: pytest.Log
     await asyncio.sleep(0.01)
     assert seen == [0, 2, 7]
     assert "run queue" in caplog.text
+
+
+class _Clock:
+    """A clock that moves when a call works."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr("millwheel.worker.process.events.time", clock)
+    return clock
+
+
+class _Topology:
+    """Work for one share: each call takes a time and posts the next one, until the clock has reached an end."""
+
+    def __init__(self, queue: RunQueue, clock: _Clock, name: str, weight: float, seconds: float, calls: int) -> None:
+        self.share = queue.share(name, weight)
+        self.used = 0.0
+        self._clock, self._seconds = clock, seconds
+        self._end = clock.now + 1.0
+        for _ in range(calls):
+            self.share.post(self._work, None)
+
+    def _work(self, _: None) -> None:
+        self._clock.now += self._seconds
+        self.used += self._seconds
+        if self._clock.now < self._end:
+            self.share.post(self._work, None)
+
+
+async def _until(clock: _Clock, end: float) -> None:
+    for _ in range(10_000):
+        if clock.now >= end:
+            return
+        await asyncio.sleep(0)
+    pytest.fail("the clock stands still")
+
+
+async def test_many_intervals_take_no_time_from_one(clock: _Clock) -> None:
+    queue = RunQueue(asyncio.get_running_loop())
+    wide = _Topology(queue, clock, "wide", 1.0, 0.000_2, calls=50)
+    slow = _Topology(queue, clock, "slow", 1.0, 0.003, calls=1)
+    await _until(clock, 101.0)
+    assert abs(wide.used - slow.used) < 0.01
+
+
+async def test_shares_are_as_the_weights(clock: _Clock) -> None:
+    queue = RunQueue(asyncio.get_running_loop())
+    used = {weight: _Topology(queue, clock, str(weight), weight, 0.000_5, calls=3) for weight in (1.0, 2.0, 5.0)}
+    await _until(clock, 101.0)
+    for weight, one in used.items():
+        assert abs(one.used - weight / 8) < 0.01
+
+
+async def test_idle_time_is_not_saved_up(clock: _Clock) -> None:
+    """A share that comes back gets its part from now on. It does not make up for what it did not use."""
+    queue = RunQueue(asyncio.get_running_loop())
+    early = queue.share("idle")
+    early.post(lambda _: None, None)
+    busy = _Topology(queue, clock, "busy", 1.0, 0.000_5, calls=1)
+    await _until(clock, 100.5)
+    late = _Topology(queue, clock, "idle", 1.0, 0.000_5, calls=1)
+    before, end = busy.used, clock.now + 0.2
+    await _until(clock, end)
+    assert late.share is early
+    assert abs((busy.used - before) - late.used) < 0.01
+
+
+async def test_a_share_takes_a_new_weight(clock: _Clock) -> None:
+    queue = RunQueue(asyncio.get_running_loop())
+    first, second = (_Topology(queue, clock, name, 1.0, 0.000_5, calls=1) for name in "ab")
+    assert queue.share("b", 3.0) is second.share
+    await _until(clock, 101.0)
+    assert abs(second.used - 3 * first.used) < 0.02
+
+
+async def test_a_light_topology_waits_for_one_slice(clock: _Clock) -> None:
+    """However much work another one has, its own call comes after the slice that runs."""
+    queue = RunQueue(asyncio.get_running_loop())
+    _Topology(queue, clock, "flood", 1.0, 0.000_5, calls=1_000)
+    light = queue.share("light")
+    waited: list[float] = []
+    for number in range(50):
+        light.post(lambda posted: waited.append(clock.now - posted), clock.now)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(waited) == number + 1
+    assert max(waited) < 0.006  # the turn that runs, and one slice

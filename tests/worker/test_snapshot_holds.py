@@ -138,7 +138,7 @@ def test_a_frozen_log_begins_no_commit() -> None:
 
 @asynccontextmanager
 async def serving(core: ScriptedCore) -> AsyncIterator[Any]:
-    host = CoreHost(JOURNAL, core, MemoryStore(), ScriptedPeers(), RunQueue(asyncio.get_running_loop()))
+    host = CoreHost(JOURNAL, core, MemoryStore(), ScriptedPeers(), RunQueue(asyncio.get_running_loop()).share("t"))
 
     def find(journal: str, sequencer: int) -> CoreHost | None:
         return host if (journal, sequencer) == (JOURNAL, 5) else None

@@ -94,7 +94,7 @@ def owned(journal: str, sequencer: int) -> OwnedInterval:
 
 def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
-    host = CoreHost(journal, core, FaultyStore(), of.ownership.peers, of.hosts.queue)
+    host = CoreHost(journal, core, FaultyStore(), of.ownership.peers, of.hosts.queue.share("t"))
     built = Built(core, ())  # type: ignore[arg-type]
     of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
     return core

@@ -1,18 +1,20 @@
 """How often the hooks of one interval ran, and for how long, since its owner took over.
 
 Each batch of calls is measured once. A clock read for each call would cost 0.08 us, 1.4% of the 5.7 us that a record
-costs the core. The clock is a parameter, and influences no decision. By default it stands still.
+costs the core. The clock is a parameter, and by default it stands still. It influences one decision: how many calls
+make a full batch while other topologies wait for the event loop. Each answer is right, so no guarantee needs the clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from millwheel.worker.interval.measures import IntervalMeasures
 
-__all__ = ["HookMeter", "HookTime", "SlowBatch"]
+__all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
 
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
@@ -54,6 +56,13 @@ class SlowBatch:
     key: bytes | None
 
 
+@dataclass(slots=True)
+class Turn:
+    """How long the hooks of one batch may keep the event loop."""
+
+    seconds: float = inf
+
+
 class HookMeter:
     """The run times of both hooks of one interval, and where its other measures go."""
 
@@ -62,16 +71,21 @@ class HookMeter:
         clock: Callable[[], float] = lambda: 0.0,
         limit: float = 0.0,
         measures: IntervalMeasures | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """
         Args:
             clock: Returns monotone seconds.
             limit: The duration in seconds from which a batch is slow. 0: no limit.
             measures: What the computation's intervals measure in this process. None: measures of its own.
+            turn: How long a batch may take now. None: without end.
         """
         self.clock = clock
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
+        self.turn = Turn() if turn is None else turn
+        self.pace = 0.0
+        """Seconds for a call, of about the last hundred calls. 0: none was measured."""
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None

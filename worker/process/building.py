@@ -17,6 +17,7 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
+from millwheel.worker.interval.hook_meter import Turn
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
 from millwheel.worker.messages import Parent
@@ -55,6 +56,7 @@ class Builder:
         routing: CatalogRouting,
         settings: IntervalSettings,
         measures: Callable[[Place], IntervalMeasures],
+        turn: Turn,
         slow_hook: float = 0.0,
     ) -> None:
         """
@@ -64,6 +66,7 @@ class Builder:
             routing: Where the keys of consumers are.
             settings: The limits of intervals.
             measures: The measures of a computation.
+            turn: How long a batch of hooks may take.
             slow_hook: Seconds from which on hooks count as blocking the event loop. 0: never.
         """
         self._catalog = catalog
@@ -71,6 +74,7 @@ class Builder:
         self._routing = routing
         self._settings = settings
         self._measures = measures
+        self._turn = turn
         self._slow_hook = slow_hook
 
     def build(self, owned: OwnedInterval) -> Built | None:
@@ -102,7 +106,7 @@ class Builder:
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
         config = self._config(owned, inputs, feedback)
-        meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)))
+        meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)), self._turn)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
 

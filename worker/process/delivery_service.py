@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from millwheel.model.deliveries import Sender
+from millwheel.model.incarnation import GroupId, is_injector
 from millwheel.model.outbound import OutstandingSendings, answer_kind
 from millwheel.rpc.deliveries import decode_delivery
 from millwheel.rpc.errors import answering
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer
 from millwheel.worker.process.host import RunningInterval
+from millwheel.worker.process.quotas import RecordQuotas
 
 __all__ = ["DeliveryService"]
 
@@ -24,6 +27,10 @@ _PAUSE_SECONDS: Final = 0.005
 A message costs both sides about 0.1 ms, as much as the work on a record. No result waits for an ACK. The delay only
 affects when the sender drops its copy, and when its low watermark advances.
 """
+
+
+_LONGEST_WAIT_SECONDS: Final = 1.0
+"""Seconds after which a waiting connection looks at the quota again: an operator may have changed it."""
 
 
 class _StreamChannel:
@@ -78,6 +85,7 @@ def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) ->
 class ReceivingInterval(RunningInterval, Protocol):
     """An interval that takes deliveries."""
 
+    topology: str
     admitted: dict[str, int]
     """By sender: the sequencer for which the host has received a catalog that is new enough."""
 
@@ -89,17 +97,20 @@ class DeliveryService(DeliveryServiceServicer):
         self,
         hosted: Mapping[str, ReceivingInterval],
         prepare: Callable[[wire.PrepareRecordsRequest], Awaitable[wire.PrepareRecordsResponse]],
+        quotas: RecordQuotas,
         knows: Callable[[Any, Sender], bool] = lambda host, sender: True,
     ) -> None:
         """
         Args:
             hosted: The intervals here, by journal.
             prepare: Answers ``PrepareRecords``.
+            quotas: How many injected records the topologies may take.
             knows: Whether the host has received a catalog at least as new as the sender.
         """
         self._hosted = hosted
         self._knows = knows
         self._prepare = prepare
+        self._quotas = quotas
 
     async def PrepareRecords(self, request: wire.PrepareRecordsRequest, context: Any) -> wire.PrepareRecordsResponse:
         """Keys and type checks for a sender without the consumer's code."""
@@ -123,8 +134,21 @@ class DeliveryService(DeliveryServiceServicer):
         try:
             async for request in requests:
                 self._take(request, channel)
+                if self._quotas.buckets and is_injector(GroupId(request.sender.group)):
+                    await self._await_quota(request)
         finally:
             channel.ended()
+
+    async def _await_quota(self, request: wire.DeliverRequest) -> None:
+        """Read no more from an injector until its topology may take more. Flow control holds the injector back."""
+        hosted = self._hosted.get(request.journal)
+        if hosted is None:
+            return
+        self._quotas.taken(hosted.topology, len(request.keys))
+        while (seconds := self._quotas.wait(hosted.topology)) > 0:
+            began = time.monotonic()
+            await asyncio.sleep(min(seconds, _LONGEST_WAIT_SECONDS))
+            self._quotas.waited(hosted.topology, time.monotonic() - began)
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
         channel.taken(request.token, len(request.keys))

@@ -31,7 +31,7 @@ from millwheel.worker.messages import (
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
-from millwheel.worker.process.events import EventHost, RunQueue, ServedCore, ServedEvent, refuse_not_owner
+from millwheel.worker.process.events import EventHost, RunShare, ServedCore, ServedEvent, refuse_not_owner
 from millwheel.worker.process.opening import ReadAhead
 
 __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
@@ -74,7 +74,7 @@ class CoreHost(EventHost):
         core: ServedCore,
         store: StateStore,
         peers: HostPeers,
-        queue: RunQueue,
+        queue: RunShare,
         hooks: Callable[[HookReport], None] | None = None,
         subscribers: Callable[[SubscriberEffect], None] | None = None,
         ahead: ReadAhead | None = None,
@@ -87,7 +87,7 @@ class CoreHost(EventHost):
             core: The core to drive.
             store: The store with the journal and the state rows.
             peers: Other owners and the authority.
-            queue: The worker's run queue.
+            queue: Its topology's share of the worker's run queue.
             hooks: Takes the reports about hooks. None: the log.
             subscribers: Performs the effects of a stream log on its subscribers. An interval core has none.
             ahead: Base parts that were read ahead.

@@ -10,6 +10,7 @@ from functools import partial
 from millwheel.model.catalog import Catalog, OwnedInterval
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
+from millwheel.model.stream_names import owner_of
 from millwheel.rpc.watermarks import Member, PendingWork
 from millwheel.sdk.scope import Scope
 from millwheel.store.contract import StateStore
@@ -25,6 +26,7 @@ from millwheel.worker.process.host import CoreHost, HostPeers
 from millwheel.worker.process.load import Metered
 from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.opening import ReadAhead
+from millwheel.worker.process.quotas import RecordQuotas, weight_of
 from millwheel.worker.process.tallies import Place, Tallies
 from millwheel.worker.process.watermarks import ConnectAuthority
 
@@ -41,6 +43,8 @@ class Hosted:
     owned: OwnedInterval
     built: Built
     channel: LocalChannel
+    topology: str = ""
+    """The topology that it works for: a stream's log works for the one that the stream belongs to."""
     groups: frozenset[str] = frozenset()
     """Those whose broadcast watermarks it receives: of its inputs, and of others whose ids it has."""
     admitted: dict[str, int] = field(default_factory=dict)
@@ -89,6 +93,7 @@ class Hosts:
         self._catalog = catalog
         self.store = store
         self._tallies = tallies
+        self.quotas = RecordQuotas(catalog)
         self.authority = connect(self._report_refused, self._pending_of)
 
     # Start and end.
@@ -100,17 +105,25 @@ class Hosts:
             return None
         interval = owned.interval
         place = self.place_of(owned.incarnation)
+        topology = owner_of(built.log_of) if built.log_of else place[0]
+        share = self.queue.share(topology, weight_of(self._catalog, topology))
         host = CoreHost(
-            interval.journal, built.core, self.store, peers, self.queue, partial(hooks.take, place),
+            interval.journal, built.core, self.store, peers, share, partial(hooks.take, place),
             self.logs.perform if built.log_of else None, self.ahead, built.clock,
             partial(self._tallies.refused.add, place),
         )  # fmt: skip
-        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host))
+        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host), topology)
         if isinstance(built.core, IntervalCore):
             self._tallies.enter(interval.journal, place, built.core)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)
         host.start()
         return hosted
+
+    def follow_quotas(self) -> None:
+        """The catalog has changed: the topologies get what their quotas say."""
+        self.quotas.refresh()
+        for topology in {one.topology for one in self.hosted.values()}:
+            self.queue.share(topology, weight_of(self._catalog, topology))
 
     async def stop(self, journal: str) -> None:
         """Release an interval. No effect if it was lost meanwhile."""

@@ -60,7 +60,9 @@ class WorkerServices:
         """Serve on ``server``."""
         hosts = self.hosts
         preparer = RecordPreparer(self.catalog, self.programs, self._key_failed, self.key_failures.got_keys)
-        add_DeliveryServiceServicer_to_server(DeliveryService(hosts.hosted, preparer.prepare, self.knows), server)
+        add_DeliveryServiceServicer_to_server(
+            DeliveryService(hosts.hosted, preparer.prepare, hosts.quotas, self.knows), server
+        )
         add_SubscriptionServiceServicer_to_server(hosts.logs, server)
         load = LoadMeter(
             hosts.metered,

@@ -75,8 +75,10 @@ class Worker:
             settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
-        builder = Builder(catalog, self.programs, routing, settings.core, self.tallies.measures_of, settings.slow_hook)
         queue = RunQueue(asyncio.get_running_loop())
+        builder = Builder(
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook
+        )
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
@@ -106,6 +108,7 @@ class Worker:
         yield WorkerCollector(
             self.tallies, self.ownership.quarantined_places, self.hooks.running, self.key_failures.totals
         )
+        yield self.hosts.quotas
         yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=self.hosts.repeating)
 
     async def start(self) -> None:
@@ -152,6 +155,7 @@ class Worker:
         for hosted in started:
             self.notices.started(hosted)
         self.notices.notify()
+        self.hosts.follow_quotas()
         places = {self.hosts.place_of(incarnation) for incarnation in self.catalog.maps}
         self.tallies.keep(places)
         self.hooks.log.keep(places)

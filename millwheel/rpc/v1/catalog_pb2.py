@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import topology_pb2 as millwheel_dot_v1_dot_topology__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/catalog.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\x1a\x1bmillwheel/v1/topology.proto\"\xf6\x04\n\x0eTopologyRecord\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.millwheel.v1.TopologyState\x12\x44\n\x0cincarnations\x18\x04 \x03(\x0b\x32..millwheel.v1.TopologyRecord.IncarnationsEntry\x12\x17\n\x0fsubmitted_at_us\x18\x05 \x01(\x03\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x1b\n\x13state_changed_at_us\x18\x07 \x01(\x03\x12>\n\tswitching\x18\x08 \x03(\x0b\x32+.millwheel.v1.TopologyRecord.SwitchingEntry\x12\x31\n\x07removed\x18\t \x03(\x0b\x32 .millwheel.v1.RemovedComputation\x12\x14\n\x0c\x63\x61ncelled_by\x18\n \x03(\t\x12G\n\x0einjected_since\x18\x0b \x03(\x0b\x32/.millwheel.v1.TopologyRecord.InjectedSinceEntry\x1a\x33\n\x11IncarnationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eSwitchingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x34\n\x12InjectedSinceEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"i\n\x12RemovedComputation\x12+\n\x04spec\x18\x01 \x01(\x0b\x32\x1d.millwheel.v1.ComputationSpec\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\tswitching\x18\x03 \x01(\x04\"k\n\x11IntervalMapRecord\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x10\n\x08topology\x18\x02 \x01(\t\x12/\n\tintervals\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\xde\x01\n\x0eIntervalRecord\x12\'\n\x04keys\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12%\n\x05owner\x18\x04 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\x12\x16\n\x0eowner_revision\x18\x05 \x01(\x04\x12,\n\x07parents\x18\x06 \x03(\x0b\x32\x1b.millwheel.v1.ParentJournal\x12\x12\n\nrequest_id\x18\x07 \x01(\t\"I\n\rParentJournal\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\"+\n\x14RetiredJournalRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\"y\n\x0fStreamLogRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12*\n\tretention\x18\x03 \x01(\x0b\x32\x17.millwheel.v1.Retention\x12\x15\n\rcreated_at_us\x18\x04 \x01(\x03\"p\n\x0cWorkerRecord\x12(\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\x12\x15\n\rstarted_at_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\"6\n\x0cMasterRecord\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x15\n\rstarted_at_us\x18\x02 \x01(\x03\"A\n\x15\x43lusterSettingsRecord\x12\x18\n\x10\x61uthority_shards\x18\x01 \x01(\x05\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\r\"J\n\x0f\x41uthorityRecord\x12\r\n\x05shard\x18\x01 \x01(\x05\x12(\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"g\n\x0eInjectorRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x0f\n\x07retired\x18\x05 \x01(\x08\"R\n\x11\x42\x61tchCursorRecord\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x15\n\rretired_at_us\x18\x03 \x01(\x03*\xbd\x01\n\rTopologyState\x12\x1e\n\x1aTOPOLOGY_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOPOLOGY_STATE_RUNNING\x10\x01\x12\x1b\n\x17TOPOLOGY_STATE_DRAINING\x10\x02\x12\x1a\n\x16TOPOLOGY_STATE_DRAINED\x10\x03\x12\x1c\n\x18TOPOLOGY_STATE_CANCELLED\x10\x04\x12\x19\n\x15TOPOLOGY_STATE_PAUSED\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/catalog.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\x1a\x1bmillwheel/v1/topology.proto\"\xa2\x05\n\x0eTopologyRecord\x12(\n\x04spec\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.TopologySpec\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.millwheel.v1.TopologyState\x12\x44\n\x0cincarnations\x18\x04 \x03(\x0b\x32..millwheel.v1.TopologyRecord.IncarnationsEntry\x12\x17\n\x0fsubmitted_at_us\x18\x05 \x01(\x03\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x1b\n\x13state_changed_at_us\x18\x07 \x01(\x03\x12>\n\tswitching\x18\x08 \x03(\x0b\x32+.millwheel.v1.TopologyRecord.SwitchingEntry\x12\x31\n\x07removed\x18\t \x03(\x0b\x32 .millwheel.v1.RemovedComputation\x12\x14\n\x0c\x63\x61ncelled_by\x18\n \x03(\t\x12G\n\x0einjected_since\x18\x0b \x03(\x0b\x32/.millwheel.v1.TopologyRecord.InjectedSinceEntry\x12*\n\x05quota\x18\x0c \x01(\x0b\x32\x1b.millwheel.v1.TopologyQuota\x1a\x33\n\x11IncarnationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eSwitchingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x34\n\x12InjectedSinceEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"N\n\rTopologyQuota\x12\x0e\n\x06weight\x18\x01 \x01(\x01\x12\x1a\n\x12records_per_second\x18\x02 \x01(\x04\x12\x11\n\tintervals\x18\x03 \x01(\r\"i\n\x12RemovedComputation\x12+\n\x04spec\x18\x01 \x01(\x0b\x32\x1d.millwheel.v1.ComputationSpec\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\tswitching\x18\x03 \x01(\x04\"k\n\x11IntervalMapRecord\x12\x13\n\x0b\x63omputation\x18\x01 \x01(\t\x12\x10\n\x08topology\x18\x02 \x01(\t\x12/\n\tintervals\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\xde\x01\n\x0eIntervalRecord\x12\'\n\x04keys\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12%\n\x05owner\x18\x04 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\x12\x16\n\x0eowner_revision\x18\x05 \x01(\x04\x12,\n\x07parents\x18\x06 \x03(\x0b\x32\x1b.millwheel.v1.ParentJournal\x12\x12\n\nrequest_id\x18\x07 \x01(\t\"I\n\rParentJournal\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\"+\n\x14RetiredJournalRecord\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\"y\n\x0fStreamLogRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12*\n\tretention\x18\x03 \x01(\x0b\x32\x17.millwheel.v1.Retention\x12\x15\n\rcreated_at_us\x18\x04 \x01(\x03\"p\n\x0cWorkerRecord\x12(\n\x08\x65ndpoint\x18\x01 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\x12\x15\n\rstarted_at_us\x18\x02 \x01(\x03\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\"6\n\x0cMasterRecord\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x15\n\rstarted_at_us\x18\x02 \x01(\x03\"A\n\x15\x43lusterSettingsRecord\x12\x18\n\x10\x61uthority_shards\x18\x01 \x01(\x05\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\r\"J\n\x0f\x41uthorityRecord\x12\r\n\x05shard\x18\x01 \x01(\x05\x12(\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"g\n\x0eInjectorRecord\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x10\n\x08\x66inished\x18\x04 \x01(\x08\x12\x0f\n\x07retired\x18\x05 \x01(\x08\"R\n\x11\x42\x61tchCursorRecord\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x15\n\rretired_at_us\x18\x03 \x01(\x03*\xbd\x01\n\rTopologyState\x12\x1e\n\x1aTOPOLOGY_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TOPOLOGY_STATE_RUNNING\x10\x01\x12\x1b\n\x17TOPOLOGY_STATE_DRAINING\x10\x02\x12\x1a\n\x16TOPOLOGY_STATE_DRAINED\x10\x03\x12\x1c\n\x18TOPOLOGY_STATE_CANCELLED\x10\x04\x12\x19\n\x15TOPOLOGY_STATE_PAUSED\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,38 +39,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPOLOGYRECORD_SWITCHINGENTRY']._serialized_options = b'8\001'
   _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._loaded_options = None
   _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._serialized_options = b'8\001'
-  _globals['_TOPOLOGYSTATE']._serialized_start=1920
-  _globals['_TOPOLOGYSTATE']._serialized_end=2109
+  _globals['_TOPOLOGYSTATE']._serialized_start=2044
+  _globals['_TOPOLOGYSTATE']._serialized_end=2233
   _globals['_TOPOLOGYRECORD']._serialized_start=101
-  _globals['_TOPOLOGYRECORD']._serialized_end=731
-  _globals['_TOPOLOGYRECORD_INCARNATIONSENTRY']._serialized_start=576
-  _globals['_TOPOLOGYRECORD_INCARNATIONSENTRY']._serialized_end=627
-  _globals['_TOPOLOGYRECORD_SWITCHINGENTRY']._serialized_start=629
-  _globals['_TOPOLOGYRECORD_SWITCHINGENTRY']._serialized_end=677
-  _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._serialized_start=679
-  _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._serialized_end=731
-  _globals['_REMOVEDCOMPUTATION']._serialized_start=733
-  _globals['_REMOVEDCOMPUTATION']._serialized_end=838
-  _globals['_INTERVALMAPRECORD']._serialized_start=840
-  _globals['_INTERVALMAPRECORD']._serialized_end=947
-  _globals['_INTERVALRECORD']._serialized_start=950
-  _globals['_INTERVALRECORD']._serialized_end=1172
-  _globals['_PARENTJOURNAL']._serialized_start=1174
-  _globals['_PARENTJOURNAL']._serialized_end=1247
-  _globals['_RETIREDJOURNALRECORD']._serialized_start=1249
-  _globals['_RETIREDJOURNALRECORD']._serialized_end=1292
-  _globals['_STREAMLOGRECORD']._serialized_start=1294
-  _globals['_STREAMLOGRECORD']._serialized_end=1415
-  _globals['_WORKERRECORD']._serialized_start=1417
-  _globals['_WORKERRECORD']._serialized_end=1529
-  _globals['_MASTERRECORD']._serialized_start=1531
-  _globals['_MASTERRECORD']._serialized_end=1585
-  _globals['_CLUSTERSETTINGSRECORD']._serialized_start=1587
-  _globals['_CLUSTERSETTINGSRECORD']._serialized_end=1652
-  _globals['_AUTHORITYRECORD']._serialized_start=1654
-  _globals['_AUTHORITYRECORD']._serialized_end=1728
-  _globals['_INJECTORRECORD']._serialized_start=1730
-  _globals['_INJECTORRECORD']._serialized_end=1833
-  _globals['_BATCHCURSORRECORD']._serialized_start=1835
-  _globals['_BATCHCURSORRECORD']._serialized_end=1917
+  _globals['_TOPOLOGYRECORD']._serialized_end=775
+  _globals['_TOPOLOGYRECORD_INCARNATIONSENTRY']._serialized_start=620
+  _globals['_TOPOLOGYRECORD_INCARNATIONSENTRY']._serialized_end=671
+  _globals['_TOPOLOGYRECORD_SWITCHINGENTRY']._serialized_start=673
+  _globals['_TOPOLOGYRECORD_SWITCHINGENTRY']._serialized_end=721
+  _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._serialized_start=723
+  _globals['_TOPOLOGYRECORD_INJECTEDSINCEENTRY']._serialized_end=775
+  _globals['_TOPOLOGYQUOTA']._serialized_start=777
+  _globals['_TOPOLOGYQUOTA']._serialized_end=855
+  _globals['_REMOVEDCOMPUTATION']._serialized_start=857
+  _globals['_REMOVEDCOMPUTATION']._serialized_end=962
+  _globals['_INTERVALMAPRECORD']._serialized_start=964
+  _globals['_INTERVALMAPRECORD']._serialized_end=1071
+  _globals['_INTERVALRECORD']._serialized_start=1074
+  _globals['_INTERVALRECORD']._serialized_end=1296
+  _globals['_PARENTJOURNAL']._serialized_start=1298
+  _globals['_PARENTJOURNAL']._serialized_end=1371
+  _globals['_RETIREDJOURNALRECORD']._serialized_start=1373
+  _globals['_RETIREDJOURNALRECORD']._serialized_end=1416
+  _globals['_STREAMLOGRECORD']._serialized_start=1418
+  _globals['_STREAMLOGRECORD']._serialized_end=1539
+  _globals['_WORKERRECORD']._serialized_start=1541
+  _globals['_WORKERRECORD']._serialized_end=1653
+  _globals['_MASTERRECORD']._serialized_start=1655
+  _globals['_MASTERRECORD']._serialized_end=1709
+  _globals['_CLUSTERSETTINGSRECORD']._serialized_start=1711
+  _globals['_CLUSTERSETTINGSRECORD']._serialized_end=1776
+  _globals['_AUTHORITYRECORD']._serialized_start=1778
+  _globals['_AUTHORITYRECORD']._serialized_end=1852
+  _globals['_INJECTORRECORD']._serialized_start=1854
+  _globals['_INJECTORRECORD']._serialized_end=1957
+  _globals['_BATCHCURSORRECORD']._serialized_start=1959
+  _globals['_BATCHCURSORRECORD']._serialized_end=2041
 # @@protoc_insertion_point(module_scope)

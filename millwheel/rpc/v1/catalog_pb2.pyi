@@ -128,6 +128,7 @@ class TopologyRecord(_message.Message):
     REMOVED_FIELD_NUMBER: _builtins.int
     CANCELLED_BY_FIELD_NUMBER: _builtins.int
     INJECTED_SINCE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -163,6 +164,10 @@ class TopologyRecord(_message.Message):
         processes are at least this large, and all those of former lives are smaller. Absent: not known.
         """
 
+    @_builtins.property
+    def quota(self) -> Global___TopologyQuota:
+        """What an operator allows the topology. Absent: no limits, and a weight of 1. A later topology of this name keeps it."""
+
     def __init__(
         self,
         *,
@@ -177,14 +182,45 @@ class TopologyRecord(_message.Message):
         removed: _abc.Iterable[Global___RemovedComputation] | None = ...,
         cancelled_by: _abc.Iterable[_builtins.str] | None = ...,
         injected_since: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        quota: Global___TopologyQuota | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
+
+@_typing.final
+class TopologyQuota(_message.Message):
+    """What a topology may take of the cluster, so that it leaves the others theirs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    INTERVALS_FIELD_NUMBER: _builtins.int
+    weight: _builtins.float
+    """How much of a worker's time the topology gets while others have work there too, beside their weights. 0: 1."""
+    records_per_second: _builtins.int
+    """How many injected records the cluster accepts for it in a second. Injectors wait. 0: no limit."""
+    intervals: _builtins.int
+    """How many key intervals its computations may have together. 0: no limit."""
+    def __init__(
+        self,
+        *,
+        weight: _builtins.float = ...,
+        records_per_second: _builtins.int = ...,
+        intervals: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals", "records_per_second", b"records_per_second", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopologyQuota: _TypeAlias = TopologyQuota  # noqa: Y015
 
 @_typing.final
 class RemovedComputation(_message.Message):

@@ -280,6 +280,54 @@ class ResumeTopologyResponse(_message.Message):
 Global___ResumeTopologyResponse: _TypeAlias = ResumeTopologyResponse  # noqa: Y015
 
 @_typing.final
+class SetTopologyQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def quota(self) -> _catalog_pb2.TopologyQuota:
+        """All of it: what is not set has no limit."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        quota: _catalog_pb2.TopologyQuota | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "quota", b"quota", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTopologyQuotaRequest: _TypeAlias = SetTopologyQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetTopologyQuotaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topology(self) -> _catalog_pb2.TopologyRecord: ...
+    def __init__(
+        self,
+        *,
+        topology: _catalog_pb2.TopologyRecord | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTopologyQuotaResponse: _TypeAlias = SetTopologyQuotaResponse  # noqa: Y015
+
+@_typing.final
 class ValidateTopologyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -80,6 +80,11 @@ class TopologyServiceStub:
                 request_serializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.FromString,
                 _registered_method=True)
+        self.SetTopologyQuota = channel.unary_unary(
+                '/millwheel.v1.TopologyService/SetTopologyQuota',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaResponse.FromString,
+                _registered_method=True)
         self.DrainTopology = channel.unary_unary(
                 '/millwheel.v1.TopologyService/DrainTopology',
                 request_serializer=millwheel_dot_v1_dot_control__pb2.DrainTopologyRequest.SerializeToString,
@@ -159,6 +164,13 @@ class TopologyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetTopologyQuota(self, request, context):
+        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainTopology(self, request, context):
         """Refuses new injected records, processes everything pending, then ends the topology.
         """
@@ -220,6 +232,11 @@ def add_TopologyServiceServicer_to_server(servicer, server):
                     servicer.ResumeTopology,
                     request_deserializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.SerializeToString,
+            ),
+            'SetTopologyQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTopologyQuota,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaResponse.SerializeToString,
             ),
             'DrainTopology': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainTopology,
@@ -476,6 +493,33 @@ class TopologyService:
             '/millwheel.v1.TopologyService/ResumeTopology',
             millwheel_dot_v1_dot_control__pb2.ResumeTopologyRequest.SerializeToString,
             millwheel_dot_v1_dot_control__pb2.ResumeTopologyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTopologyQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.TopologyService/SetTopologyQuota',
+            millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.SetTopologyQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

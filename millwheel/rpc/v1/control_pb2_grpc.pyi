@@ -53,6 +53,8 @@ class TopologyServiceStub:
     """Takes the topology's intervals from their owners. State, timers and all pending records are kept."""
     ResumeTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]
     """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
+    SetTopologyQuota: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetTopologyQuotaRequest, _control_pb2.SetTopologyQuotaResponse]
+    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
     DrainTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]
     """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]
@@ -83,6 +85,8 @@ class TopologyServiceAsyncStub(TopologyServiceStub):
     """Takes the topology's intervals from their owners. State, timers and all pending records are kept."""
     ResumeTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]  # type: ignore[assignment]
     """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
+    SetTopologyQuota: _aio.UnaryUnaryMultiCallable[_control_pb2.SetTopologyQuotaRequest, _control_pb2.SetTopologyQuotaResponse]  # type: ignore[assignment]
+    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
     DrainTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]  # type: ignore[assignment]
     """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]  # type: ignore[assignment]
@@ -164,6 +168,14 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.ResumeTopologyResponse, _abc.Awaitable[_control_pb2.ResumeTopologyResponse]]:
         """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
+
+    @_abc_1.abstractmethod
+    def SetTopologyQuota(
+        self,
+        request: _control_pb2.SetTopologyQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.SetTopologyQuotaResponse, _abc.Awaitable[_control_pb2.SetTopologyQuotaResponse]]:
+        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
 
     @_abc_1.abstractmethod
     def DrainTopology(

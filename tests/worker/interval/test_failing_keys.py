@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
-from millwheel.worker.interval.hook_meter import HookMeter
+from millwheel.worker.interval.hook_meter import HookMeter, Turn
+from millwheel.worker.interval.hooks.runner import fitting
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import IntervalDriver
@@ -338,6 +340,38 @@ def test_a_hook_that_keeps_the_event_loop_is_named_with_its_time() -> None:
     (slow,) = driver.take(HooksSlow)
     assert (slow.batch.hook, slow.batch.calls, slow.batch.seconds) == ("process_timer", 9, 27.0)
     assert (meter.records.blocked, meter.timers.blocked) == (2, 1)
+
+
+def test_a_batch_ends_when_its_turn_is_over() -> None:
+    """The rest follows with the next event. So hooks of one interval leave the event loop to others (G8)."""
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(0.02))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "x", 1) for number in range(10)])
+    assert meter.records.calls == 10, "no call has been measured yet"
+    driver.commit_all()
+    driver.deliver(*[(f"k{number}", "x", 1) for number in range(300)])
+    ran = [meter.records.calls]
+    while meter.records.calls < 310:
+        driver.commit()
+        ran.append(meter.records.calls)
+    sizes = [after - before for before, after in pairwise(ran)]
+    assert 10 <= min(sizes) <= max(sizes) <= 20
+
+
+def test_one_slow_call_shortens_the_next_batches_little() -> None:
+    """A pause of the process, say, happens during one call. It is a hundredth of the pace."""
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(1.0))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
+    driver.commit_all()
+    assert fitting(meter, 8_192) == pytest.approx(1_000, abs=2)
+    driver.deliver(("k", "slow", 1))
+    driver.commit_all()
+    assert fitting(meter, 8_192) == pytest.approx(1 / 0.021, abs=2)
+    meter.pace = 100.0
+    assert fitting(meter, 8_192) == 1, "a batch has at least one call"
 
 
 def test_records_that_wait_or_are_dropped_are_no_calls() -> None:

@@ -83,7 +83,7 @@ class Cluster(RoutingServiceServicer):
         self.settings = settings
         self.store = MemoryStore()
         self.peers = _Peers()
-        self.queue = RunQueue(asyncio.get_running_loop())
+        self.queue = RunQueue(asyncio.get_running_loop()).share("t")
         self.form = specs.VALUE_FORMAT_RAW
         self.incarnation = IncarnationId("log.windows.1")
         """The log's incarnation in the routing."""

@@ -18,17 +18,19 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookTime
+from millwheel.worker.interval.hook_meter import HookMeter, HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner"]
+__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
+_PACED_CALLS: Final = 100
+"""Calls from which on the mean of a batch is the pace, whatever it was before."""
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
@@ -120,9 +122,14 @@ class Runner:
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= settings.batch_records or (
+        return batch.records >= self.most_records or (
             batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
         )
+
+    @property
+    def most_records(self) -> int:
+        """How many records and timers make a full batch."""
+        return fitting(self._setup.meter, self._setup.settings.batch_records)
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -166,7 +173,7 @@ class Runner:
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
-        room = min(settings.batch_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        room = min(self.most_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
         if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
@@ -290,6 +297,9 @@ class Runner:
         program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
+            # A call that was slow by chance changes little.
+            weight = min(1.0, calls / _PACED_CALLS) if meter.pace else 1.0
+            meter.pace += (seconds / calls - meter.pace) * weight
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
@@ -351,6 +361,11 @@ class Runner:
         if late is not None:
             for value in program.diverted[stream](program.inputs[stream](encoded)):
                 context.produce(late, value)
+
+
+def fitting(meter: HookMeter, most: int) -> int:
+    """How many calls of hooks fit into the turn: at least one, and at most ``most``."""
+    return most if meter.turn.seconds >= most * meter.pace else max(1, int(meter.turn.seconds / meter.pace))
 
 
 def _drop(encoded: bytes) -> Any:
