@@ -20,12 +20,13 @@ from typing import Final
 
 from millwheel.master.replica import MasterReplica
 from millwheel.model.backoff import Backoff
-from millwheel.model.catalog import Catalog, OwnedInterval, incarnations_of, outputs_of
+from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
 from millwheel.model.catalog_keys import SEQUENCER
 from millwheel.model.formats import NEWEST_FORMAT
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.topology_index import codes_of
+from millwheel.model.wording import state_name
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -36,7 +37,7 @@ from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
 from millwheel.snapshots.files import write_file
 from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
-from millwheel.snapshots.owners import WorkerOwners
+from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
 __all__ = ["MAX_ATTEMPTS", "create_snapshot"]
@@ -44,6 +45,7 @@ __all__ = ["MAX_ATTEMPTS", "create_snapshot"]
 MAX_ATTEMPTS: Final = 10
 """Attempts to copy everything, in about half a minute. One fails if an interval changes its owner meanwhile. It fails
 at once if an interval still needs the journals of its parents, as for some seconds after a split."""
+_STATES: Final = (catalog.TOPOLOGY_STATE_RUNNING, catalog.TOPOLOGY_STATE_PAUSED)
 _MAX_CUTS: Final = 6
 """Attempts to take the cut within one of these."""
 _BACKOFF: Final = Backoff(0.2, 5.0)
@@ -107,13 +109,16 @@ class _Attempt:
         """Copy everything, and complete the snapshot."""
         intervals = self._intervals()
         self._note_maps()
-        owners = WorkerOwners(self._replica.observer.channel, [one.interval for one in intervals])
-        pins = await owners.pin()
-        keeping = asyncio.create_task(owners.keep_pinned())
+        owned = [one.interval for one in intervals if one.interval.HasField("owner")]
+        workers = WorkerOwners(self._replica.observer.channel, owned)
+        pins = await workers.pin()
+        keeping = asyncio.create_task(workers.keep_pinned())
         try:
-            if missing := [journal for journal in owners.sequencers if journal not in pins or not pins[journal].held]:
+            if missing := [journal for journal in workers.sequencers if journal not in pins or not pins[journal].held]:
                 raise CutFailedError(f"the owner of journal {missing[0]} does not answer")
-            before = {journal: await self._store.read_head(journal) for journal in owners.sequencers}
+            before = {one.interval.journal: await self._store.read_head(one.interval.journal) for one in intervals}
+            resting = {journal: head for journal, head in before.items() if journal not in workers.sequencers}
+            owners = MixedOwners(workers, self._store, resting)
             for number, incarnation in enumerate(self._incarnations(), 1):
                 path = f"rows-{number}"
                 self._manifest.rows.append(await copy_rows(self._store, incarnation, self._folder, path))
@@ -123,7 +128,7 @@ class _Attempt:
             keeping.cancel()
             with suppress(asyncio.CancelledError):
                 await keeping
-            await owners.unpin()
+            await workers.unpin()
         await self._copy_packages()
         await write_manifest(self._folder, self._manifest)
         return wire.CreateSnapshotResponse(
@@ -142,7 +147,7 @@ class _Attempt:
         found: list[OwnedInterval] = []
         for incarnation in self._incarnations():
             for interval in self._known.maps.get(incarnation, ()):
-                if not interval.HasField("owner"):
+                if not interval.HasField("owner") and self._record.state in ACTIVE_STATES:
                     raise CutFailedError(f"the interval of journal {interval.journal} has no owner")
                 if interval.parents:
                     raise CutFailedError(f"the interval of journal {interval.journal} was just split or merged")
@@ -158,7 +163,7 @@ class _Attempt:
             for interval in interval_map:
                 noted.map.intervals.add(keys=interval.keys, journal=interval.journal)
 
-    async def _cut(self, owners: WorkerOwners) -> Cut:
+    async def _cut(self, owners: MixedOwners) -> Cut:
         """Take the cut. Everything that the catalog says of the topology holds at the cut, too."""
         for query, batch in sorted(self._known.batches.items()):
             if query not in self._known.retired_queries:
@@ -222,8 +227,8 @@ def _refuse_unfit(known: Catalog, topology: str) -> catalog.TopologyRecord:
             "`millwheel topology list` shows those there are",
         )
     why = ""
-    if record.state != catalog.TOPOLOGY_STATE_RUNNING:
-        why = "it does not run"
+    if record.state not in _STATES:
+        why = f"it is {state_name(record.state)}"
     elif record.removed or record.switching:
         why = "an update of it is not complete"
     elif external := [stream.name for stream in record.spec.streams if stream.external]:

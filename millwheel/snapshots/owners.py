@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -13,8 +13,9 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import JournalHoldServiceStub
 from millwheel.snapshots.cut import Positions
+from millwheel.store.contract import JournalHead, StateStore
 
-__all__ = ["WorkerOwners"]
+__all__ = ["MixedOwners", "WorkerOwners"]
 
 _FREEZE_MS: Final = 1_000
 """For how long an owner stands still if nothing lets it go on."""
@@ -104,3 +105,36 @@ class WorkerOwners:
         except grpc.aio.AioRpcError:
             return []
         return list(getattr(answer, "positions", ()))
+
+
+class MixedOwners:
+    """The owners of some journals, and other journals without owners: those of a paused or drained topology.
+
+    A journal without an owner answers by its head. A former owner that does not know that it was released may still
+    append. Then the two answers differ, or the cut finds another sequencer.
+    """
+
+    def __init__(self, workers: WorkerOwners, store: StateStore, resting: Mapping[str, JournalHead]) -> None:
+        """``resting``: the journals without owners, with their heads."""
+        self._workers = workers
+        self._store = store
+        self._resting = {journal: head.sequencer for journal, head in resting.items()}
+        self.sequencers: dict[str, int] = workers.sequencers | self._resting
+
+    async def freeze(self) -> Positions:
+        """Ask all owners to begin no commit. Returns where each journal stands."""
+        return {**await self._workers.freeze(), **await self._read()}
+
+    async def thaw(self) -> Positions:
+        """Ask all owners to go on. Returns where each journal stood."""
+        read = await self._read()
+        return {**await self._workers.thaw(), **read}
+
+    async def _read(self) -> dict[str, wire.JournalPosition]:
+        found: dict[str, wire.JournalPosition] = {}
+        for journal in self._resting:
+            head = await self._store.read_head(journal)
+            found[journal] = wire.JournalPosition(
+                journal=journal, sequencer=head.sequencer, held=True, settled=True, commit=head.commit
+            )
+        return found

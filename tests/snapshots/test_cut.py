@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import pytest
 
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.cut import CutFailedError, Positions, take_cut
+from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import Append
 from millwheel.store.memory import MemoryStore
 
@@ -99,3 +101,41 @@ async def test_owners_go_on_when_the_master_is_interrupted() -> None:
     with pytest.raises(RuntimeError):
         await take_cut(owners, await store_with({}))
     assert owners.thaws == 1
+
+
+def no_channel(address: str) -> NoReturn:
+    raise AssertionError(f"nothing is asked of {address}")
+
+
+class Interrupted(MixedOwners):
+    """Something happens while all should stand still."""
+
+    async def thaw(self) -> Positions:
+        await self.happens()
+        return await super().thaw()
+
+    async def happens(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.guarantee("G3", section="6.2")
+async def test_a_released_owner_that_still_appends_makes_no_cut() -> None:
+    """A paused topology has no owners. Its former ones may not know it yet."""
+    store = await store_with({"a": 3, "b": 7})
+    heads = {journal: await store.read_head(journal) for journal in ("a", "b")}
+    owners = Interrupted(WorkerOwners(no_channel, []), store, heads)
+    assert (await take_cut(owners, store)).commits == {"a": 3, "b": 7}
+
+    async def append() -> None:
+        await store.append("b", Append(OWNER, 8, 0, (), b"entry"))
+
+    owners.happens = append  # type: ignore[method-assign]
+    with pytest.raises(CutFailedError, match="journal b went on too early"):
+        await take_cut(owners, store)
+
+    async def take_over() -> None:
+        await store.fence("a", OWNER + 1)
+
+    owners.happens = take_over  # type: ignore[method-assign]
+    with pytest.raises(CutFailedError, match="journal a has a newer owner"):
+        await take_cut(owners, store)

@@ -75,6 +75,25 @@ async def test_a_journal_that_was_truncated_meanwhile_fails_it(
         await asyncio.gather(selling, return_exceptions=True)
 
 
+async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
+    place, half = str(tmp_path / "backups"), ORDERS // 2
+    async with together(tmp_path) as cluster:
+        await submit_copy(cluster.address, shop.__file__, "shop", tmp_path)
+        sent: list[int] = []
+        selling = asyncio.create_task(sell(cluster.address, 0, ORDERS, sent.append))
+        await until(lambda: sent and sent[-1] >= half, patience(60))
+        async with ControlClient(cluster.address, deadline=patience(60)) as client:
+            await client.pause("shop")
+            taken = await client.create_snapshot("shop", place, "s")
+            assert taken.attempts == 1
+            selling.cancel()
+            await asyncio.gather(selling, return_exceptions=True)
+            await client.cancel("shop")
+            await client.restore_snapshot(place, "s")
+        await sell(cluster.address, half - STEP, ORDERS, lambda count: None)
+        assert Counter(await totals(cluster.address, "all")) == expected(ORDERS)
+
+
 async def test_what_has_no_snapshot_is_refused_with_the_reason(tmp_path: Path) -> None:
     place = str(tmp_path / "backups")
 
@@ -84,13 +103,12 @@ async def test_what_has_no_snapshot_is_refused_with_the_reason(tmp_path: Path) -
         return refused.value.message
 
     async with together(tmp_path) as cluster:
-        for name in ("shop", "weak"):
-            await submit_copy(cluster.address, shop.__file__, name, tmp_path)
+        await submit_copy(cluster.address, shop.__file__, "weak", tmp_path)
         async with ControlClient(cluster.address, deadline=patience(60), patience=patience(5)) as client:
             assert "no topology 'other'" in await reason(client, "other")
             assert "computation 'windows' has weak productions" in await reason(client, "weak")
-            await client.pause("shop")
-            assert "it does not run" in await reason(client, "shop")
+            await client.cancel("weak")
+            assert "it is cancelled" in await reason(client, "weak")
             with pytest.raises(RequestError, match="no name of a snapshot"):
                 await client.restore_snapshot(place, "../x")
             with pytest.raises(RequestError, match="not found"):
