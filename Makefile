@@ -74,6 +74,11 @@ test-faults: components ## Real faults on a real cluster, with a load that verif
 	@MILLWHEEL_FAULTS=$(FAULTS) MILLWHEEL_HISTORY=$(HISTORY) MILLWHEEL_SEED=$(SEED) \
 		$(RUN) pytest -s -m long tests/faults/test_faults.py $(ARGS)
 
+FROM ?=
+.PHONY: test-upgrade
+test-upgrade: components ## Roles and databases go from another version to this one and back (FROM=REVISION or FROM=WHEEL)
+	@MILLWHEEL_FROM=$(FROM) $(RUN) pytest -s -m long tests/upgrade $(ARGS)
+
 PICTURES ?=
 .PHONY: test-console
 test-console: install ## The web console in a headless Chromium, which is installed if there is none (PICTURES=build/console)

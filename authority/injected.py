@@ -128,24 +128,33 @@ class InjectorGroup(Group[str]):
 
     def explain(self, watermark: int, now: int, limit: int) -> Explanation:
         """Explain ``watermark``. Expected processes that never announced themselves are rows too."""
-        missing = [_missing(name) for name in sorted(self.expected) if name not in self._shares]
+        missing = sorted(self.expected - self._shares.keys())
         shares = self.shares()
-        rows = missing + [share.view(now) for share in shares]
-        holding = missing + [share.view(now) for share in self._holding(bool(missing))]
-        return Explanation(self.name, watermark, holding[:limit], rows[:limit], len(holding), len(rows))
+        holding = self._holding(watermark, shares, bool(missing))
+        return Explanation(
+            self.name,
+            watermark,
+            _views(missing, holding, now, limit),
+            _views(missing, shares, now, limit),
+            len(missing) + len(holding),
+            len(missing) + len(shares),
+        )
 
-    def _holding(self, others_missing: bool) -> list[Share[str]]:
-        """Return the announced processes that hold the value back."""
-        working = [share for share in self.shares() if _works(share)]
+    @staticmethod
+    def _holding(value: int, shares: list[Share[str]], others_missing: bool) -> list[Share[str]]:
+        """Return the announced processes that hold the value back.
+
+        If no process works, the value waits for those that may still send records. The one whose promise is the value
+        comes first. A process that promised less left the minimum before, and comes last.
+        """
+        working = [share for share in shares if _works(share)]
         if working:
             smallest = min(share.watermark for share in working)
-            return (
-                []
-                if others_missing and smallest > MIN_TIMESTAMP
-                else [share for share in working if share.watermark == smallest]
-            )
-        # No process works: the value waits for those that may still send records.
-        return [] if others_missing else [share for share in self.shares() if share.watermark != MAX_TIMESTAMP]
+            if others_missing and smallest > MIN_TIMESTAMP:
+                return []
+            return [share for share in working if share.watermark == smallest]
+        idle = [share for share in shares if share.watermark != MAX_TIMESTAMP and not others_missing]
+        return sorted(idle, key=lambda share: (share.watermark < value, share.watermark))
 
 
 def _works(share: Share[str]) -> bool:
@@ -157,3 +166,9 @@ def _missing(process: str) -> ShareView:
     return ShareView(
         process, 0, MIN_TIMESTAMP, MIN_TIMESTAMP, HoldKind.HOLD_KIND_INJECTOR, process, idle=False, silence=None
     )
+
+
+def _views(missing: list[str], shares: list[Share[str]], now: int, limit: int) -> list[ShareView]:
+    """Return the first ``limit`` rows: those of missing processes, then those of ``shares``."""
+    rows = [_missing(name) for name in missing[:limit]]
+    return rows + [share.view(now) for share in shares[: limit - len(rows)]]

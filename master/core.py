@@ -29,6 +29,7 @@ from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
     CreateJournals,
+    DeleteLog,
     DrainTopology,
     Drop,
     EnsureLog,
@@ -460,6 +461,8 @@ class MasterCore:
                 return self._planner().set_quota(request)
             case EnsureLog():
                 return self._planner().ensure_log(request)
+            case DeleteLog():
+                return self._planner().delete_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
                 return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():

@@ -144,6 +144,13 @@ class EnsureLog:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """End the log of a stream that computations read, too."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class OpenInjector:
     """Draw a sequencer for an injector process. Older processes of that name become invalid."""
 
@@ -254,6 +261,7 @@ Request = (
     | ResumeTopology
     | RestoreTopology
     | EnsureLog
+    | DeleteLog
     | OpenInjector
     | FinishInjector
     | RetireInjector
@@ -274,6 +282,7 @@ class Intervals:
 Answer = (
     catalog.TopologyRecord
     | control.EnsureStreamLogResponse
+    | control.DeleteStreamLogResponse
     | catalog.InjectorRecord
     | catalog.BatchCursorRecord
     | Intervals

@@ -10,6 +10,7 @@ from millwheel.master.assignment import IntervalAssigner, release
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import (
     CancelTopology,
+    DeleteLog,
     DrainTopology,
     EnsureLog,
     PauseTopology,
@@ -365,6 +366,29 @@ class Planner:
         if is_new:
             self._new_log(request.stream, declared)
         return self._builder.plan(lambda: self._where_is(request.stream, is_new))
+
+    def delete_log(self, request: DeleteLog) -> ChangePlan:
+        """Plan the end of a log. Its cursors end with it. Refused if the records of the stream go nowhere else.
+
+        Senders discard what they still have for the log, as for any consumer that is removed from a live stream. After
+        this transaction no record refers to the log's interval map, so its data in the store is dropped later.
+        """
+        stream = request.stream
+        if self._known.stream(stream) is None:
+            refuse_unknown_stream(stream, self._known)
+        log = self._known.logs.get(stream)
+        if log is None:
+            return ChangePlan(answer=lambda: control.DeleteStreamLogResponse(stream=stream))
+        if all(one.log for one in self._known.consumers(stream)):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"no computation reads stream {stream!r}: its records go to its log alone",
+                "the log keeps them for the stream's retention, which a program sets by `retention=`",
+                reason="LOG_NEEDED",
+            )
+        self._builder.delete(keys.log_key(stream))
+        release(self._known, log.incarnation, self._builder)
+        return self._builder.plan(lambda: control.DeleteStreamLogResponse(stream=stream, deleted=True))
 
     def _where_is(self, stream: str, is_new: bool) -> control.EnsureStreamLogResponse:
         log = self._known.logs[stream]

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Final
 
 from millwheel.coordination.contract import Coordinator, CoordinatorError
@@ -72,8 +73,10 @@ class MasterReplica:
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
-        self.operations: Counter[tuple[str, str, str]] = Counter()
-        """Changes of intervals since this replica started, by (kind, requester, outcome)."""
+        kinds, requesters, outcomes = ("move", "split", "merge"), ("balancer", "operator"), ("done", "refused")
+        self.operations = Counter(dict.fromkeys(product(kinds, requesters, outcomes), 0))
+        """Changes of intervals since this replica started, by (kind, requester, outcome). All exist from the beginning:
+        Prometheus does not see the first increase of a counter that begins with it."""
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""

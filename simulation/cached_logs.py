@@ -27,6 +27,8 @@ def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Itera
     cursors = {name: (acked, life) for name, acked, life in state.cursors.facts()}
     if cursors != twin.cursors:
         yield f"cursors {cursors} in memory, {twin.cursors} in the journal"
+    if state.letters.facts() != twin.letters.facts():
+        yield f"letters {state.letters.facts()} in memory, {twin.letters.facts()} in the journal"
     if state.clock.journaled_age != twin.age or twin.age > state.clock.age:
         yield f"age {state.clock.journaled_age}, now {state.clock.age}, in memory, {twin.age} in the journal"
     if twin.watermark > state.watermark or (recovered and twin.watermark != state.watermark):

@@ -13,6 +13,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.log.entry import LogEntry, LogMeta, SegmentBlob
+from millwheel.worker.log.letters import LetterMarks
 from simulation.store import finished
 from simulation.twin import load_ids, wrong_filters
 from simulation.twin_ids import IdFacts
@@ -30,6 +31,8 @@ class LogTwin:
     start: int = 0
     end: int = 0
     counts: tuple[int, ...] = (0, 0, 0)
+    letters: LetterMarks = field(default_factory=LetterMarks)
+    """What people have done with dead letters."""
     cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
     """ACKed offset and incarnation number, by name."""
     records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -63,6 +66,7 @@ def _read_base(store: MemoryStore, incarnation: str, blobs: Mapping[PartId, byte
             twin.watermark, twin.age, twin.end, twin.counts = meta.watermark, meta.age, meta.end, meta.counts
             twin.start = meta.segments[0][0] if meta.segments else meta.end
             twin.cursors = {name: (acked, life) for name, acked, life in meta.cursors}
+            twin.letters.restore(meta.letters)
             for first, end, *_ in meta.segments:
                 _read_segment(store, incarnation, first, end, twin)
 
@@ -95,5 +99,6 @@ def _apply(twin: LogTwin, number: int, entry: LogEntry) -> None:
         if name in twin.cursors and acked < twin.cursors[name][0]:
             twin.faults.append(f"entry {number} moves cursor {name} back to {acked} from {twin.cursors[name][0]}")
         twin.cursors[name] = acked, life
+    twin.letters.apply(entry.letters, entry.start)
     twin.ids.apply(entry.ids)
     twin.counts = tuple(map(sum, zip(twin.counts, entry.counts, strict=True)))

@@ -25,7 +25,7 @@ class Relay:
 
     # Faults, which subclasses inject.
 
-    def client_of(self, writer: asyncio.StreamWriter) -> str:
+    async def client_of(self, writer: asyncio.StreamWriter) -> str:
         """The name of the client of a new connection."""
         return "client"
 
@@ -59,7 +59,7 @@ class Relay:
         """
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.ensure_future(self._connect((self.client_of(writer), name), target, reader, writer))
+            task = asyncio.ensure_future(self._connect(name, target, reader, writer))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
             # A task that is cancelled before its first step runs nothing: only a callback closes the connection then.
@@ -70,8 +70,9 @@ class Relay:
         return f"{host}:{port}"
 
     async def _connect(
-        self, line: Line, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, name: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        line = await self.client_of(writer), name
         await self.opens(line)
         host, _, port = target.rpartition(":")
         try:

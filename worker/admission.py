@@ -21,7 +21,7 @@ from millwheel.model.limits import MAX_DELIVERED_BYTES, MAX_KEY_BYTES
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.dedup import CheckOutcome, DeliveryVerdict, OpaqueIds
 from millwheel.worker.id_segments import AdmissionState, IdSegments
-from millwheel.worker.lookups import Admission, DeliveryLookups, WaitingBytes, refusal
+from millwheel.worker.lookups import KNOWN_BEFORE, Admission, DeliveryLookups, WaitingBytes, refusal
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 from millwheel.worker.ordered_senders import OrderedSender, OrderedSenders, out_of_order
 from millwheel.worker.turns import HolderTurns
@@ -221,13 +221,13 @@ class DeliveryAdmission:
         committed = size - len(fresh) - len(excluded)
         left = bool(fresh) or not committed
         if left and committed:
-            out.append(Acknowledge(delivery, _ACKED, sorted([*fresh, *excluded])))
+            out.append(Acknowledge(delivery, _ACKED, sorted([*fresh, *excluded]), KNOWN_BEFORE))
         elif left and delivery.order is not None and delivery.order.asks:
             out.append(Acknowledge(delivery, _ACKED, range(size)))
         if excluded:
             out.append(refusal(delivery, why, excluded))
         if not left:
-            out.append(Acknowledge(delivery, _ACKED, excluded))
+            out.append(Acknowledge(delivery, _ACKED, excluded, KNOWN_BEFORE))
 
     def retire(self, names: Collection[str]) -> None:
         """Drop the state of journals under which no interval sends any more, and of removed computations (G13)."""

@@ -24,10 +24,13 @@ from millwheel.worker.messages import (
     SequenceChecked,
 )
 
-__all__ = ["Admission", "CheckedAdmission", "DeliveryLookups", "WaitingBytes", "refusal"]
+__all__ = ["KNOWN_BEFORE", "Admission", "CheckedAdmission", "DeliveryLookups", "WaitingBytes", "refusal"]
 
 _FULL: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_FULL
 _REFUSED: Final = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
+
+KNOWN_BEFORE: Final = "had taken effect before"
+"""The message of an ACK for records that the duplicate check finds committed."""
 
 _MAX_UNCHECKED: Final = 64
 """Maximum number of deliveries that wait for one sequence's look-up. Senders may repeat them meanwhile (G13)."""

@@ -154,7 +154,9 @@ def _calls(made: Board) -> Board:
     coordinator = "millwheel_coordinator_request_seconds"
     return (
         made.with_row(row("Calls and coordinator"))
-        .with_panel(graph("Calls", {"{{method}}": rate("millwheel_rpc_seconds_count", "method")}, "Calls.", "reqps"))
+        .with_panel(
+            graph("Calls", {"{{method}}": f"{rate('millwheel_rpc_seconds_count', 'method')} > 0"}, "Calls.", "reqps")
+        )
         .with_panel(
             graph(
                 "Time of calls, p99",
@@ -178,7 +180,9 @@ def _calls(made: Board) -> Board:
         )
         .with_panel(
             graph(
-                "Open calls", {"{{method}}": "sum by (method) (millwheel_rpc_open_calls)"}, "Calls that have not ended."
+                "Open calls",
+                {"{{method}}": "sum by (method) (millwheel_rpc_open_calls) > 0"},
+                "Calls that have not ended.",
             )
         )
         .with_panel(

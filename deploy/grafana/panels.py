@@ -61,7 +61,7 @@ def _sum(by: str) -> str:
 def graph(
     title: str, queries: Mapping[str, str], meaning: str, unit: str = "short", *, width: int = 8
 ) -> timeseries.Panel:
-    """A panel of lines over time.
+    """A panel of lines over time. Its legend begins with the largest, because most lines of a failure are at zero.
 
     Args:
         title: The title.
@@ -85,6 +85,8 @@ def graph(
             .display_mode(LegendDisplayMode.TABLE)
             .placement(LegendPlacement.BOTTOM)
             .calcs(["lastNotNull", "max"])
+            .sort_by("Max")
+            .sort_desc(True)
             .show_legend(True)
         )
         .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))

@@ -11,6 +11,8 @@ __all__ = ["streams"]
 _HERE: Final = 'stream=~"$stream"'
 _WATERMARKS: Final = 'millwheel_authority_watermark_seconds{group=~"injector/.+"}'
 _SOURCES: Final = f'label_replace({_WATERMARKS}, "stream", "$1", "group", "injector/(.+)")'
+_BLOCKED: Final = "millwheel_injector_blocked_seconds_total"
+_MISSED: Final = "millwheel_subscription_missed_records_total"
 _NAMES: Final = '{__name__=~"millwheel_received_records_total|millwheel_log_records"}'
 
 
@@ -18,7 +20,7 @@ def streams() -> Board:
     """Which source is silent or behind? Which subscriber is?"""
     chosen = variable("stream", f"label_values({_NAMES}, stream)")
     made = board("streams", "injectors and streams", "Which source is silent or behind? Which subscriber is?", chosen)
-    return _logs(_flow(_sources(made)))
+    return _subscriptions(_logs(_flow(_injectors(_sources(made)))))
 
 
 def _sources(made: Board) -> Board:
@@ -47,6 +49,103 @@ def _sources(made: Board) -> Board:
                 {"{{reason}}": rate("millwheel_authority_refused_total", "reason")},
                 "Of processes and owners that have been replaced. They come with takeovers.",
                 "ops",
+            )
+        )
+    )
+
+
+def _injectors(made: Board) -> Board:
+    each = "stream, process"
+    return (
+        made.with_row(row("Programs that inject"))
+        .with_panel(
+            graph(
+                "Sent records",
+                {"{{stream}}: {{process}}": rate("millwheel_injector_sent_records_total", each, _HERE)},
+                "Records that injectors have taken. Only programs whose own metrics are scraped are here.",
+                "rps",
+            )
+        )
+        .with_panel(
+            graph(
+                "Time in which a call waits",
+                {"{{stream}}: {{process}}, {{cause}}": rate(_BLOCKED, f"{each}, cause", _HERE)},
+                "The share of the time. `window`: too many records have no ACK. `skew`: the records are too far ahead "
+                "of the low watermark.",
+                "percentunit",
+            )
+        )
+        .with_panel(
+            graph(
+                "Records without an ACK",
+                {
+                    "{{stream}}: {{process}}, sent": f"sum by ({each}) (millwheel_injector_unacked_records{{{_HERE}}})",
+                    "{{stream}}: {{injector}}, received": "sum by (stream, injector) "
+                    f'(millwheel_unacked_records{{{_HERE}, injector!=""}})',
+                },
+                "Sent: by the injector's count. Received: those that an interval has. An injector waits at 50,000.",
+            )
+        )
+        .with_panel(
+            graph(
+                "Sent again",
+                {"{{stream}}: {{process}}": rate("millwheel_injector_resent_records_total", each, _HERE)},
+                "After a refusal, a lost connection, a change of owner, or a missing answer.",
+                "rps",
+            )
+        )
+        .with_panel(
+            graph(
+                "Late when sent",
+                {"{{stream}}: {{process}}": rate("millwheel_injector_late_records_total", each, _HERE)},
+                "Records that were behind the watermark that the process had published.",
+                "rps",
+            )
+        )
+        .with_panel(
+            graph(
+                "Stopped injectors",
+                {"{{stream}}: {{process}}": f"max by ({each}) (millwheel_injector_failed{{{_HERE}}})"},
+                "1: the injector has stopped by an error. The program's log has it.",
+            )
+        )
+    )
+
+
+def _subscriptions(made: Board) -> Board:
+    return (
+        made.with_row(row("Programs that subscribe"))
+        .with_panel(
+            graph(
+                "Taken and not ACKed",
+                {
+                    "{{stream}}: {{cursor}}": "sum by (stream, cursor) "
+                    f"(millwheel_subscription_unacked_records{{{_HERE}}})"
+                },
+                "What the program has in hand. Only programs whose own metrics are scraped are here.",
+            )
+        )
+        .with_panel(
+            graph(
+                "Taken records",
+                {
+                    "{{stream}}: {{cursor}}": rate(
+                        "millwheel_subscription_received_records_total", "stream, cursor", _HERE
+                    ),
+                    "{{stream}}: {{cursor}}, ACKed": rate(
+                        "millwheel_subscription_acked_records_total", "stream, cursor", _HERE
+                    ),
+                },
+                "Far fewer ACKed than taken: the program does not finish its work.",
+                "rps",
+            )
+        )
+        .with_panel(
+            graph(
+                "Missed records",
+                {"{{stream}}: {{cursor}}": rate(_MISSED, "stream, cursor", _HERE)},
+                "The log had deleted them before a tail got them. A cursor misses none.",
+                "rps",
             )
         )
     )
@@ -106,14 +205,14 @@ def _logs(made: Board) -> Board:
                 "Cursor lag",
                 {"{{stream}}: {{cursor}}": f"millwheel_cursor_lag_records{{{_HERE}}}"},
                 "Records that a subscriber has not ACKed. At the log's cap the producers wait for it.",
-                width=6,
+                width=8,
             )
         )
         .with_panel(
-            graph("Kept records", {"{{stream}}": f"millwheel_log_records{{{_HERE}}}"}, "What logs keep.", width=6)
+            graph("Kept records", {"{{stream}}": f"millwheel_log_records{{{_HERE}}}"}, "What logs keep.", width=8)
         )
         .with_panel(
-            graph("Kept bytes", {"{{stream}}": f"millwheel_log_bytes{{{_HERE}}}"}, "What logs keep.", "bytes", width=6)
+            graph("Kept bytes", {"{{stream}}": f"millwheel_log_bytes{{{_HERE}}}"}, "What logs keep.", "bytes", width=8)
         )
         .with_panel(
             graph(
@@ -121,7 +220,15 @@ def _logs(made: Board) -> Board:
                 {"{{stream}}": rate("millwheel_log_appended_records_total", "stream", _HERE)},
                 "Records that logs get.",
                 "rps",
-                width=6,
+                width=12,
+            )
+        )
+        .with_panel(
+            graph(
+                "Full logs",
+                {"{{stream}}": f"millwheel_log_full{{{_HERE}}}"},
+                "1: the log refuses records. It keeps more than its cap, or the store is behind.",
+                width=12,
             )
         )
     )

@@ -46,9 +46,9 @@ def _state(made: Board) -> Board:
         )
         .with_panel(
             number(
-                "Dead letters within the hour",
-                f"sum(increase(millwheel_dead_letters_total{{{_HERE}}}[1h]))",
-                "Records and timers given up by their failure policy.",
+                "Unhandled dead letters",
+                f"sum(millwheel_unhandled_dead_letters{{{_HERE}}})",
+                "Given up by their failure policy, and neither replayed nor discarded.",
                 bad_from=1,
             )
         )
@@ -130,6 +130,25 @@ def _flow(made: Board) -> Board:
                 {f"{_LINE}: {{{{stream}}}}": rate("millwheel_refused_deliveries_total", f"{_PLACE}, stream", full)},
                 "Deliveries refused because the queue is full. Their senders wait.",
                 "ops",
+            )
+        )
+        .with_panel(
+            graph(
+                "Full intervals",
+                {_LINE: f"sum by ({_PLACE}) (avg_over_time(millwheel_full_intervals{{{_HERE}}}[$__rate_interval]))"},
+                "Intervals that refuse records for lack of room: the share of the time, summed over intervals.",
+                width=12,
+            )
+        )
+        .with_panel(
+            graph(
+                "Queue, by sender",
+                {
+                    f"{_LINE}: {{{{stream}}}} {{{{injector}}}}": f"sum by ({_PLACE}, stream, injector) "
+                    f"(millwheel_unacked_records{{{_HERE}}})"
+                },
+                "Who has sent what is in the queue. Without an injector's name, a computation has.",
+                width=12,
             )
         )
     )

@@ -163,6 +163,11 @@ class ChildProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
 
+    def wait(self, patience: float) -> int:
+        """Return the exit code once the process has ended by itself. subprocess.TimeoutExpired: it still runs."""
+        assert self._process is not None
+        return self._process.wait(patience)
+
     def last_lines(self, count: int = 10) -> str:
         """The end of the program's output, for error messages."""
         try:

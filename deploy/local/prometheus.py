@@ -18,8 +18,9 @@ from deploy.local.child import ChildProcess, free_ports
 __all__ = ["CONFIGURATION", "Prometheus", "PrometheusQueryError", "install", "promtool"]
 
 CONFIGURATION: Final = Path(__file__).resolve().parents[1] / "prometheus"
-"""The folder of prometheus.yml, rules.yml and targets.yml, as they are deployed."""
+"""The folder of prometheus.yml and of the files that it names, as they are deployed."""
 
+_PROGRAMS: Final = "programs"
 _REQUEST_SECONDS: Final = 30.0
 
 
@@ -59,7 +60,7 @@ class Prometheus:
         """
         Args:
             place: A folder for this server only.
-            targets: The addresses of metrics pages, by role.
+            targets: The addresses of metrics pages, by role. Those of ``programs`` are not daemons.
             rules: Changes the text of rules.yml, for example to shorten times.
         """
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -80,8 +81,11 @@ class Prometheus:
             text = (CONFIGURATION / name).read_text()
             text = self._rules(text) if name == "rules.yml" else text.replace("_interval: 15s", "_interval: 1s")
             (self._place / name).write_text(text)
-        groups = [{"targets": list(those), "labels": {"role": role}} for role, those in self._targets.items()]
+        daemons = {role: those for role, those in self._targets.items() if role != _PROGRAMS}
+        groups = [{"targets": list(those), "labels": {"role": role}} for role, those in daemons.items()]
         (self._place / "targets.yml").write_text(json.dumps(groups))
+        programs = [{"targets": list(self._targets.get(_PROGRAMS, ()))}]
+        (self._place / "programs.yml").write_text(json.dumps(programs))
         self._process.start()
         return self
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import grpc
 
-from millwheel.master.messages import EnsureLog
+from millwheel.master.messages import DeleteLog, EnsureLog
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
@@ -103,6 +103,17 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         self, request: control.EnsureStreamLogRequest, context: Context
     ) -> control.EnsureStreamLogResponse:
         return await answering(context, lambda: self._ensure_log(request.stream))
+
+    async def DeleteStreamLog(
+        self, request: control.DeleteStreamLogRequest, context: Context
+    ) -> control.DeleteStreamLogResponse:
+        return await answering(context, lambda: self._delete_log(request.stream))
+
+    async def _delete_log(self, stream: str) -> control.DeleteStreamLogResponse:
+        known = (await self._replica.term()).catalog
+        return cast(
+            "control.DeleteStreamLogResponse", await self._replica.ask(DeleteLog(resolve_stream(stream, known)))
+        )
 
     async def _ensure_log(self, stream: str) -> control.EnsureStreamLogResponse:
         known = (await self._replica.term()).catalog

@@ -52,7 +52,7 @@ def list_computations(
     topology: Annotated[
         str,
         typer.Argument(
-            metavar="[TOPOLOGY]", help="Default: those of all topologies.", autocompletion=complete_topologies
+            metavar="TOPOLOGY", help="Default: those of all topologies.", autocompletion=complete_topologies
         ),
     ] = "",
     output: Output = OutputFormat.TABLE,

@@ -63,7 +63,7 @@ def list_intervals(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="[TOPOLOGY[/COMPUTATION]]",
+            metavar="TOPOLOGY[/COMPUTATION]",
             autocompletion=complete_places,
             help="Default: all, and those of the streams' logs.",
         ),

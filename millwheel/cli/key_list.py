@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated, Any
 
@@ -22,16 +23,17 @@ __all__ = ["keys_within", "list_keys"]
 
 def list_keys(
     place: Place,
-    prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
-    first: Annotated[str, typer.Option("--from", metavar="KEY", help="Only this key and those after it.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The most keys.")] = 100,
+    prefix: Annotated[str, typer.Option(help="Only keys that begin with this text.")] = "",
+    first: Annotated[str, typer.Option("--from", metavar="KEY", help="Begin at this key. Default: at the first.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="List at most so many keys.")] = 100,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
     """List keys of a computation that have a state or a timer, in the order of their UTF-8 bytes.
 
-    If there are more, stderr says where the next page begins. Keys that are set or deleted meanwhile may be missing.
+    With each key: the size of its encoded state, the number of its timers, and the worker that owns it. If there are
+    more keys, stderr says where the next page begins. Keys that are set or deleted meanwhile may be missing.
 
     Example: millwheel key list zeitgeist/window-counter --prefix cat
     """
@@ -60,8 +62,8 @@ def list_keys(
     else:
         print_table(["key", "state bytes", "timers", "owner"], [_row(one) for one in rows], "no keys")
     if page.following is not None:
-        following = page.following.decode("utf-8", "backslashreplace")
-        print(f"there may be more keys: go on with --from {following!r}", file=sys.stderr)
+        following = shlex.quote(page.following.decode("utf-8", "backslashreplace"))
+        print(f"there may be more keys: go on with --from {following}", file=sys.stderr)
     if page.spilled_timers:
         print(
             f"{page.spilled_timers:,} timers are in the store only: keys that have nothing else are not shown; "

@@ -25,6 +25,7 @@ _NOUNS: Final = {
     "watermark": "watermark:app",
     "key": "key:app",
     "timer": "timer:app",
+    "dead-letter": "dead_letter:app",
     "interval": "interval:app",
     "cluster": "cluster:app",
     "injector": "injector:app",

@@ -8,15 +8,17 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Final, Generic, TextIO, TypeVar
 
 from millwheel.model.wording import counted
 
-__all__ = ["InjectionProgress", "ProgressText", "known_or_late", "showing"]
+__all__ = ["InjectionProgress", "ProgressText", "ReportProgress", "known_or_late", "showing"]
 
 _TERMINAL_SECONDS: Final = 0.5
 _LOG_SECONDS: Final = 10.0
 _CLEAR: Final = "\r\x1b[2K"
+
+Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +105,27 @@ async def _show(read: Callable[[], InjectionProgress], out: TextIO, text: Progre
         await asyncio.sleep(text.pause)
         out.write(text.line(time.monotonic(), read()))
         out.flush()
+
+
+class ReportProgress(Generic[Report]):
+    """Shows a report that grows, each time that its owner calls ``show``."""
+
+    def __init__(self, out: TextIO, text: Callable[[Report], str]) -> None:
+        self._out = out
+        self._text = text
+        self._terminal = out.isatty()
+        self._next = time.monotonic() + (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS)
+
+    def show(self, report: Report) -> None:
+        """Show the report, unless it was shown shortly before."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS)
+        self._out.write(f"{_CLEAR}{self._text(report)}" if self._terminal else f"{self._text(report)}\n")
+        self._out.flush()
+
+    def end(self) -> None:
+        """Clear an unfinished line."""
+        self._out.write(_CLEAR if self._terminal else "")
+        self._out.flush()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 import uvloop
 
-from millwheel.config.addresses import is_loopback
+from millwheel.config.addresses import is_loopback, optional_url
 from millwheel.rpc.addresses import DEFAULT_PORT
 from millwheel.rpc.identity import process_tls
 
@@ -96,6 +96,13 @@ def start_dev(
     slow_hook_seconds: Annotated[
         float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
     ] = 1.0,
+    otlp_endpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Send spans of sampled records, and metrics, to this collector of OpenTelemetry: http://host:port.",
+        ),
+    ] = "",
     log_level: Annotated[LogLevel, typer.Option(help="The least level that is logged, to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run a whole cluster in one process, with its data in a directory, until Ctrl-C.
@@ -105,6 +112,7 @@ def start_dev(
     """
     refuse_exposure(host, insecure)
     # A late import, so that other commands do not wait for the server's code.
+    from millwheel.config import OtlpSection
     from millwheel.server.dev_server import DevSettings
 
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -119,8 +127,16 @@ def start_dev(
         advertise,
         check_values=check_values,
         slow_hook=slow_hook_seconds,
+        otlp=OtlpSection(_collector(otlp_endpoint), delay_seconds=1.0, metrics_seconds=15.0),
     )
     uvloop.run(_serve(settings))
+
+
+def _collector(url: str) -> str:
+    try:
+        return optional_url(url)
+    except ValueError as error:
+        raise typer.BadParameter(f"{url!r} is not http://host:port: {error}", param_hint="--otlp-endpoint") from error
 
 
 def ui_port_of(given: int | None, port: int, host: str) -> int:

@@ -1,4 +1,4 @@
-"""``millwheel stream``: list, tail, produce, table, cursors list and cursors delete."""
+"""``millwheel stream``: list, tail, produce, table, cursors list, cursors delete and log delete."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream, Time
 from millwheel.cli.output import OutputFormat, print_plain, print_table, to_yaml
 from millwheel.cli.reaching import ask
 from millwheel.cli.stream_list import list_streams
+from millwheel.cli.stream_log import app as log
 from millwheel.cli.stream_produce import produce
 from millwheel.cli.stream_records import as_text, field_of, kept_note, show_value
 from millwheel.cli.stream_tail import tail
@@ -33,6 +34,7 @@ app = typer.Typer(
 )
 cursors = typer.Typer(help="Durable cursors: how far each reader of a stream has come.", no_args_is_help=True)
 app.add_typer(cursors, name="cursors")
+app.add_typer(log, name="log")
 
 app.command("list")(list_streams)
 app.command()(tail)

@@ -22,7 +22,7 @@ def list_streams(
     topology: Annotated[
         str,
         typer.Argument(
-            metavar="[TOPOLOGY]", help="Default: the streams of all topologies.", autocompletion=complete_topologies
+            metavar="TOPOLOGY", help="Default: the streams of all topologies.", autocompletion=complete_topologies
         ),
     ] = "",
     output: Output = OutputFormat.TABLE,

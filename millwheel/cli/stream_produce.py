@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from uuid import uuid4
 
@@ -18,8 +19,9 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.errors import NotAckedError
-from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
+from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE, is_likely, unlikely
 from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.errors import ValueEncodeError
@@ -34,7 +36,7 @@ _DECODED_ELSEWHERE: Final = {
 
 def produce(
     stream: Stream,
-    value: Annotated[str, typer.Argument(metavar="[JSON]", help="The record as JSON. Default: read from stdin.")] = "",
+    value: Annotated[str, typer.Argument(metavar="JSON", help="The record as JSON. Default: read from stdin.")] = "",
     timestamp: Annotated[
         str,
         typer.Option(metavar="TIME|now", help="The record's time: ISO 8601 with an offset, as 2026-01-31T12:00:00Z."),
@@ -44,12 +46,16 @@ def produce(
         typer.Option(
             "--id",
             metavar="ID",
-            help="The record's id: the same id again from this process has no second effect while the stream keeps ids"
-            " (id_slack). Default: each call of this command is a new record.",
+            help="The record's id. The same id again from the same process has no second effect while the stream keeps"
+            " ids (id_slack). Default: a new id.",
         ),
     ] = "",
     process: Annotated[
-        str, typer.Option(help="This process's name, by default produce-HOST; a second one of a name ends the first.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The injector process's name. Two calls at the same time need two names. Default: produce-HOST.",
+        ),
     ] = "",
     any_timestamp: Annotated[
         bool,
@@ -67,21 +73,37 @@ def produce(
 
     The record is checked against the type that the stream declares. Each consumer takes its key from the record. When
     the command returns, the record has taken effect, and the injector process is idle: no low watermark waits for it.
+    The answer says whether the record is late, and whether a record with this id had taken effect before.
 
     Example: millwheel stream produce zeitgeist/queries '{"text": "cat videos"}'
     """
     at = time_or_now(timestamp, "--timestamp")
+    if not any_timestamp and not is_likely(at, now := wall_now()):
+        raise typer.BadParameter(unlikely(at, now, {}, "give --any-timestamp", "text"), param_hint="--timestamp")
     record = _decoded(value or _from_stdin())
     name = process or f"produce-{socket.gethostname()}"
     id_ = id_ or uuid4().hex
-    full_name, late = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
+    sent = asyncio.run(_produce(stream, record, at, id_, name, any_timestamp, address, timeout))
     if output is not OutputFormat.TABLE:
-        known: dict[str, Plain] = {"stream": full_name, "process": name, "id": id_, "late": late}
-        print_plain({**known, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
+        answer: dict[str, Plain] = {"stream": sent.stream, "process": name, "id": id_}
+        fate: dict[str, Plain] = {"known": sent.known, "late": sent.late}
+        print_plain({**answer, **fate, "timestamp": format_timestamp(at), "timestamp_us": at}, output)
         return
-    behind = ", and is behind the low watermark or was known before" if late else ""
-    print(f"the record is in {full_name} with timestamp {format_timestamp(at)}{behind}")
-    print(f"injector process {name} is idle", file=sys.stderr)
+    if sent.known:
+        print(f"{sent.stream} had a record of process {name} with id {id_} before: this one has no effect")
+    else:
+        late = ", and is late: it is behind the low watermark" if sent.late else ""
+        print(f"the record is in {sent.stream} with timestamp {format_timestamp(at)}{late}")
+    print(f"injector process {name} is idle: no low watermark waits for it", file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What became of the record. ``known``: each consumer knew its id, so ``late`` means nothing and is False."""
+
+    stream: str
+    known: bool
+    late: bool
 
 
 def _from_stdin() -> str:
@@ -99,8 +121,8 @@ def _decoded(text: str) -> Any:
 
 async def _produce(
     stream: str, record: Any, at: Timestamp, id_: str, process: str, any_timestamp: bool, address: str, timeout: float
-) -> tuple[str, bool]:
-    """Send a record, and wait for its ACKs. Returns the stream's full name, and whether the record was late."""
+) -> _Sent:
+    """Send a record, and wait for its ACKs."""
     async with ControlClient(address) as client:
         declared = (await client.routing(stream)).stream
     injector = Injector(
@@ -128,7 +150,8 @@ async def _produce(
             await _make_idle(injector)
             raise
         await _make_idle(injector)
-        return declared.name, bool(injector.late)
+        known = 0 < injector.acks == injector.known
+        return _Sent(declared.name, known, bool(injector.late) and not known)
     finally:
         await injector.close()
 

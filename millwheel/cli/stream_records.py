@@ -20,7 +20,8 @@ def kept_note(subscription: Subscription, from_oldest: bool) -> str:
     if subscription.made_log:
         return (
             f"stream {subscription.stream} had no log yet: its records are kept from now on ({at}), because a tail or "
-            "a cursor asks for them; what was produced before is not shown"
+            "a cursor asks for them; what was produced before is not shown. When nothing reads the log any more, "
+            f"`millwheel stream log delete {subscription.stream}` ends it"
         )
     return f"stream {subscription.stream} keeps its records since {at}" if from_oldest and since is not None else ""
 

@@ -34,14 +34,15 @@ def _verbs() -> None:
 def list_timers(
     place: Place,
     key: Annotated[str | None, typer.Option(help="Only the timers of this key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The most timers.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="List at most so many: the earliest.")] = 100,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
 ) -> None:
-    """List pending timers in the order of their times, each with the clock that it waits for.
+    """List the timers that have not fired, in the order of their times, each with the clock that it waits for.
 
-    A timer waits for the low watermark of its interval's input, or for the wall clock of the interval's owner.
+    A timer waits for the low watermark of its interval's input, or for the wall clock of the interval's owner. The
+    column timer has its tag. The low watermark that the computation passes on stays below hold until the timer fires.
 
     Example: millwheel timer list zeitgeist/window-counter --limit 10
     """

@@ -321,6 +321,11 @@ class ControlClient:
         answer = await self._call(lambda: self._cluster().ListHookFailures(request, timeout=self._deadline))
         return list(answer.computations)
 
+    async def delete_stream_log(self, stream: str) -> control.DeleteStreamLogResponse:
+        """Delete a stream's log. RequestError if no computation reads the stream: its records go nowhere else."""
+        request = control.DeleteStreamLogRequest(stream=stream)
+        return await self._call(lambda: self._routing().DeleteStreamLog(request, timeout=self._deadline))
+
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:
         """The place of a stream's log. The log is created if it does not exist."""
         request = control.EnsureStreamLogRequest(stream=stream)

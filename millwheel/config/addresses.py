@@ -13,6 +13,7 @@ __all__ = [
     "addresses",
     "is_loopback",
     "optional_address",
+    "optional_url",
     "split_address",
 ]
 
@@ -58,3 +59,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def optional_url(text: str) -> str:
+    """The address of a collector, as http://host:port or https://host:port, or nothing. ValueError for other text."""
+    scheme, _, place = text.partition("://")
+    if text and scheme not in ("http", "https"):
+        raise ValueError("it begins with http:// or https://")
+    return f"{scheme}://{address(place)}" if text else ""

@@ -12,6 +12,7 @@ from millwheel.config.addresses import (
     address,
     addresses,
     optional_address,
+    optional_url,
 )
 from millwheel.config.declaring import setting
 from millwheel.config.kinds import one_line
@@ -24,6 +25,7 @@ __all__ = [
     "LoggingSection",
     "MasterSection",
     "MetricsSection",
+    "OtlpSection",
     "RpcSection",
     "Settings",
     "StoreSection",
@@ -261,6 +263,25 @@ class MetricsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class OtlpSection:
+    """Traces of sampled records, and metrics, for a collector of OpenTelemetry (docs/tracing.md)."""
+
+    endpoint: str = setting(
+        "",
+        "The collector, by OTLP over gRPC: http://host:port, or https:// with TLS; empty: nothing is exported.",
+        check=optional_url,
+        allowed="http://host:port or https://host:port",
+    )
+    traces: bool = setting(True, "Export the spans of sampled records. Which records are sampled, injectors decide.")
+    delay_seconds: float = setting(
+        5.0, "Seconds for which spans are gathered. A process that is killed loses them.", bounds=(0.01, 600)
+    )
+    metrics_seconds: float = setting(
+        0.0, "Seconds between two exports of the metrics that the metrics page shows; 0: none.", bounds=(0, 86_400)
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingSection:
     """A daemon's log on stderr."""
 
@@ -280,4 +301,5 @@ class Settings:
     authority: AuthoritySection = field(default_factory=AuthoritySection)
     rpc: RpcSection = field(default_factory=RpcSection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
+    otlp: OtlpSection = field(default_factory=OtlpSection)
     logging: LoggingSection = field(default_factory=LoggingSection)

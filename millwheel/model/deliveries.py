@@ -16,6 +16,7 @@ from typing import Any
 
 from millwheel.model.incarnation import GroupId, IncarnationId
 from millwheel.model.keys import KeyInterval
+from millwheel.model.traces import RecordTraces
 
 __all__ = [
     "ID_BYTES",
@@ -117,7 +118,7 @@ class Delivery:
     """One batch of records of one stream for one interval. The lists are columns of equal length.
 
     ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
-    ``order`` is None if the sender keeps no order, as injectors do.
+    ``order`` is None if the sender keeps no order, as injectors do. ``traces`` is None if it has no sampled record.
     """
 
     consumer: IncarnationId
@@ -131,6 +132,7 @@ class Delivery:
     token: int = 0
     channel: Any = None
     order: DeliveryOrder | None = None
+    traces: RecordTraces | None = None
 
 
 def split_ids(blob: bytes) -> list[bytes]:

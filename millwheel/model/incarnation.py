@@ -18,6 +18,7 @@ __all__ = [
     "incarnation_of_journal",
     "injector_group",
     "is_injector",
+    "name_of_incarnation",
     "new_incarnation",
     "new_journal",
 ]
@@ -35,6 +36,11 @@ GroupId: TypeAlias = str
 def new_incarnation(name: str, number: int) -> IncarnationId:
     """The id of a new incarnation of ``name``. Invariant: ``number`` was drawn from the cluster's sequencer counter."""
     return IncarnationId(f"{name}.{number}")
+
+
+def name_of_incarnation(incarnation: IncarnationId | str) -> str:
+    """The name that people gave."""
+    return incarnation.rpartition(".")[0]
 
 
 def new_journal(incarnation: IncarnationId, number: int) -> str:

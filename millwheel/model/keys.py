@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALL_KEYS", "KeyInterval", "past"]
+__all__ = ["ALL_KEYS", "KeyInterval", "interval_text", "past"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,3 +57,9 @@ ALL_KEYS: Final = KeyInterval()
 def past(prefix: bytes) -> bytes:
     """Return the first key after all keys with ``prefix``, whose last byte is not 255. UTF-8 has no such byte."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
+
+
+def interval_text(keys: KeyInterval) -> str:
+    """The interval for people, by its bounds. A bound that is no text has escapes."""
+    end = "" if keys.end is None else keys.end.decode(errors="backslashreplace")
+    return f"[{keys.start.decode(errors='backslashreplace')}, {end})"

@@ -17,6 +17,7 @@ __all__ = [
     "candidates",
     "dead_letter_stream",
     "full_name",
+    "is_dead_letter_stream",
     "is_full",
     "is_valid",
     "local_name",
@@ -57,6 +58,11 @@ def owner_of(stream: str) -> str:
 def dead_letter_stream(topology: str) -> str:
     """The full name of the stream of a topology's dead letters."""
     return full_name(topology, DEAD_LETTERS)
+
+
+def is_dead_letter_stream(stream: str) -> bool:
+    """Whether the stream of this full name has a topology's dead letters."""
+    return stream.endswith(f"{_SEPARATOR}{DEAD_LETTERS}")
 
 
 def candidates(name: str, streams: Iterable[str]) -> list[str]:

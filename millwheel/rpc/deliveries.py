@@ -18,6 +18,7 @@ from millwheel.model.deliveries import (
     split_ids,
 )
 from millwheel.model.keys import KeyInterval
+from millwheel.rpc.traces import read_traces, wire_traces
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery"]
@@ -88,6 +89,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         keys=delivery.keys,
         values=delivery.values,
         timestamps_us=delivery.timestamps,
+        traces=wire_traces(delivery.traces) if delivery.traces else (),
     )
     if sender.keys is not None:
         request.sender.keys.start = sender.keys.start
@@ -122,17 +124,12 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
     Raises:
         ValueError: The request is malformed.
     """
-    keys = None
-    if request.sender.HasField("keys"):
-        proto = request.sender.keys
-        keys = KeyInterval(proto.start, proto.end if proto.HasField("end") else None)
-    watermark = request.sender.watermark_us if request.sender.HasField("watermark_us") else None
-    received_watermark = (
-        request.sender.received_watermark_us if request.sender.HasField("received_watermark_us") else None
-    )
-    sender = Sender(
-        request.sender.name, request.sender.sequencer, keys, request.sender.group, watermark, received_watermark
-    )
+    stated, keys = request.sender, None
+    if stated.HasField("keys"):
+        keys = KeyInterval(stated.keys.start, stated.keys.end if stated.keys.HasField("end") else None)
+    watermark = stated.watermark_us if stated.HasField("watermark_us") else None
+    received = stated.received_watermark_us if stated.HasField("received_watermark_us") else None
+    sender = Sender(stated.name, stated.sequencer, keys, stated.group, watermark, received)
     ids = _decode_ids(request)
     count = len(request.keys)
     delivery = Delivery(
@@ -147,6 +144,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         request.token,
         channel,
         _decode_order(request),
+        read_traces(request.traces) if request.traces else None,
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:

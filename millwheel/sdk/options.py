@@ -154,8 +154,8 @@ class Retention:
     """What a stream keeps for subscribers that do not exist yet.
 
     Older records, or records beyond the size, are deleted. A stream without a retention keeps them for one hour, and
-    at most 256 MiB. That holds for the results of steps, late records and dead letters, too. A declaration sets another
-    one, and an update may change it. For example::
+    at most 256 MiB. That holds for the results of steps and for late records, too. Dead letters are kept for a week. A
+    declaration sets another one, and an update may change it. For example::
 
         >>> import millwheel as mw
         >>> shop = mw.Topology("shop")

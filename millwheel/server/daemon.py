@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
+from millwheel.model.traces import SpanSource
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import use_tls
 from millwheel.rpc.measuring import Measuring
@@ -34,6 +35,7 @@ from millwheel.server.logs import fields
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, retried, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
+from millwheel.server.telemetry import open_telemetry
 
 __all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]
 
@@ -58,6 +60,8 @@ class Daemon:
     registry: CollectorRegistry
     shards: int
     """The authority's number of shards."""
+    spans: SpanSource | None = None
+    """Starts spans of sampled records. None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +94,17 @@ async def run_daemon(
     registry, health = CollectorRegistry(), ProcessHealth()
     server = create_server([gate, Measuring(registry)])
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         register_process(registry, health)
         serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), health)
         page = ""
         if place.metrics_port is not None:
             # On an address other than loopback, a scraper needs a certificate of the cluster.
             shown = None if is_loopback(place.metrics_host) else tls
-            port = serve_status(stack, registry, health, place.metrics_host, place.metrics_port, shown)
+            page_stack = stack.enter_context(ExitStack())
+            port = serve_status(page_stack, registry, health, place.metrics_host, place.metrics_port, shown)
             page = f"{place.metrics_host}:{port}"
+        spans = await open_telemetry(stack, settings.otlp, role.name, address, registry, for_hooks=True)
         beating = asyncio.create_task(health.beat_for_ever())
         stack.callback(beating.cancel)
         await server.start()
@@ -111,7 +117,7 @@ async def run_daemon(
                 serving.waits_for("it is starting")
                 coordinator, section = backends.coordinator, settings.cluster
                 shards = await retried("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
-                daemon = Daemon(settings, address, index, late, backends, registry, shards)
+                daemon = Daemon(settings, address, index, late, backends, registry, shards, spans)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)

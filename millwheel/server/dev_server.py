@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
 from millwheel.client.control import ControlClient
-from millwheel.config import ClusterSection
+from millwheel.config import ClusterSection, OtlpSection
 from millwheel.config.addresses import is_loopback, split_address
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
@@ -30,6 +30,7 @@ from millwheel.master.services import SERVICES as MASTER_SERVICES
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import authority_key
+from millwheel.model.traces import SpanSource
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import process_tls
 from millwheel.rpc.measuring import Measuring
@@ -43,6 +44,7 @@ from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
+from millwheel.server.telemetry import open_telemetry
 from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
@@ -89,6 +91,8 @@ class DevSettings:
     cache_bytes: int = 256 << 20
     advertise: str = ""
     check_values: bool = True
+    otlp: OtlpSection = field(default_factory=OtlpSection)
+    """Spans and metrics for a collector of OpenTelemetry."""
     slow_hook: float = 1.0
     """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
 
@@ -127,7 +131,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
         master = await _start_master(stack, backends, server, address, settings, failed)
-        worker = await _start_worker(stack, backends, server, address, settings, path)
+        spans = await open_telemetry(stack, settings.otlp, "dev", address, registry, for_hooks=False)
+        worker = await _start_worker(stack, backends, server, address, settings, path, spans)
         for collector in (*worker.collectors(), MasterCollector(master)):
             registry.register(collector)
         await add_health(server, _SERVICES)
@@ -199,6 +204,7 @@ async def _start_worker(
     address: str,
     settings: DevSettings,
     path: Path,
+    spans: SpanSource | None,
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
     worker = Worker(
@@ -215,6 +221,7 @@ async def _start_worker(
         backends.coordinator,
         partial(AuthorityLink, OneAddress(address)),
         control.download_package,
+        spans,
     )
     worker.add_services(server)
     return worker

@@ -63,6 +63,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         coordinator,
         partial(AuthorityLink, addresses),
         lambda digest: _download(coordinator, digest),
+        daemon.spans,
     )
     addresses.catalog = worker.catalog
     worker.add_services(daemon.server)

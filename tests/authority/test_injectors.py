@@ -118,6 +118,22 @@ def test_what_a_process_promises_counts_before_it_is_idle() -> None:
 
 
 @pytest.mark.guarantee("G8", section="5.2")
+def test_the_idle_process_whose_promise_holds_is_named_first() -> None:
+    shard = announced("a", "b", "c")
+    shard.inject("a", 1, 10)
+    shard.inject("b", 2, 30)
+    shard.inject("c", 3, 20)
+    shard.inject("a", 1, 10, idle=True)
+    shard.inject("b", 2, 30, idle=True)
+    assert shard.inject("c", 3, 20, idle=True) == 20
+    assert [name for name, _ in holding(shard)] == ["c", "b", "a"]
+    answer = shard.core.explain(INJECTOR, shard.now, limit=1)
+    assert answer is not None
+    assert ([row.member for row in answer.holding], answer.holding_count) == (["c"], 3)
+    assert ([row.member for row in answer.rows], answer.row_count) == (["a"], 3)
+
+
+@pytest.mark.guarantee("G8", section="5.2")
 def test_the_last_active_one_finishes_and_idle_promises_count() -> None:
     shard = announced("a", "b")
     shard.inject("b", 2, 50)

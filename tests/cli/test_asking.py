@@ -9,23 +9,27 @@ from tests.cli.test_help import commands
 
 ASKING = {
     "computation remove",
+    "dead-letter discard",
     "injector advance",
     "injector finish",
     "injector retire",
     "injector retire-query",
     "stream cursors delete",
+    "stream log delete",
     "topology cancel",
     "topology drain",
     "topology update",
 }
 CHANGING = {
     "computation add",
+    "dead-letter replay",
     "inject file",
     "interval merge",
     "interval move",
     "interval split",
     "stream produce",
     "topology pause",
+    "topology quota",
     "topology resume",
     "topology submit",
 }

@@ -13,12 +13,15 @@ import typer
 from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
+from millwheel.cli.dead_letter_rows import plain_replay
 from millwheel.cli.failing import describe
 from millwheel.cli.hooks import plain_failures
 from millwheel.cli.interval import plain_status
 from millwheel.cli.main import app
 from millwheel.cli.output import JSON_FORMAT
 from millwheel.client.control import ControlClient
+from millwheel.client.dead_letters import ReplayReport
+from millwheel.client.dead_letters.reports import RefusedLetter
 from millwheel.client.injector import Injector
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -49,15 +52,24 @@ class Count(mw.Computation[Word, int]):
     def process_timer(self, ctx: mw.Context[int], timer: mw.Timer) -> None:
         pass
 
+class Strict(mw.Computation[Word, None]):
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Word]) -> None:
+        if record.value.text == "poison":
+            raise ValueError("no")
+
+GIVES_UP = mw.dead_letter(after=1)
+
 words = mw.Topology("words")
 words.source("spoken", Word)
 words.stream("seen", Word, retention=mw.Retention(age=mw.days(7)))
 words.add(Count, inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
+words.add(Strict, inputs={"spoken": mw.key("text")}, on_failure=GIVES_UP)
 
 more = mw.Topology("words")
 more.source("spoken", Word)
 more.stream("seen", Word, retention=mw.Retention(age=mw.days(7)))
 more.add(Count, inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
+more.add(Strict, inputs={"spoken": mw.key("text")}, on_failure=GIVES_UP)
 more.add(Count, name="again", inputs={"spoken": mw.key("text")}, outputs=["seen"], on_failure=mw.retry())
 """
 
@@ -129,6 +141,7 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await run("computation remove", "words/again", "--yes", "--wait", "60")
     await run("computation add", "words/again", more, "--wait", "60")
     await _look_at_records(run, tmp_path)
+    await _look_at_letters(run)
     await _look_at_failures(run, server)
     await _look_at_the_rest(run, server)
     place = str(tmp_path / "snapshots")
@@ -157,6 +170,14 @@ async def _look_at_records(run: Printing, place: Path) -> None:
     await run("key list", "words/count")
     await run("timer list", "words/count")
     assert (await run("key inspect", "words/count", "a"))["timers"]
+
+
+async def _look_at_letters(run: Printing) -> None:
+    await run("stream produce", "spoken", '{"text": "poison"}', "--process", "two")
+    await until(lambda: run("dead-letter list", "words", "--state", "all"), holds=lambda one: one)
+    await run("dead-letter show", "words", "0")
+    assert (await run("dead-letter replay", "words", "0"))["replayed"] == [0]
+    await run("dead-letter discard", "words", "--all", "--yes")
 
 
 async def _look_at_failures(run: Printing, server: Server) -> None:
@@ -212,6 +233,8 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_failures(failures), "failures", "failures")
     hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
     run.page.check(plain_status(hot), "listed interval", "interval list")
+    replay = ReplayReport(refused=[RefusedLetter(1, "a timer")])
+    run.page.check(plain_replay(replay), "replay report", "dead-letter replay")
     health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])
     run.page.check(plain_health(health), "health", "cluster health")
     error = RequestError(FailureCode.NOT_FOUND, "no x", problems=[Problem("a", "b")])

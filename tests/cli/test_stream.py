@@ -13,6 +13,7 @@ import typer
 from millwheel.cli.stream_tail import KeyFilter
 from millwheel.cli.times import ago_or_time
 from millwheel.client.injector import Injector
+from millwheel.model.units import ANY_TIMESTAMP_VARIABLE
 from millwheel.rpc.clock import wall_now
 from tests.system.server import Finished, Server, run_cli
 from tests.system.speaking import submit, submit_source
@@ -116,22 +117,36 @@ async def test_produce_sends_one_record_and_leaves_nothing_behind(server: Server
         sent = await produce(server, "spoken", '{"text": "a"}', "--process", "one", "-o", "json")
         assert sent.code == 0, sent.err
         shown = json.loads(sent.out)
-        assert {"stream": "words/spoken", "process": "one", "late": False}.items() <= shown.items()
+        assert {"stream": "words/spoken", "process": "one", "known": False, "late": False}.items() <= shown.items()
         again = await produce(server, "spoken", '{"text": "a"}', "--process", "one", "--id", shown["id"], "-o", "json")
         assert again.code == 0, "the new id can be sent again, and counts once"
+        assert {"id": shown["id"], "known": True, "late": False}.items() <= json.loads(again.out).items()
         listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
         assert {one["process"]: one["state"] for one in json.loads(listed.out)} == {"one": "idle", "reader": "active"}
         await reader.advance(wall_now())
         await reader.flush()
         late = await produce(server, "words/spoken", "--timestamp", "2026-01-31T12:00:00Z", typed='{"text": "a"}\n')
         assert late.code == 0, late.err
-        assert "the record is in words/spoken with timestamp 2026-01-31T12:00:00Z" in late.out
-    for _ in range(2):
+        told = "the record is in words/spoken with timestamp 2026-01-31T12:00:00Z, and is late: it is behind the low"
+        assert told in late.out
+    for told in ("the record is in words/spoken", "words/spoken had a record of process"):
         again = await produce(server, "spoken", '{"text": "b"}', "--id", "x1", "--timestamp", "2026-01-31T12:00:00Z")
         assert again.code == 0, again.err
+        assert again.out.startswith(told)
     for key, times in (("a", 2), ("b", 1)):
         found = await run_cli(server.address, "key", "inspect", "words/count", key, "-o", "json")
         assert json.loads(found.out)["state"]["times"] == times, key
+
+
+async def test_produce_names_its_option_for_an_unusual_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ANY_TIMESTAMP_VARIABLE, "")
+    await submit(server)
+    sending = ("spoken", '{"text": "a"}', "--timestamp", "1900-01-01T00:00:00Z")
+    refused = await produce(server, *sending)
+    assert (refused.code, refused.out) == (2, "")
+    said = " ".join(refused.err.replace("│", " ").split())
+    assert "1900-01-01T00:00:00Z is before 1980; if that is meant, give --any-timestamp" in said
+    assert (await produce(server, *sending, "--any-timestamp")).code == 0
 
 
 async def test_produce_refuses_a_record_that_is_none(server: Server) -> None:

@@ -82,8 +82,10 @@ class Links(Relay):
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def client_of(self, writer: asyncio.StreamWriter) -> str:
-        return owner(writer.get_extra_info("peername"), writer.get_extra_info("sockname"), self._pids())
+    async def client_of(self, writer: asyncio.StreamWriter) -> str:
+        # The system's tables have a line for each connection of the machine. A thread looks, and the relay goes on.
+        ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+        return await asyncio.to_thread(owner, *ends, self._pids())
 
     async def opens(self, line: Line) -> None:
         await self.passes(line, False)
@@ -122,6 +124,8 @@ def _inode(local: str, remote: str) -> str:
     for table in _TABLES:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
+                if local not in line or remote not in line:
+                    continue  # splitting each of some thousand lines takes as long as all the rest
                 columns = line.split()
                 if columns[1].endswith(local) and columns[2].endswith(remote) and columns[9] != "0":
                     return columns[9]

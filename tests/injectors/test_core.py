@@ -171,6 +171,18 @@ def test_an_ack_with_remaining_records_keeps_only_those() -> None:
 
 
 @pytest.mark.paper(section="6.1.1")
+def test_a_copy_of_its_own_batch_is_not_told_as_known_before() -> None:
+    core = opened()
+    (send,) = sends(add(core, range(10)))
+    step(core, DeliveryAnswered((send.token,), ACKED, [3, 7], "had taken effect before"), 0)
+    assert (core.acked, core.known) == (8, 8)
+    step(core, ConnectionLost("a"))
+    (again,) = sends(step(core, ConnectionOpened("a"), 5))
+    step(core, DeliveryAnswered((again.token,), ACKED, [], "had taken effect before"), 6)
+    assert (core.acked, core.known) == (10, 8), "the first attempt may be what had the effect"
+
+
+@pytest.mark.paper(section="6.1.1")
 def test_a_mark_passes_a_stuck_record_and_lists_it() -> None:
     core = opened()
     (stuck,) = sends(add(core, range(10)))

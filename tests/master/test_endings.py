@@ -487,22 +487,6 @@ def test_cancelled_topologies_are_forgotten_after_a_day() -> None:
     assert "zeitgeist" not in cluster.catalog().topologies
 
 
-def test_any_stream_that_is_subscribed_to_gets_a_log() -> None:
-    cluster = Cluster()
-    cluster.join("w1")
-    master = Master(cluster)
-    master.call(SubmitTopology(topology(), "r1"))
-    answer = master.call(EnsureLog("zeitgeist/windows"))
-    assert answer.owner.worker_id == "w1"
-    assert cluster.has_journal(answer.journal)
-    assert answer.stream.record_type == "app.Count"
-    again = master.call(EnsureLog("zeitgeist/windows"))
-    assert (answer.created, again.created, again.journal) == (True, False, answer.journal)
-    assert [one.log for one in cluster.catalog().consumers("zeitgeist/windows")] == [False, True]
-    with pytest.raises(RequestError, match="did you mean 'zeitgeist/windows'"):
-        master.call(EnsureLog("zeitgeist/window"))
-
-
 def test_a_core_that_fails_at_the_store_rests_until_an_event() -> None:
     cluster = Cluster()
     master = Master(cluster)

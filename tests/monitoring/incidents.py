@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from prometheus_client import CollectorRegistry, start_http_server
+
 from deploy.local.prometheus import Prometheus
 from millwheel.client.injector import Injector
+from millwheel.client.measured import INJECTORS, SUBSCRIPTIONS
+from millwheel.client.metrics import register_metrics
 from millwheel.client.subscription import Subscription
 from tests.monitoring import shop as program
 from tests.patience import patience, until
@@ -40,6 +44,21 @@ def quick(rules: str) -> str:
         assert usual in text
         text = text.replace(usual, smaller)
     return text
+
+
+@contextmanager
+def program_page() -> Iterator[str]:
+    """The metrics page of this process, which is the program with injectors and subscriptions. Yields its address."""
+    registry = CollectorRegistry()
+    register_metrics(registry)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        INJECTORS.kept = SUBSCRIPTIONS.kept = False
 
 
 @dataclass(frozen=True, slots=True)

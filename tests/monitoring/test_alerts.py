@@ -13,9 +13,9 @@ import pytest
 
 from deploy.local.child import free_ports
 from deploy.local.prometheus import Prometheus
-from millwheel.client.injector import Injector
+from millwheel.client.injector import Injector, InjectorError
 from tests.monitoring import shop as program
-from tests.monitoring.incidents import OnCall, Shop, quick
+from tests.monitoring.incidents import OnCall, Shop, program_page, quick
 from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system.server import Server, run_cli
@@ -32,7 +32,10 @@ async def development(place: Path) -> AsyncIterator[tuple[Server, Shop, OnCall]]
     page = f"127.0.0.1:{free_ports(1)[0]}"
     async with Server(place / "db", place / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
         await submit_copy(server.address, program.__file__, "shop", place)
-        with Prometheus(place / "prometheus", {"all": [page]}, rules=quick) as prometheus:
+        with (
+            program_page() as own,
+            Prometheus(place / "prometheus", {"all": [page], "programs": [own]}, rules=quick) as prometheus,
+        ):
             async with Shop(server.address).open() as shop:
                 await until(lambda: asyncio.to_thread(prometheus.is_ready), patience(20), every=0.1)
                 on_call = OnCall(server.address, prometheus)
@@ -79,6 +82,20 @@ async def test_a_silent_source_holds_the_watermark(tmp_path: Path) -> None:
         shop.ordering.set()
         await on_call.mended("MillwheelWatermarkStuck")
         assert on_call.seen == {"MillwheelWatermarkStuck"}
+
+
+async def test_two_programs_with_one_injector_name(tmp_path: Path) -> None:
+    async with development(tmp_path) as (server, _, on_call):
+        former, newer = (Injector("returns", address=server.address, process="counter") for _ in range(2))
+        await former.open()
+        await newer.open()
+        await on_call.paged("MillwheelInjectorStopped")
+        await on_call.finds("counter", "injector", "list", "shop/returns")
+        with pytest.raises(InjectorError, match="newer"):
+            await former.send({"item": "eu"}, timestamp=time.time_ns() // 1_000)
+        await former.close()
+        await on_call.mended("MillwheelInjectorStopped")
+        await newer.close()
 
 
 async def test_a_process_that_hangs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from deploy.local.child import free_ports
 from deploy.local.prometheus import Prometheus
 from millwheel.client.injector import Injector
 from tests.monitoring import shop as program
-from tests.monitoring.incidents import Shop
+from tests.monitoring.incidents import Shop, program_page
 from tests.monitoring.queries import alerts, panel_queries, rules, variable_queries
 from tests.patience import patience, until
 from tests.submitting import submit_copy
@@ -52,9 +52,13 @@ async def act(server: Server) -> None:
 @pytest.mark.timeout(300)
 async def test_every_query_works_and_gives_something(tmp_path: Path) -> None:
     page = f"127.0.0.1:{free_ports(1)[0]}"
-    async with Server(tmp_path / "db", tmp_path / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
+    options = ("--metrics-port", page.rpartition(":")[2])
+    async with Server(tmp_path / "db", tmp_path / "log", options=options) as server:
         await submit_copy(server.address, program.__file__, "shop", tmp_path)
-        with Prometheus(tmp_path / "prometheus", {"all": [page]}) as prometheus:
+        with (
+            program_page() as own,
+            Prometheus(tmp_path / "prometheus", {"all": [page], "programs": [own]}) as prometheus,
+        ):
             async with Shop(server.address).open() as shop, asyncio.TaskGroup() as group:
                 shop.special += ["poison", "slow"]
                 giving = group.create_task(give_back(server.address))

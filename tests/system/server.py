@@ -124,13 +124,17 @@ class Server(RunningCommand):
         intervals: int = 1,
         wrapper: Sequence[str] = (),
         options: Sequence[str] = (),
+        code: str = MAIN,
     ) -> None:
-        """``wrapper``: a command that runs the server, such as strace. ``options``: more options of start-dev."""
+        """``wrapper``: a command that runs the server, such as strace. ``options``: more options of start-dev.
+
+        ``code``: another program that runs the command line.
+        """
         self.db = db
         self.port = port or free_ports(1)[0]
         self.address = f"127.0.0.1:{self.port}"
         settings = ["--port", str(self.port), "--db", str(db), "--intervals", str(intervals), "--log-level", "info"]
-        command = [*wrapper, sys.executable, "-c", MAIN, "server", "start-dev", *settings, *options]
+        command = [*wrapper, sys.executable, "-c", code, "server", "start-dev", *settings, *options]
         super().__init__(log, command, _environment(), piped=True)
 
     async def ready(self, timeout: float = patience(60)) -> None:

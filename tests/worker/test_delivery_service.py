@@ -116,6 +116,7 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
             return ()
         answers = [Acknowledge(one, ACKED) for one in held]
         answers[4:5] = [Acknowledge(held[4], FULL, [1], "full"), Acknowledge(held[4], ACKED, [1])]
+        answers[8] = Acknowledge(held[7], ACKED, (), "had taken effect before")
         return answers
 
     async with delivering({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
@@ -125,12 +126,17 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
                 yield encode_delivery(delivery(token, 3), token)
 
         call = delivery_pb2_grpc.DeliveryServiceStub(channel).Deliver(ten())
-        answers = [(answer.outcome, answer.token, list(answer.also), list(answer.indexes)) async for answer in call]
+        answers = [
+            (answer.outcome, answer.token, list(answer.also), list(answer.indexes), answer.message)
+            async for answer in call
+        ]
     assert answers == [
-        (ACKED, 1, [2, 3, 4], []),
-        (FULL, 5, [], [1]),
-        (ACKED, 5, [], [1]),
-        (ACKED, 6, [7, 8, 9, 10], []),
+        (ACKED, 1, [2, 3, 4], [], ""),
+        (FULL, 5, [], [1], "full"),
+        (ACKED, 5, [], [1], ""),
+        (ACKED, 6, [7], [], ""),
+        (ACKED, 8, [], [], "had taken effect before"),
+        (ACKED, 9, [10], [], ""),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -171,6 +173,46 @@ async def test_timers_that_move_all_the_time_end_the_listing() -> None:
     with pytest.raises(RequestError, match="go to the store and come back"):
         await TimerListing(store).page(driver.core, None, 10, "")
     assert store.reads < 20
+
+
+class Spilled(MemoryStore):
+    """A store with one part of spilled timers."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        super().__init__()
+        self.part = SpilledPart.from_rows(1, 7, 1, rows[:1], None)
+        self._blob = encode_part(rows)
+
+    async def read_parts(self, journal: str, parts: Any) -> Any:
+        assert list(parts) == [self.part.rows]
+        return [self._blob]
+
+
+async def test_other_work_runs_while_a_large_part_is_listed() -> None:
+    driver = filled()
+    store = Spilled([(b"k", False, str(number), number, None, 1, 1) for number in range(20_000)])
+    driver.state.timers.spilled.add(store.part)
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(work())
+    page = await TimerListing(store).page(driver.core, None, 3, "")
+    other.cancel()
+    assert [one.timer.timestamp_us for one in page.timers] == [0, 1, 2]
+    assert turns >= 9, "20,000 timers are ten slices"
+
+
+async def test_a_damaged_timer_within_a_part_is_named() -> None:
+    driver = filled()
+    store = Spilled([(b"k", False, "t", 9, None, 1, 1), (b"k", False, "t", "noon", None, 1, 1)])
+    driver.state.timers.spilled.add(store.part)
+    with pytest.raises(CorruptValueError, match="base part far/rows/1: not a row of a base part: Expected `int`"):
+        await TimerListing(store).page(driver.core, None, 10, "")
 
 
 async def test_rows_of_other_intervals_are_not_listed() -> None:

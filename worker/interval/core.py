@@ -19,6 +19,7 @@ from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.followed_senders import FollowedSenders
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.commits.parents import Needs
+from millwheel.worker.interval.commits.traced_sealing import sealer_for
 from millwheel.worker.interval.early_deliveries import EarlyDeliveries
 from millwheel.worker.interval.failing_keys import FailingKeys
 from millwheel.worker.interval.hook_meter import HookMeter
@@ -83,9 +84,8 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._admission = admission = self._receiver.admission
         self._scheduler = scheduler = KeyScheduler(state)
         self._blocked_keys = blocked_keys = scheduler.blocked_keys
-        self._commits = commits = CommitPipeline(
-            state, scheduler.runner, admission.segments, lambda key, error: blocked_keys.failed(key, None, error)
-        )
+        sealer = sealer_for(state, lambda key, error: blocked_keys.failed(key, None, error))
+        self._commits = commits = CommitPipeline(state, scheduler.runner, admission.segments, sealer)
         self._checkpoints = commits.checkpoints
         passes = pump(state, scheduler, commits)
         senders = FollowedSenders(state.inputs, state.ids, admission)

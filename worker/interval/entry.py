@@ -6,6 +6,7 @@ names it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ __all__ = [
     "VoidRow",
     "decode_entry",
     "decode_part",
+    "decode_rows",
     "encode",
     "encode_part",
 ]
@@ -122,3 +124,16 @@ def decode_part(blob: bytes, type_: Any, where: str) -> Any:
     if number != FORMAT:
         raise CorruptValueError(where, f"base part of format {number}; this version reads format {FORMAT}")
     return value
+
+
+def decode_rows(rows: Iterable[msgspec.Raw], type_: Any, where: str) -> list[Any]:
+    """Decode some rows of a base part that was decoded as ``list[msgspec.Raw]``. A long part takes its time in slices.
+
+    Raises:
+        CorruptValueError: One of them is no such row; the error names ``where``.
+    """
+    decode = msgspec.msgpack.Decoder(type_).decode
+    try:
+        return [decode(row) for row in rows]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptValueError(where, f"not a row of a base part: {error}") from error

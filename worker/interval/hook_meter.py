@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 
 from millwheel.worker.interval.measures import IntervalMeasures
+from millwheel.worker.interval.traces import IntervalTraces
 
 __all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
 
@@ -72,6 +73,7 @@ class HookMeter:
         limit: float = 0.0,
         measures: IntervalMeasures | None = None,
         turn: Turn | None = None,
+        traces: IntervalTraces | None = None,
     ) -> None:
         """
         Args:
@@ -79,6 +81,7 @@ class HookMeter:
             limit: The duration in seconds from which a batch is slow. 0: no limit.
             measures: What the computation's intervals measure in this process. None: measures of its own.
             turn: How long a batch may take now. None: without end.
+            traces: The spans of sampled records. None: there are none.
         """
         self.clock = clock
         self.limit = limit
@@ -86,6 +89,7 @@ class HookMeter:
         self.turn = Turn() if turn is None else turn
         self.pace = 0.0
         """Seconds for a call, of about the last hundred calls. 0: none was measured."""
+        self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()
         self.slow: SlowBatch | None = None

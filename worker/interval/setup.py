@@ -81,6 +81,8 @@ class IntervalConfig:
     settings: IntervalSettings = field(default_factory=IntervalSettings)
     parents: tuple[Parent, ...] = ()
     """The journals from which a split or merge made this interval, until it no longer needs them."""
+    code: str = ""
+    """The digest of the code package that it runs. Empty outside a cluster."""
 
 
 class IntervalSetup:

@@ -14,9 +14,12 @@ from millwheel.worker.log.messages import (
     DeleteCursor,
     EndSubscription,
     Fetch,
+    LettersAnswer,
     ListCursors,
+    ListLetters,
     LogEffect,
     LogEvent,
+    MarkLetters,
     Publish,
     RetentionChanged,
     Start,
@@ -25,9 +28,10 @@ from millwheel.worker.log.messages import (
     SubscriberEvent,
     Unsubscribe,
 )
-from millwheel.worker.log.settings import DEFAULT_RETENTION, LogConfig, LogRetention, LogSettings
+from millwheel.worker.log.settings import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogConfig, LogRetention, LogSettings
 
 __all__ = [
+    "DEAD_LETTER_RETENTION",
     "DEFAULT_RETENTION",
     "AckOffset",
     "CursorInfo",
@@ -35,13 +39,16 @@ __all__ = [
     "DeleteCursor",
     "EndSubscription",
     "Fetch",
+    "LettersAnswer",
     "ListCursors",
+    "ListLetters",
     "LogConfig",
     "LogCore",
     "LogEffect",
     "LogEvent",
     "LogRetention",
     "LogSettings",
+    "MarkLetters",
     "Publish",
     "RetentionChanged",
     "Start",

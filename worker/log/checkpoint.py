@@ -51,6 +51,7 @@ class LogCheckpointer:
             state.cursors.facts(),
             [facts_of(segment) for segment in records.closed],
             state.counts.row[:3],
+            state.letters.facts(),
         )
         return state.journal.write_base({META_PART: encode(meta)}, state.dedup.snapshot(), {}, ())
 

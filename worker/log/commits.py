@@ -17,7 +17,7 @@ from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
 from millwheel.worker.log.intake import FreshRecords
-from millwheel.worker.log.messages import CursorsAnswer, LogEffect
+from millwheel.worker.log.messages import CursorsAnswer, LettersAnswer, LogEffect
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import LogState
 from millwheel.worker.messages import Acknowledge, Appended
@@ -74,7 +74,7 @@ class LogCommits:
 
     def _wanted(self) -> bool:
         state = self.state
-        if state.intake.queue or state.cursors.urgent or self._is_full(state.cursors.durable):
+        if state.intake.queue or state.cursors.urgent or state.letters.changes or self._is_full(state.cursors.durable):
             return True
         alarm = self._alarm()
         return alarm is not None and alarm <= state.clock.now
@@ -130,9 +130,8 @@ class LogCommits:
         changes: CursorChanges | None,
         delta: IdDelta | None,
     ) -> LogEntry:
-        state = self.state
+        state, watermark = self.state, self.state.watermark
         values, timestamps = _columns(pieces)
-        watermark = state.watermark
         late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
         duplicates, state.ids.duplicates = state.ids.duplicates, 0
         return LogEntry(
@@ -148,6 +147,7 @@ class LogCommits:
             [] if changes is None else changes.deleted,
             [] if delta is None else delta.to_wire(),
             (len(values), duplicates, late),
+            state.letters.seal() if state.letters.changes else [],
         )
 
     def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
@@ -177,8 +177,7 @@ class LogCommits:
 
     def appended(self, event: Appended) -> list[LogEffect]:
         """The entry is in the journal: publish its records, ACK their senders, and advance the watermark."""
-        out: list[LogEffect] = []
-        sealed = self._in_flight
+        out, sealed = list[LogEffect](), self._in_flight
         if sealed is None or sealed.commit != event.commit:
             return out
         self._in_flight = None
@@ -195,6 +194,8 @@ class LogCommits:
             state.ids.dedup.committed(sealed.delta)
         if sealed.changes is not None:
             out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
+        if entry.letters or entry.start > state.letters.start:
+            out.extend(LettersAnswer(asker) for asker in state.letters.committed(entry.letters, entry.start))
         for piece in sealed.pieces:
             if state.intake.settle(piece):
                 out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
@@ -208,8 +209,7 @@ class LogCommits:
 def _columns(pieces: list[FreshRecords]) -> tuple[list[bytes], list[int]]:
     if len(pieces) == 1:
         return pieces[0].values, pieces[0].timestamps
-    values: list[bytes] = []
-    timestamps: list[int] = []
+    values, timestamps = list[bytes](), list[int]()
     for piece in pieces:
         values += piece.values
         timestamps += piece.timestamps

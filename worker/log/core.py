@@ -20,15 +20,19 @@ from millwheel.worker.followed_senders import FollowedSenders
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.commits import LogCommits
 from millwheel.worker.log.intake import LogReceiver
+from millwheel.worker.log.letter_requests import list_letters, mark_letters
 from millwheel.worker.log.messages import (
     AckOffset,
     CursorsAnswer,
     DeleteCursor,
     EndSubscription,
     Fetch,
+    LettersAnswer,
     ListCursors,
+    ListLetters,
     LogEffect,
     LogEvent,
+    MarkLetters,
     RetentionChanged,
     Subscribe,
     Unsubscribe,
@@ -38,6 +42,7 @@ from millwheel.worker.log.recovery import recover
 from millwheel.worker.log.sessions import SegmentReader, Sessions
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.state import LogState
+from millwheel.worker.log.traces import LogTraces
 from millwheel.worker.lookups import refusal
 from millwheel.worker.messages import (
     Appended,
@@ -57,7 +62,7 @@ from millwheel.worker.snapshot_holds import SnapshotHolds
 
 __all__ = ["LogCore"]
 
-_ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor})
+_ANSWERED: Final = frozenset({Subscribe, ListCursors, DeleteCursor, ListLetters, MarkLetters})
 """Events that a lost log also answers: it reports that it is not served here."""
 
 
@@ -67,8 +72,13 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
     Its clock is the owner's steady clock. No wall clock is used.
     """
 
-    def __init__(self, config: LogConfig) -> None:
-        self.state = state = LogState(config)
+    def __init__(self, config: LogConfig, traces: LogTraces | None = None) -> None:
+        """
+        Args:
+            config: Its identity and limits.
+            traces: The spans of sampled records. None: there are none.
+        """
+        self.state = state = LogState(config, traces)
         self._receiver = LogReceiver(config, state.ids, state.inputs, state.intake, state.records, state.cursors)
         self._admission = admission = self._receiver.admission
         checkpoints = LogCheckpointer(state)
@@ -94,6 +104,8 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             Unsubscribe: sessions.unsubscribe,
             ListCursors: self._on_cursor_request,
             DeleteCursor: self._on_cursor_request,
+            ListLetters: self._on_letter_request,
+            MarkLetters: self._on_letter_request,
             PrepareRelease: self._on_prepare_release,
             RetentionChanged: self._on_retention_changed,
             **SnapshotHolds(state.journal, lambda: self.phase is OwnerPhase.SERVING).handlers,
@@ -115,6 +127,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
     def _end(self) -> Sequence[LogEffect]:
         error = self._unavailable()
         unanswered: list[LogEffect] = [CursorsAnswer(asker, [], error) for asker in self.state.cursors.askers()]
+        unanswered += [LettersAnswer(asker, error=error) for asker in self.state.letters.askers()]
         return [*unanswered, *self._sessions.end_all(error)]
 
     def _answer_lost(self, event: LogEvent) -> Sequence[LogEffect]:
@@ -158,6 +171,11 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             return self._sessions.list_cursors(event)
         return self._sessions.delete_cursor(event)
 
+    def _on_letter_request(self, event: ListLetters | MarkLetters) -> Sequence[LogEffect]:
+        if self.phase is not OwnerPhase.SERVING:
+            return [LettersAnswer(event.asker, error=self._unavailable())]
+        return list_letters(self.state, event) if isinstance(event, ListLetters) else mark_letters(self.state, event)
+
     def check_invariants(self) -> None:
         """Check the log's invariants, once its journal is read.
 
@@ -183,6 +201,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         require((start, end) == (first, records.open.end), "the log's first and next offset are those of its segments")
         require(start <= end, "the log's first offset is not above its end")
         state.cursors.check()
+        state.letters.check()
         require(all(acked <= end for acked in cursors.values()), "no cursor's ACK is above the log's end")
         require(intake.bytes >= 0 and (intake.bytes == 0) == (len(intake.pending) == 0), "the intake is balanced (G13)")
 

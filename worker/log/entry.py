@@ -11,6 +11,7 @@ import msgspec
 
 from millwheel.store.contract import CorruptValueError
 from millwheel.worker.log.cursors import CursorFacts
+from millwheel.worker.log.letters import LetterChange, LetterFacts
 
 __all__ = ["LOG_ENTRY_FORMAT", "LogEntry", "LogMeta", "SegmentBlob", "SegmentFacts", "decode", "encode", "row_key"]
 
@@ -44,6 +45,8 @@ class LogEntry(msgspec.Struct, array_like=True, frozen=True):
     """The consumed records' ids, as the duplicate check encodes them."""
     counts: tuple[int, int, int]
     """Records, duplicates and late records of this commit."""
+    letters: list[LetterChange] = []
+    """What people have done with dead letters, in order."""
 
 
 class LogMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -56,6 +59,7 @@ class LogMeta(msgspec.Struct, array_like=True, frozen=True):
     cursors: list[CursorFacts]
     segments: list[SegmentFacts]
     counts: tuple[int, int, int]
+    letters: LetterFacts = (0, [])
 
 
 class SegmentBlob(msgspec.Struct, array_like=True, frozen=True):

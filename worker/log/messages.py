@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from millwheel.model.letters import LetterState
+from millwheel.model.traces import RecordTraces
 from millwheel.rpc.failures import RequestError
+from millwheel.worker.log.letters import LetterChange
 from millwheel.worker.log.settings import LogRetention
 from millwheel.worker.messages import (
     Accepted,
@@ -41,9 +44,14 @@ __all__ = [
     "DeleteCursor",
     "EndSubscription",
     "Fetch",
+    "LetterInfo",
+    "LettersAnswer",
     "ListCursors",
+    "ListLetters",
+    "LogAnswer",
     "LogEffect",
     "LogEvent",
+    "MarkLetters",
     "Publish",
     "RetentionChanged",
     "Start",
@@ -122,13 +130,28 @@ class DeleteCursor:
 
 
 @dataclass(slots=True)
+class ListLetters:
+    """Return what people have done with dead letters to ``asker``. Answer ``LettersAnswer`` with ``marks``."""
+
+    asker: Any
+
+
+@dataclass(slots=True)
+class MarkLetters:
+    """Change dead letters durably. Answer ``LettersAnswer``. A letter in another state is left alone."""
+
+    asker: Any
+    changes: list[LetterChange]
+
+
+@dataclass(slots=True)
 class RetentionChanged:
     """An update of the topology has given the stream another retention."""
 
     retention: LogRetention
 
 
-SubscriberEvent = Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | DeleteCursor
+SubscriberEvent = Subscribe | Fetch | AckOffset | Unsubscribe | ListCursors | DeleteCursor | ListLetters | MarkLetters
 
 LogEvent = (
     Started
@@ -163,7 +186,8 @@ class Publish:
 
     ``watermark``: every record with a smaller timestamp has an offset below ``next``, except late records. It is
     MAX_TIMESTAMP only if no records are left to read. ``acked`` is the cursor's durable ACK. ``life`` is the number of
-    its life (0 for a tail). ``end`` is the offset after the log's last committed record.
+    its life (0 for a tail). ``end`` is the offset after the log's last committed record. ``traces``: of sampled
+    records.
     """
 
     subscriber: Any
@@ -175,6 +199,7 @@ class Publish:
     acked: int
     life: int
     end: int
+    traces: RecordTraces | None = None
 
 
 @dataclass(slots=True)
@@ -195,15 +220,39 @@ class CursorInfo:
 
 
 @dataclass(slots=True)
-class CursorsAnswer:
-    """The answer to ``asker``: the requested cursors, or an error."""
+class LogAnswer:
+    """The answer to ``asker``, an operator's request."""
 
     asker: Any
+
+
+@dataclass(slots=True)
+class CursorsAnswer(LogAnswer):
+    """The requested cursors, or an error."""
+
     cursors: list[CursorInfo]
     error: RequestError | None = None
 
 
-SubscriberEffect = Publish | EndSubscription | CursorsAnswer
+@dataclass(frozen=True, slots=True)
+class LetterInfo:
+    """The kept letters ``start .. end - 1``: the runs of those that do not wait, and the last batch that has begun."""
+
+    start: int
+    end: int
+    batch: int
+    runs: list[tuple[LetterState, int, int]]
+
+
+@dataclass(slots=True)
+class LettersAnswer(LogAnswer):
+    """The ``marks`` that were requested, or an error. Neither: the requested change is durable."""
+
+    marks: LetterInfo | None = None
+    error: RequestError | None = None
+
+
+SubscriberEffect = Publish | EndSubscription | CursorsAnswer | LettersAnswer
 """Messages to subscribers and operators."""
 
 LogEffect = OwnerEffect | SubscriberEffect

@@ -39,6 +39,7 @@ def _restore_meta(state: LogState, meta: LogMeta) -> None:
     state.clock.age = state.clock.journaled_age = meta.age
     state.records.restore([stored_segment(facts) for facts in meta.segments], meta.end)
     state.cursors.restore(meta.cursors)
+    state.letters.restore(meta.letters)
     state.counts.add(*meta.counts)
 
 
@@ -50,6 +51,7 @@ def _apply(state: LogState, number: int, entry: LogEntry, where: str) -> None:
     state.clock.age = state.clock.journaled_age = entry.age
     state.records.apply(entry, number, replayed=True)
     state.cursors.replay(number, entry.deleted, entry.cursors)
+    state.letters.apply(entry.letters, entry.start)
     if entry.ids:
         state.dedup.replay(decode_delta(entry.ids))
     state.counts.add(*entry.counts)

@@ -10,7 +10,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.worker.messages import Parent
 
-__all__ = ["DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
+__all__ = ["DEAD_LETTER_RETENTION", "DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
 
 
 _SEGMENTS_PER_AGE: Final = 8
@@ -44,6 +44,9 @@ class LogRetention:
 
 DEFAULT_RETENTION: Final = LogRetention(max_age=3_600_000_000, max_bytes=256 << 20)
 """One hour and 256 MiB, whichever is reached first."""
+
+DEAD_LETTER_RETENTION: Final = LogRetention(max_age=7 * 24 * 3_600_000_000, max_bytes=1 << 30, stated=True)
+"""Seven days and 1 GiB, whichever is reached first: people must have time to read, mend and replay."""
 
 
 @dataclass(frozen=True, slots=True)

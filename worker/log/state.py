@@ -11,8 +11,10 @@ from millwheel.worker.id_segments import AdmissionState
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 from millwheel.worker.log.cursors import Cursors
 from millwheel.worker.log.intake import LogIntake
+from millwheel.worker.log.letters import LetterMarks
 from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.stored_segments import Records
+from millwheel.worker.log.traces import LogTraces, TracedLogIntake
 
 __all__ = ["LogClock", "LogState"]
 
@@ -39,15 +41,18 @@ class LogClock:
 class LogState:
     """The owners of a log's data, and the facts that have no other owner."""
 
-    def __init__(self, config: LogConfig) -> None:
+    def __init__(self, config: LogConfig, traces: LogTraces | None = None) -> None:
+        """``traces``: the spans of sampled records. None: there are none."""
         self.config = config
         self.settings = config.settings
         self.retention = config.retention
         """What the log keeps beside its cursors. An update of the topology may change it."""
         self.inputs = InputWatermark(config.groups)
-        self.intake = LogIntake()
-        self.records = Records()
+        self.records = records = Records()
+        self.intake = LogIntake() if traces is None else TracedLogIntake(traces, lambda: records.end)
         self.cursors = Cursors()
+        self.letters = LetterMarks()
+        """Of a dead-letter stream. Other streams have none."""
         self.clock = LogClock()
         self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
-from millwheel.model.stream_names import full_name
+from millwheel.model.keys import interval_text
+from millwheel.model.stream_names import full_name, is_dead_letter_stream
 from millwheel.model.time import Duration
+from millwheel.model.traces import SpanSource
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import catalog_pb2 as catalog_pb2
 from millwheel.rpc.v1 import topology_pb2 as topology
@@ -19,12 +21,15 @@ from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
 from millwheel.worker.interval.hook_meter import Turn
 from millwheel.worker.interval.measures import IntervalMeasures
-from millwheel.worker.log import DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.interval.traces import IntervalTraces
+from millwheel.worker.log import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
+from millwheel.worker.log.traces import LogTraces
 from millwheel.worker.messages import Parent
 from millwheel.worker.process.destinations import CatalogRouting
 from millwheel.worker.process.events import steady_now
 from millwheel.worker.process.programs import Programs
 from millwheel.worker.process.tallies import Place
+from millwheel.worker.traces import OwnerTraces
 
 __all__ = ["Builder", "Built", "retention_of"]
 
@@ -42,6 +47,8 @@ class Built:
     """The streams whose records it also receives."""
     code: topology.CodeReference | None = None
     """The user code that it runs. None: no code."""
+    traces: OwnerTraces | None = None
+    """The spans of its sampled records. None: there are none."""
     clock: Callable[[], int] = wall_now
     """The core's clock. Hooks see wall time. A log measures elapsed time, so that a set wall clock drops nothing."""
 
@@ -58,6 +65,7 @@ class Builder:
         measures: Callable[[Place], IntervalMeasures],
         turn: Turn,
         slow_hook: float = 0.0,
+        spans: SpanSource | None = None,
     ) -> None:
         """
         Args:
@@ -68,6 +76,7 @@ class Builder:
             measures: The measures of a computation.
             turn: How long a batch of hooks may take.
             slow_hook: Seconds from which on hooks count as blocking the event loop. 0: never.
+            spans: Starts spans of sampled records. None: there are none.
         """
         self._catalog = catalog
         self._programs = programs
@@ -76,6 +85,7 @@ class Builder:
         self._measures = measures
         self._turn = turn
         self._slow_hook = slow_hook
+        self._spans = spans
 
     def build(self, owned: OwnedInterval) -> Built | None:
         """The core of an interval. None while its code is not loaded, or if the catalog does not have it any more."""
@@ -105,10 +115,27 @@ class Builder:
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = self._config(owned, inputs, feedback)
-        meter = HookMeter(perf_counter, self._slow_hook, self._measures((record.spec.name, spec.name)), self._turn)
+        config = replace(self._config(owned, inputs, feedback), code=code.digest)
+        place: Place = (record.spec.name, spec.name)
+        traces = self._traces(config, place)
+        meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
-        return Built(core, inputs, list(outputs.values()), feedback=tuple(sorted(feedback)), code=code)
+        return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces)
+
+    def _traces(self, config: IntervalConfig, place: Place) -> IntervalTraces | None:
+        """The spans of an interval's sampled records."""
+        if self._spans is None:
+            return None
+        topology_name, computation = place
+        spans = self._spans.about(
+            {
+                "millwheel.topology": topology_name,
+                "millwheel.computation": computation,
+                "millwheel.interval": interval_text(config.keys),
+                "millwheel.sequencer": config.sequencer,
+            }
+        )
+        return IntervalTraces(spans, computation, config.journal)
 
     def _config(self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str]) -> IntervalConfig:
         interval = owned.interval
@@ -145,7 +172,10 @@ class Builder:
             self.slack(inputs),
             retention_of(record),
         )
-        return Built(LogCore(config), inputs, log_of=record.stream, clock=steady_now)
+        traces = None
+        if self._spans is not None:
+            traces = LogTraces(self._spans.about({"millwheel.log": record.stream}))
+        return Built(LogCore(config, traces), inputs, log_of=record.stream, traces=traces, clock=steady_now)
 
     def slack(self, streams: Iterable[str]) -> dict[str, int]:
         """For each group of these streams' injectors: how long the ids of late records are kept, in microseconds
@@ -158,5 +188,5 @@ def retention_of(log: catalog_pb2.StreamLogRecord) -> LogRetention:
     """The retention of a stream's log: its own, or the default if it has none."""
     stated = log.retention
     if not stated.max_age_us and not stated.max_bytes:
-        return DEFAULT_RETENTION
+        return DEAD_LETTER_RETENTION if is_dead_letter_stream(log.stream) else DEFAULT_RETENTION
     return LogRetention(stated.max_age_us, stated.max_bytes, stated=True)

@@ -20,7 +20,7 @@ from millwheel.worker.process.quotas import RecordQuotas
 
 __all__ = ["DeliveryService"]
 
-
+_ACKED: Final = wire.DELIVERY_OUTCOME_ACKED
 _PAUSE_SECONDS: Final = 0.005
 """Seconds between two messages of answers on one call.
 
@@ -59,7 +59,7 @@ class _StreamChannel:
     ) -> None:
         """Send the answer for the batch ``token``."""
         last = self._answers[-1] if self._answers else None
-        if last is not None and _whole(last.outcome, last.indexes) and _whole(outcome, remaining):
+        if last is not None and _plain(last) and outcome == _ACKED and not remaining and not message:
             last.also.append(token)
         else:
             response = wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message)
@@ -77,9 +77,9 @@ class _StreamChannel:
         return self._answers.popleft()
 
 
-def _whole(outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int]) -> bool:
-    """Whether the answer ACKs the whole batch."""
-    return outcome == wire.DELIVERY_OUTCOME_ACKED and not remaining
+def _plain(answer: wire.DeliverResponse) -> bool:
+    """Whether the answer ACKs whole batches, and says no more."""
+    return answer.outcome == _ACKED and not answer.indexes and not answer.message
 
 
 class ReceivingInterval(RunningInterval, Protocol):

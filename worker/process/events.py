@@ -22,7 +22,7 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
 from millwheel.store.repetition import CertainCalls
 from millwheel.worker.interval.hook_meter import Turn
-from millwheel.worker.log.messages import CursorsAnswer, EndSubscription, LogEffect, LogEvent, Publish, SubscriberEffect
+from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
     Appended,
@@ -281,7 +281,7 @@ class EventHost(ABC):
                     self._report(effect)
                 case AppendEntry():
                     self._spawn(append(self, self._certain, self._store, effect))
-                case Publish() | EndSubscription() | CursorsAnswer():
+                case Publish() | EndSubscription() | LogAnswer():
                     self._subscribers(effect)
                 case AsyncHook():
                     # Close the coroutine: Python would warn the user if a task is cancelled before its first step.

@@ -28,6 +28,7 @@ from millwheel.worker.process.log_service import LogService
 from millwheel.worker.process.opening import ReadAhead
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
 from millwheel.worker.process.tallies import Place, Tallies
+from millwheel.worker.process.traced_core import with_traces
 from millwheel.worker.process.watermarks import ConnectAuthority
 
 __all__ = ["Hosted", "Hosts", "Quarantined"]
@@ -108,8 +109,8 @@ class Hosts:
         topology = owner_of(built.log_of) if built.log_of else place[0]
         share = self.queue.share(topology, weight_of(self._catalog, topology))
         host = CoreHost(
-            interval.journal, built.core, self.store, peers, share, partial(hooks.take, place),
-            self.logs.perform if built.log_of else None, self.ahead, built.clock,
+            interval.journal, with_traces(built.core, built.traces), self.store, peers, share,
+            partial(hooks.take, place), self.logs.perform if built.log_of else None, self.ahead, built.clock,
             partial(self._tallies.refused.add, place),
         )  # fmt: skip
         hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host), topology)
@@ -139,6 +140,8 @@ class Hosts:
             self.routing.release(hosted.built.bindings)
             self.authority.forget(hosted.owned.incarnation, hosted.built.core.keys)
             self._tallies.leave(hosted.host.journal)
+            if hosted.built.traces is not None:
+                hosted.built.traces.close("owner lost")
             if hosted.built.log_of:
                 self.logs.dropped(hosted.built.log_of)
         return hosted

@@ -158,8 +158,9 @@ class InspectionService(InspectionServiceServicer):
         """The key's timers that are only in the store, as of the return. Parts may change during the reading."""
         read: dict[PartId, list[TimerRow]] = {}
         while missing := [part for part in state.timers.spilled.parts_of(key) if part not in read]:
-            rows = await spilled_rows(self._store, state, missing[0])
-            read[missing[0]] = [row for row in rows if row[0] == key]
+            read[missing[0]] = []
+            async for rows in spilled_rows(self._store, state, missing[0]):
+                read[missing[0]] += [row for row in rows if row[0] == key]
         spilled = state.timers.spilled
         return spilled.current_rows(row for part in spilled.parts_of(key) for row in read[part])
 

@@ -8,7 +8,7 @@ whose times the page reaches. One page at a time is made in a process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -23,7 +23,7 @@ from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.owned_states import OwnedStates
 
@@ -182,29 +182,38 @@ class TimerListing:
             found = dict(nsmallest(count, found.items()))
             if len(found) >= count and part.first > max(found).at:
                 break
-            for row in timers.spilled.current_rows(await spilled_rows(self._store, core.state, part.rows)):
-                place = _TimerPlace(row[3], row[1], row[0], row[2])
-                wanted = (key is None or row[0] == key) and (after is None or place > after) and row[2] != PAGES_TAG
-                if wanted and timers.tables[TimeDomain(row[1])].get(row[0], row[2]) is None:
-                    found[place] = row[4]
+            async for rows in spilled_rows(self._store, core.state, part.rows):
+                for row in timers.spilled.current_rows(rows):
+                    place = _TimerPlace(row[3], row[1], row[0], row[2])
+                    wanted = (key is None or row[0] == key) and (after is None or place > after) and row[2] != PAGES_TAG
+                    if wanted and timers.tables[TimeDomain(row[1])].get(row[0], row[2]) is None:
+                        found[place] = row[4]
+                found = dict(nsmallest(count, found.items()))
         return dict(nsmallest(count, found.items()))
 
 
-async def spilled_rows(store: StateStore, state: IntervalState, part: PartId) -> list[TimerRow]:
-    """Read the timers of a part. Empty if the owner has loaded them into memory meanwhile, and deleted the part.
+async def spilled_rows(store: StateStore, state: IntervalState, part: PartId) -> AsyncIterator[list[TimerRow]]:
+    """Read the timers of a part, some at a time, in their order. Other work runs between two of them.
+
+    There are none if the owner has loaded the part into memory meanwhile, and deleted it.
 
     Raises:
         CorruptValueError: The part is damaged.
     """
     journal = state.config.journal
+    where = f"journal {journal}, base part {part.name}"
     try:
         (blob,) = await store.read_parts(journal, [part])
     except CorruptValueError:
         if part in state.timers.spilled.parts:
             raise
-        return []
-    rows: list[TimerRow] = decode_part(blob, list[TimerRow], f"journal {journal}, base part {part.name}")
-    return rows
+        return
+    # Finding where the rows are takes a tenth of the time that decoding them takes.
+    rows: list[msgspec.Raw] = decode_part(blob, list[msgspec.Raw], where)
+    for first in range(0, len(rows), _SLICE):
+        if first:
+            await asyncio.sleep(0)
+        yield decode_rows(rows[first : first + _SLICE], TimerRow, where)
 
 
 async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], Iterable[Found]]) -> list[Found]:

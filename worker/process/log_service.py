@@ -12,22 +12,23 @@ from typing import Any, Final, assert_never
 
 from millwheel.rpc.errors import abort, answering
 from millwheel.rpc.failures import RequestError
+from millwheel.rpc.traces import wire_traces
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.worker.log.messages import (
     AckOffset,
-    CursorsAnswer,
     EndSubscription,
     Fetch,
+    LogAnswer,
     Publish,
     Subscribe,
     SubscriberEffect,
     Unsubscribe,
 )
 from millwheel.worker.process.subscription_requests import (
-    CursorRequests,
     FindHost,
     LogHostLike,
+    LogRequests,
     begin_of,
     invalid,
     not_here,
@@ -58,7 +59,7 @@ class LogService(SubscriptionServiceServicer):
     def __init__(self, find: FindHost) -> None:
         self._find = find
         self._calls: dict[_SubscribeCall, None] = {}
-        self._cursor_requests = CursorRequests(find)
+        self.requests = LogRequests(find)
 
     def perform(self, effect: SubscriberEffect) -> None:
         """Perform an effect of a log's core on a subscriber or an operator."""
@@ -67,7 +68,7 @@ class LogService(SubscriptionServiceServicer):
                 effect.subscriber.queue.put_nowait(effect)
             case EndSubscription():
                 effect.subscriber.queue.put_nowait(effect.error)
-            case CursorsAnswer():
+            case LogAnswer():
                 effect.asker.settle(effect)
             case _:
                 assert_never(effect)
@@ -77,7 +78,7 @@ class LogService(SubscriptionServiceServicer):
         for call in self._calls:
             if call.stream == stream:
                 call.queue.put_nowait(not_here(stream))
-        self._cursor_requests.dropped(stream)
+        self.requests.dropped(stream)
 
     # Calls.
 
@@ -115,11 +116,11 @@ class LogService(SubscriptionServiceServicer):
 
     async def ListCursors(self, request: wire.ListCursorsRequest, context: Any) -> wire.ListCursorsResponse:
         """The durable cursors of a stream."""
-        return await answering(context, lambda: self._cursor_requests.list_cursors(request))
+        return await answering(context, lambda: self.requests.list_cursors(request))
 
     async def DeleteCursor(self, request: wire.DeleteCursorRequest, context: Any) -> wire.DeleteCursorResponse:
         """Delete a cursor. The answer comes when the deletion is durable."""
-        return await answering(context, lambda: self._cursor_requests.delete_cursor(request))
+        return await answering(context, lambda: self.requests.delete_cursor(request))
 
 
 async def _read_acks(requests: AsyncIterator[wire.SubscribeRequest], host: LogHostLike, call: _SubscribeCall) -> None:
@@ -142,4 +143,5 @@ def _response(publish: Publish) -> wire.SubscribeResponse:
         acked_offset=publish.acked,
         cursor_life=publish.life,
         end_offset=publish.end,
+        traces=wire_traces(publish.traces) if publish.traces else (),
     )

@@ -11,10 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from millwheel.model.stream_names import is_dead_letter_stream, owner_of
 from millwheel.rpc.clock import wall_now
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.measures import Distribution, IntervalMeasures
 from millwheel.worker.log import LogCore
+from millwheel.worker.log.letter_figures import retention_used, unhandled_letters
 from millwheel.worker.process.metrics import LABELS, gauge_of
 from millwheel.worker.process.refused_deliveries import injector_name
 from millwheel.worker.process.tallies import Place, Tallies
@@ -156,6 +158,23 @@ class MeasureCollector(Collector):
             for cursor, offset in list(log.state.cursors.durable.items()):
                 lags.add_metric([*stream, cursor], kept.end - offset)
         yield from (records, sizes, appended, lags, full)
+        yield from self._of_letters()
+
+    def _of_letters(self) -> Iterator[Metric]:
+        unhandled = GaugeMetricFamily(
+            "millwheel_unhandled_dead_letters", "Dead letters neither replayed nor discarded", labels=["topology"]
+        )
+        used = GaugeMetricFamily(
+            "millwheel_dead_letter_retention_used",
+            "Share of their log's retention that the oldest unhandled dead letter has used; it is dropped at 1",
+            labels=["topology"],
+        )
+        for log in self._logs():
+            if is_dead_letter_stream(log.state.config.stream):
+                topology = [owner_of(log.state.config.stream)]
+                unhandled.add_metric(topology, unhandled_letters(log.state))
+                used.add_metric(topology, retention_used(log.state))
+        yield from (unhandled, used)
 
 
 def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution) -> None:

@@ -12,6 +12,7 @@ from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import common_pb2
+from millwheel.rpc.v1.dead_letter_pb2_grpc import add_DeadLetterServiceServicer_to_server
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
@@ -27,6 +28,7 @@ from millwheel.worker.process.hosts import Hosts, Quarantined
 from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.journal_holds import JournalHoldService
 from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.letter_service import LetterService
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.ownership import Absent
@@ -64,6 +66,7 @@ class WorkerServices:
             DeliveryService(hosts.hosted, preparer.prepare, hosts.quotas, self.knows), server
         )
         add_SubscriptionServiceServicer_to_server(hosts.logs, server)
+        add_DeadLetterServiceServicer_to_server(LetterService(hosts.logs.requests), server)
         load = LoadMeter(
             hosts.metered,
             damaged=self.quarantined,

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
-from millwheel.worker.log.messages import CursorInfo, CursorsAnswer, DeleteCursor, ListCursors, Start, SubscriberEvent
+from millwheel.worker.log.messages import (
+    CursorInfo,
+    CursorsAnswer,
+    DeleteCursor,
+    ListCursors,
+    LogAnswer,
+    Start,
+    SubscriberEvent,
+)
 
 __all__ = [
-    "CursorRequest",
-    "CursorRequests",
     "FindHost",
     "LogHostLike",
+    "LogRequest",
+    "LogRequests",
     "begin_of",
     "invalid",
     "not_here",
@@ -43,46 +51,49 @@ FindHost = Callable[[str, IncarnationId], LogHostLike | None]
 """The host of a stream's log, by the stream and the log's incarnation. An empty incarnation means any log of it."""
 
 
-class CursorRequest:
+class LogRequest:
     """One unary call that waits for the core's answer."""
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.answer: asyncio.Future[CursorsAnswer] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def settle(self, answer: CursorsAnswer) -> None:
+    def settle(self, answer: LogAnswer) -> None:
         """The core has answered. No effect if the caller has gone."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
+    def fail(self, error: RequestError) -> None:
+        """There will be no answer. No effect if the caller has gone."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
-class CursorRequests:
+
+class LogRequests:
     """The requests that wait for an answer."""
 
     def __init__(self, find: FindHost) -> None:
         self._find = find
-        self._waiting: dict[CursorRequest, None] = {}
+        self._waiting: dict[LogRequest, None] = {}
 
     async def list_cursors(self, request: wire.ListCursorsRequest) -> wire.ListCursorsResponse:
         """The durable cursors of a stream."""
-        found = await self._ask(request.stream, request.incarnation, ListCursors)
-        return wire.ListCursorsResponse(cursors=[_cursor_status(request.stream, one) for one in found])
+        answer: CursorsAnswer = await self.ask(request.stream, request.incarnation, ListCursors)
+        return wire.ListCursorsResponse(cursors=[_cursor_status(request.stream, one) for one in answer.cursors])
 
     async def delete_cursor(self, request: wire.DeleteCursorRequest) -> wire.DeleteCursorResponse:
         """Delete a cursor. The answer comes when the deletion is durable."""
-        await self._ask(request.stream, request.incarnation, lambda asker: DeleteCursor(asker, request.cursor))
+        await self.ask(request.stream, request.incarnation, lambda asker: DeleteCursor(asker, request.cursor))
         return wire.DeleteCursorResponse()
 
-    async def _ask(
-        self, stream: str, incarnation: IncarnationId, event: Callable[[CursorRequest], SubscriberEvent]
-    ) -> Sequence[CursorInfo]:
+    async def ask(self, stream: str, incarnation: IncarnationId, event: Callable[[LogRequest], SubscriberEvent]) -> Any:
         """The core's answer to ``event``.
 
         Raises:
             RequestError: The log does not answer in time, is not served here, or refuses the request.
         """
         host = serving_host(self._find, stream, incarnation)
-        request = CursorRequest(stream)
+        request = LogRequest(stream)
         self._waiting[request] = None
         try:
             host.post(event(request))
@@ -96,13 +107,13 @@ class CursorRequests:
             self._waiting.pop(request, None)
         if answer.error is not None:
             raise answer.error
-        return answer.cursors
+        return answer
 
     def dropped(self, stream: str) -> None:
         """The log of ``stream`` is not served here any more."""
         for request in self._waiting:
             if request.stream == stream:
-                request.settle(CursorsAnswer(request, [], not_here(stream)))
+                request.fail(not_here(stream))
 
 
 def not_here(stream: str) -> RequestError:

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
+from millwheel.model.traces import SpanSource
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.building import Builder
@@ -64,7 +65,9 @@ class Worker:
         coordinator: Coordinator,
         connect_authority: ConnectAuthority,
         fetch_package: Callable[[str], Awaitable[bytes]],
+        spans: SpanSource | None = None,
     ) -> None:
+        """``spans``: starts spans of sampled records. None: there are none."""
         self._settings = settings
         self._background = background = BackgroundTasks()
         self.catalog = catalog = Catalog()
@@ -77,8 +80,9 @@ class Worker:
         routing = CatalogRouting(catalog, self.programs.extractor)
         queue = RunQueue(asyncio.get_running_loop())
         builder = Builder(
-            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook
-        )
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook,
+            spans,
+        )  # fmt: skip
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)

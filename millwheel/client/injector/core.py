@@ -124,8 +124,8 @@ class InjectorCore:
 
     Driven as :class:`millwheel.model.core_protocol.Core` says, by any steady clock.
 
-    It has many attributes: five are counts for drivers and operators (``accepted``, ``acked``, ``late``, ``newest``,
-    ``refused``).
+    It has many attributes: six are counts for drivers and operators (``accepted``, ``acked``, ``known``, ``late``,
+    ``newest``, ``refused``).
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class InjectorCore:
         """The largest timestamp of an accepted record, in microseconds."""
         self.unkeyed = UnkeyedRecords()
         """Records that wait for their keys at a consumer."""
-        self.acked = 0
-        """ACKs received so far, one for each record and consumer."""
+        self.acked = self.known = 0
+        """ACKs received so far, one for each record and consumer; those for records that had taken effect before."""
         self.refused: defaultdict[DeliveryOutcome.ValueType, int] = defaultdict(int)
         """Refusals of deliveries so far. Their records are sent again."""
         self.outbound = OutboundBatches(self.limits, chance)
@@ -391,10 +391,7 @@ class InjectorCore:
         return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(queues, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
-        out: list[InjectorEffect] = []
-        for token in event.tokens:
-            out += self._on_answered(token, event, now)
-        return out
+        return [effect for token in event.tokens for effect in self._on_answered(token, event, now)]
 
     def _on_answered(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         outcome, indexes, message = event.outcome, event.indexes, event.message
@@ -407,6 +404,8 @@ class InjectorCore:
             before = self.outbound.records
             self.outbound.acked(sending, indexes)
             self.acked += before - self.outbound.records
+            if message and sending.batch.tries == 1:  # a repeated batch may find its own first attempt
+                self.known += before - self.outbound.records
         elif kind is AnswerKind.FULL or kind is AnswerKind.REFUSED:
             self.refused[outcome] += 1
             self.outbound.refused(sending, kind, indexes, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -16,8 +17,10 @@ from millwheel.client.injector.messages import EndDeclared, IdleDeclared
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
 from millwheel.client.injector.stalls import StallMonitor
+from millwheel.client.injector.traced import TracedIntake, TracedSession
 from millwheel.client.injector.unacked import unacked_records
 from millwheel.client.measured import INJECTORS
+from millwheel.client.tracing import client_tracing
 from millwheel.model.stream_names import full_name, is_valid
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
@@ -28,7 +31,10 @@ __all__ = ["InjectorProcess"]
 
 
 class InjectorProcess(ABC):
-    """The life of one process of an injector. ``Injector`` sends its records."""
+    """The life of one process of an injector. ``Injector`` sends its records.
+
+    It has many methods: nine tell what it has counted, and how it is.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,9 @@ class InjectorProcess(ABC):
         """Create all parts that know the stream's name. Ids depend on it, so :meth:`open` finds the full name first."""
         settings = self._settings
         self.stream = stream
-        self._session = InjectorSession(
+        tracing = client_tracing()
+        make = InjectorSession if tracing is None else partial(TracedSession, tracing)
+        self._session: InjectorSession = make(
             self._address, stream, self.process, self._delegated, settings.limits, settings.patience, self._drain
         )
         self._monitor = StallMonitor(self._session, settings.explain)
@@ -82,7 +90,7 @@ class InjectorProcess(ABC):
         self._admission = RecordAdmission(
             self._session, self._ids, self._topology, settings, self._monitor.named, self._drain
         )
-        self._intake = RecordIntake(self._session, self._admission, self._times)
+        self._intake = _intake_for(self._session, self._admission, self._times)
 
     # Life cycle.
 
@@ -228,6 +236,21 @@ class InjectorProcess(ABC):
         return self._session.core.late
 
     @property
+    def known(self) -> int:
+        """ACKs for records that had taken effect before this process sent them, one for each of their consumers.
+
+        A record that was repeated because its ACK was lost is not one of them.
+        """
+        self._drain()
+        return self._session.core.known
+
+    @property
+    def acks(self) -> int:
+        """ACKs so far. Each consumer of the stream ACKs each record once."""
+        self._drain()
+        return self._session.core.acked
+
+    @property
     def sequencer(self) -> int:
         """The sequencer of this incarnation of the process. Pass it to an Injector that sends on its behalf."""
         return self._session.sequencer
@@ -244,3 +267,10 @@ class InjectorProcess(ABC):
         """
         self._drain()
         return self._session.core.acknowledged(self._ids.partition(partition))
+
+
+def _intake_for(session: InjectorSession, admission: RecordAdmission, times: TimeCheck) -> RecordIntake:
+    """The intake of a session's records."""
+    if isinstance(session, TracedSession):
+        return TracedIntake(session, admission, times)
+    return RecordIntake(session, admission, times)

@@ -13,7 +13,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 
-__all__ = ["CursorStatus", "delete_cursor", "list_cursors"]
+__all__ = ["CursorStatus", "delete_cursor", "list_cursors", "log_owner"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class CursorStatus:
     end: int
 
 
-async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, IncarnationId]:
+async def log_owner(client: ControlClient, stream: str) -> tuple[str, str, IncarnationId]:
     """The stream's full name, the address of the worker that owns its log, and the log's incarnation.
 
     The last two are empty if there is no log. None is created.
@@ -41,7 +41,7 @@ async def _present_owner(client: ControlClient, stream: str) -> tuple[str, str, 
 
 async def list_cursors(stream: str, client: ControlClient) -> list[CursorStatus]:
     """The durable cursors of a stream, ordered by name. A stream without a log has none."""
-    stream, address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await log_owner(client, stream)
     if not address:
         return []
     async with calling(address), open_channel(address) as channel:
@@ -56,7 +56,7 @@ async def delete_cursor(stream: str, cursor: str, client: ControlClient) -> None
     Raises:
         RequestError: The stream has no such cursor (NOT_FOUND), or no worker owns the log (UNAVAILABLE).
     """
-    stream, address, incarnation = await _present_owner(client, stream)
+    stream, address, incarnation = await log_owner(client, stream)
     if not address:
         raise RequestError(
             FailureCode.NOT_FOUND,

@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
 
 import grpc
 
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.model.traces import RecordTraces
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -137,7 +138,7 @@ class Batch:
     """Consecutive records of a stream. Iterate over it for (offset, timestamp, value).
 
     ``watermark``, in microseconds: every record with a smaller timestamp has a smaller offset than ``next_offset``,
-    except late records (4.5). A batch without records means that the watermark advanced.
+    except late records (4.5). Without records, the watermark has advanced. ``traces``: sampled records by offset.
     """
 
     first_offset: int
@@ -145,6 +146,7 @@ class Batch:
     timestamps: list[int]
     watermark: int
     next_offset: int
+    traces: RecordTraces = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -225,8 +227,7 @@ class LogReader(ABC):
 
     def _decoded(self, batch: Batch) -> Batch:
         """Decode a batch. A batch that cannot be decoded stays queued, so no record is skipped."""
-        decode = self._decode
-        return batch if decode is None else replace(batch, values=[decode(value) for value in batch.values])
+        return batch if self._decode is None else replace(batch, values=list(map(self._decode, batch.values)))
 
     async def _receive(self) -> None:
         """Receive one response, and append its records to ``_ahead``."""
@@ -250,8 +251,7 @@ class LogReader(ABC):
         first, known = response.first_offset, self._position
         values, timestamps = list(response.values), list(response.timestamps_us)
         if known is not None and first < known:
-            values, timestamps = values[known - first :], timestamps[known - first :]
-            first = known
+            values, timestamps, first = values[known - first :], timestamps[known - first :], known
         elif known is not None:
             self.missed += first - known
         self._position = max(response.next_offset, known or 0)

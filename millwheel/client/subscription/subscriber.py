@@ -6,6 +6,7 @@ How it reads is in ``reading.py``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from enum import Enum
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,9 @@ from millwheel.client.measured import SUBSCRIPTIONS
 from millwheel.client.subscription.log_link import LogLink
 from millwheel.client.subscription.measures import SubscriptionMeasures
 from millwheel.client.subscription.reading import Batch, LogReader
+from millwheel.client.tracing import client_tracing
+from millwheel.model.traces import Operation, TraceContext
+from millwheel.rpc.traces import read_traces
 from millwheel.rpc.v1 import subscription_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.codecs import codec_for
@@ -39,6 +43,7 @@ class Subscription(LogReader):
     Args:
         stream: The full name of the stream, or its short name if no other topology has a stream of that name.
         cursor: The name of a durable cursor. Empty for a tail, which keeps no position.
+        offset: Where a tail begins, instead of ``start``. If the log does not keep it any more: at the oldest record.
         start: Where a new cursor or a tail begins. The default is the oldest record for a cursor, and now for a tail.
         record_type: The type to decode values as, with the SDK's codecs. None leaves values as bytes.
         decode: A function that decodes values. ``record_type`` overrides it.
@@ -61,6 +66,7 @@ class Subscription(LogReader):
         *,
         cursor: str = "",
         start: From | None = None,
+        offset: int | None = None,
         record_type: Any = None,
         decode: Callable[[bytes], Any] | None = None,
         address: str = DEFAULT_ADDRESS,
@@ -76,6 +82,7 @@ class Subscription(LogReader):
         super().__init__(self._link, decode)
         self.stream = stream
         self.cursor = cursor
+        self._position = offset if not cursor else None
         self._start = start or (From.OLDEST if cursor else From.NOW)
         self._window = window
         self._id = uuid4().hex
@@ -130,6 +137,19 @@ class Subscription(LogReader):
         if self._acked > self._durable:
             requests.append(_ack(self._acked))
         return requests
+
+    def _take(self, response: wire.SubscribeResponse) -> None:
+        super()._take(response)
+        if response.traces and (tracing := client_tracing()) is not None and self._ahead:
+            batch, contexts = self._ahead[-1], dict[int, TraceContext]()
+            spans = tracing.spans.about({"millwheel.cursor": self.cursor} if self.cursor else {})
+            for index, parent in read_traces(response.traces).items():
+                offset = response.first_offset + index
+                if batch.first_offset <= offset < batch.next_offset:
+                    span = spans.start(Operation.RECEIVE, self.spec.name or self.stream, parent)
+                    span.end()
+                    contexts[offset] = span.context or parent
+            self._ahead[-1] = replace(batch, traces=contexts)
 
     @property
     def position(self) -> int:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/common.proto\x12\x0cmillwheel.v1\"6\n\x0bKeyInterval\x12\r\n\x05start\x18\x01 \x01(\x0c\x12\x10\n\x03\x65nd\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x06\n\x04_end\".\n\x08\x45ndpoint\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"4\n\x0eWaitingRecords\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\x11\n\toldest_us\x18\x02 \x01(\x10\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/common.proto\x12\x0cmillwheel.v1\"6\n\x0bKeyInterval\x12\r\n\x05start\x18\x01 \x01(\x0c\x12\x10\n\x03\x65nd\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x06\n\x04_end\".\n\x08\x45ndpoint\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"4\n\x0eWaitingRecords\x12\x0f\n\x07process\x18\x01 \x01(\t\x12\x11\n\toldest_us\x18\x02 \x01(\x10\"E\n\x0bRecordTrace\x12\r\n\x05index\x18\x01 \x01(\r\x12\x13\n\x0btraceparent\x18\x02 \x01(\t\x12\x12\n\ntracestate\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,4 +37,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDPOINT']._serialized_end=145
   _globals['_WAITINGRECORDS']._serialized_start=147
   _globals['_WAITINGRECORDS']._serialized_end=199
+  _globals['_RECORDTRACE']._serialized_start=201
+  _globals['_RECORDTRACE']._serialized_end=270
 # @@protoc_insertion_point(module_scope)

@@ -93,3 +93,32 @@ class WaitingRecords(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WaitingRecords: _TypeAlias = WaitingRecords  # noqa: Y015
+
+@_typing.final
+class RecordTrace(_message.Message):
+    """The trace that a sampled record belongs to (docs/tracing.md). Without it, everything but the trace is the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
+    TRACESTATE_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """The index of the record in the message's columns."""
+    traceparent: _builtins.str
+    """The context of the span that sent the record, in the format of W3C Trace Context."""
+    tracestate: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        traceparent: _builtins.str = ...,
+        tracestate: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordTrace: _TypeAlias = RecordTrace  # noqa: Y015

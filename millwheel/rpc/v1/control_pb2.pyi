@@ -647,6 +647,50 @@ class EnsureStreamLogRequest(_message.Message):
 Global___EnsureStreamLogRequest: _TypeAlias = EnsureStreamLogRequest  # noqa: Y015
 
 @_typing.final
+class DeleteStreamLogRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """A full name, or a short one that is unique in the cluster."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteStreamLogRequest: _TypeAlias = DeleteStreamLogRequest  # noqa: Y015
+
+@_typing.final
+class DeleteStreamLogResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """The full name."""
+    deleted: _builtins.bool
+    """Whether there was a log."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        deleted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteStreamLogResponse: _TypeAlias = DeleteStreamLogResponse  # noqa: Y015
+
+@_typing.final
 class EnsureStreamLogResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -605,6 +605,11 @@ class RoutingServiceStub:
                 request_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
                 _registered_method=True)
+        self.DeleteStreamLog = channel.unary_unary(
+                '/millwheel.v1.RoutingService/DeleteStreamLog',
+                request_serializer=millwheel_dot_v1_dot_control__pb2.DeleteStreamLogRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_control__pb2.DeleteStreamLogResponse.FromString,
+                _registered_method=True)
         self.ListAuthorities = channel.unary_unary(
                 '/millwheel.v1.RoutingService/ListAuthorities',
                 request_serializer=millwheel_dot_v1_dot_control__pb2.ListAuthoritiesRequest.SerializeToString,
@@ -631,6 +636,14 @@ class RoutingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteStreamLog(self, request, context):
+        """Deletes a stream's log, with its records and its cursors. Idempotent. FAILED_PRECONDITION if the records of the
+        stream go nowhere else. The next subscriber begins another log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAuthorities(self, request, context):
         """Returns the addresses of the shards of the low watermark authority.
         """
@@ -650,6 +663,11 @@ def add_RoutingServiceServicer_to_server(servicer, server):
                     servicer.EnsureStreamLog,
                     request_deserializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.SerializeToString,
+            ),
+            'DeleteStreamLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteStreamLog,
+                    request_deserializer=millwheel_dot_v1_dot_control__pb2.DeleteStreamLogRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_control__pb2.DeleteStreamLogResponse.SerializeToString,
             ),
             'ListAuthorities': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuthorities,
@@ -712,6 +730,33 @@ class RoutingService:
             '/millwheel.v1.RoutingService/EnsureStreamLog',
             millwheel_dot_v1_dot_control__pb2.EnsureStreamLogRequest.SerializeToString,
             millwheel_dot_v1_dot_control__pb2.EnsureStreamLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteStreamLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.RoutingService/DeleteStreamLog',
+            millwheel_dot_v1_dot_control__pb2.DeleteStreamLogRequest.SerializeToString,
+            millwheel_dot_v1_dot_control__pb2.DeleteStreamLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -109,6 +109,7 @@ class DeliverRequest(_message.Message):
     OPAQUE_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _IncarnationId
@@ -137,6 +138,10 @@ class DeliverRequest(_message.Message):
         keep no order.
         """
 
+    @_builtins.property
+    def traces(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.RecordTrace]:
+        """The traces of sampled records, which are few. No decision depends on them."""
+
     def __init__(
         self,
         *,
@@ -152,10 +157,11 @@ class DeliverRequest(_message.Message):
         opaque: Global___OpaqueIds | None = ...,
         batch: Global___BatchIds | None = ...,
         order: Global___DeliveryOrder | None = ...,
+        traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015
@@ -355,6 +361,9 @@ class DeliverResponse(_message.Message):
     token: _builtins.int
     outcome: Global___DeliveryOutcome.ValueType
     message: _builtins.str
+    """Why the records are refused. With ACKED: set if the records that this response ACKs took effect before this batch
+    came, so that it had no effect.
+    """
     @_builtins.property
     def indexes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """With ACKED: the indexes of records that are not ACKed yet. A later response with the same token ACKs them.

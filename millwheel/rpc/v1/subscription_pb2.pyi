@@ -9,6 +9,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from millwheel.rpc.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -156,6 +157,7 @@ class SubscribeResponse(_message.Message):
     ACKED_OFFSET_FIELD_NUMBER: _builtins.int
     CURSOR_LIFE_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
+    TRACES_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """Offsets are consecutive from first_offset. If the columns are empty, only the watermark has changed."""
     watermark_us: _builtins.int
@@ -173,6 +175,10 @@ class SubscribeResponse(_message.Message):
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     @_builtins.property
     def timestamps_us(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def traces(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.RecordTrace]:
+        """The traces of sampled records, which are few. A log keeps them in memory only."""
+
     def __init__(
         self,
         *,
@@ -184,10 +190,11 @@ class SubscribeResponse(_message.Message):
         acked_offset: _builtins.int = ...,
         cursor_life: _builtins.int = ...,
         end_offset: _builtins.int = ...,
+        traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor_life", b"cursor_life", "end_offset", b"end_offset", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor_life", b"cursor_life", "end_offset", b"end_offset", "first_offset", b"first_offset", "next_offset", b"next_offset", "timestamps_us", b"timestamps_us", "traces", b"traces", "values", b"values", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

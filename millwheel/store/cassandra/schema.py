@@ -92,7 +92,7 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
         The number of state buckets that the keyspace was made with.
 
     Raises:
-        StoreSettingsError: the keyspace belongs to other software, or has a newer version.
+        StoreSettingsError: the keyspace belongs to other software, or has a newer version, or is of version 0.1.0.
     """
 
     def run(text: str, *values: object) -> list[tuple[Any, ...]]:
@@ -101,6 +101,7 @@ def prepare_keyspace(settings: CassandraSettings, cluster: Cluster, session: Dri
     if not _is_ours(settings, run) or not _has_begun(settings, run):
         _begin(settings, cluster, run)
     version, buckets = _read_version(settings, run)
+    _check_states(settings, run)
     for step in range(version, len(MIGRATIONS)):
         for statement in MIGRATIONS[step]:
             run(statement.format(keyspace=settings.keyspace, id=_id(settings.keyspace, statement)))
@@ -201,6 +202,19 @@ def _read_version(settings: CassandraSettings, run: Run) -> tuple[int, int]:
             f"{len(MIGRATIONS)}: install a newer openmillwheel, or set store.keyspace to another name"
         )
     return version, buckets
+
+
+def _check_states(settings: CassandraSettings, run: Run) -> None:
+    """Refuse the tables that version 0.1.0 made. They have the version number of today's, and another column."""
+    rows = run(
+        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'states'",
+        settings.keyspace,
+    )
+    if rows and ("incarnation",) not in map(tuple, rows):
+        raise StoreSettingsError(
+            f"keyspace {settings.keyspace} has the tables of version 0.1.0, which this version does not read: "
+            "go on with that version, or set store.keyspace to another name"
+        )
 
 
 def _id(keyspace: str, statement: str) -> uuid.UUID:

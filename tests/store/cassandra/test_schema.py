@@ -146,6 +146,17 @@ async def test_a_newer_schema_and_another_owner_are_refused_by_name(
         await CassandraStore.open(fresh)
 
 
+async def test_tables_of_the_first_release_are_refused_by_name(
+    settings: CassandraSettings, driver: Any, name: str
+) -> None:
+    """Their version number is that of today's tables. Without the check every request failed, and was repeated."""
+    fresh = replace(settings, keyspace=name)
+    await (await CassandraStore.open(fresh)).close()
+    driver.execute(f"ALTER TABLE {name}.states RENAME incarnation TO computation")
+    with pytest.raises(StoreSettingsError, match=rf"keyspace {name} has the tables of version 0\.1\.0"):
+        await CassandraStore.open(fresh)
+
+
 async def test_a_migration_that_was_cut_short_is_finished(
     settings: CassandraSettings, driver: Any, name: str, open_store: OpenStore
 ) -> None:

@@ -75,6 +75,15 @@ class Passing(mw.Computation[tuple[str, str], None]):
         ctx.produce("out", record.value[1])
 
 
+class Refusing(mw.Computation[tuple[str, str], None]):
+    """Raises for "bad", and produces each other record."""
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
+        if record.value[1] == "bad":
+            raise ValueError("not this one")
+        ctx.produce("out", record.value[1])
+
+
 def weak(settings: IntervalSettings | None = None) -> IntervalDriver:
     return IntervalDriver(Counting(), strong=False, straggler_delay=1_000, settings=settings)
 
@@ -385,3 +394,18 @@ def test_the_watermark_moves_after_a_commit_that_stores_nothing() -> None:
     driver.watermark(200)
     driver.handle(Acknowledged(send.delivery.token))
     assert driver.output == 200
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_weak_letter_is_stored_before_it_is_sent() -> None:
+    """A letter that were sent first would say that a record had no effect, whose next attempt may succeed."""
+    driver = IntervalDriver(Refusing(), strong=False, straggler_delay=1_000, on_failure=mw.dead_letter(after=1))
+    (first,) = lined_up(driver, "a")
+    driver.deliver(("k", "bad", 5))
+    assert driver.take(SendDelivery) == []
+    driver.handle(Acknowledged(first))
+    driver.commit()
+    assert driver.take(SendDelivery) == [], "its append is in flight"
+    driver.commit()
+    assert len(driver.take(SendDelivery)) == 1
+    assert driver.state.counts.dead_letters == 1

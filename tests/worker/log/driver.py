@@ -67,6 +67,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         settings: LogSettings | None = None,
         retention: LogRetention | None = None,
         groups: frozenset[str] = frozenset({"injector/windows"}),
+        stream: str = STREAM,
     ) -> None:
         super().__init__(now=1_000_000)
         self.store = MemoryStore()
@@ -74,9 +75,11 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         self.settings = settings or LogSettings()
         self.retention = retention or LogRetention()
         self.groups = groups
+        self.stream = stream
         self.sequencer = 0
         self.answers: list[m.Acknowledge] = []
         self.replies: list[log.CursorsAnswer] = []
+        self.letter_answers: list[log.LettersAnswer] = []
         self.reports: list[m.Report] = []
         self.stands: list[m.JournalStands] = []
         self.appends = 0
@@ -90,7 +93,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
         """Start a new owner's core, and return when it serves."""
         self.sequencer += 1
         self.waiting = []
-        names = STREAM, LOG, JOURNAL, self.sequencer, self.groups
+        names = self.stream, LOG, JOURNAL, self.sequencer, self.groups
         self.core = LogCore(LogConfig(*names, retention=self.retention, settings=self.settings))
         start = self.post(m.Started())
         for event in self.early:
@@ -127,7 +130,7 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
             self.position += len(values)
         sender = sender or Sender("injector/windows/p", 1, None, "injector/windows")
         times = [self.now] * len(values) if timestamps is None else list(timestamps)
-        delivery = m.Delivery(LOG, JOURNAL, STREAM, sender, ids, [b""] * len(values), list(values), times)
+        delivery = m.Delivery(LOG, JOURNAL, self.stream, sender, ids, [b""] * len(values), list(values), times)
         self.handle(delivery)
         return delivery
 
@@ -169,6 +172,8 @@ class LogDriver(SingleCoreDriver[LogEvent, LogEffect]):
                 effect.subscriber.error = effect.error
             case log.CursorsAnswer():
                 self.replies.append(effect)
+            case log.LettersAnswer():
+                self.letter_answers.append(effect)
             case m.Acknowledge():
                 self.answers.append(effect)
             case m.Report():

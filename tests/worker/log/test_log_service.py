@@ -118,6 +118,12 @@ class Cluster(RoutingServiceServicer):
         """The test cluster has no authority."""
         return control.ListAuthoritiesResponse()
 
+    async def DeleteStreamLog(
+        self, request: control.DeleteStreamLogRequest, context: Any
+    ) -> control.DeleteStreamLogResponse:
+        """The test cluster's log stays."""
+        return control.DeleteStreamLogResponse(stream=request.stream)
+
     async def EnsureStreamLog(
         self, request: control.EnsureStreamLogRequest, context: Any
     ) -> control.EnsureStreamLogResponse:

@@ -9,7 +9,7 @@ soft state is captured only while nothing is queued or in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -55,14 +55,14 @@ class CommitPipeline:
         state: IntervalState,
         runner: Runner,
         segments: IdSegments,
-        failed: Callable[[bytes, Exception], None],
+        sealer: Sealer,
     ) -> None:
         """
         Args:
             state: The interval's data.
             runner: Has the batch.
             segments: Writes full segments of ids.
-            failed: Takes a key whose state cannot be encoded.
+            sealer: Makes commits of batches.
         """
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
@@ -73,7 +73,7 @@ class CommitPipeline:
         self._cells = state.cells
         self._ids = state.ids
         self._runner = runner
-        self._sealer = Sealer(state, failed)
+        self._sealer = sealer
         self.checkpoints = checkpoints = Checkpointer(state)
         self._segments = segments
         self._divided = DividedEntries(state.journal, self._setup.settings.entry_bytes)
@@ -114,7 +114,7 @@ class CommitPipeline:
                 self._journal.counts.duplicates += self._ids.duplicates
                 self._ids.duplicates = 0
                 return False
-        if not self._weak or batch.fired:
+        if not self._weak or batch.fired or batch.dead:
             out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
             return True
         self.open_commit_full = not waiting.join(self._in_flight, changed)

@@ -56,7 +56,7 @@ class Sealed:
         self.commit = commit
         self.hold: Hold | None = None
         self.stored_first = stored_first
-        """Whether productions are sent after the append: strong ones, and those of a commit that fires timers."""
+        """Whether productions are sent after the append: strong ones, and those beside fired timers or dead letters."""
         self.entry: IntervalEntry | None = None
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
         self.ids: IdDelta | None = None

@@ -4,7 +4,8 @@ Invariant: in a computation with weak productions, productions caused by records
 append waits until each of them is ACKed. After the straggler delay, those without an ACK are stored in that append.
 
 Productions of timers are always stored before they are sent. They depend on state, and a deposed owner may have old
-state while it still receives watermarks. Only a successful append proves ownership.
+state while it still receives watermarks. Only a successful append proves ownership. Dead letters are stored first, too:
+a letter says that its record had no effect, and the next owner's attempt at the record may succeed.
 
 Weak commits wait in a queue, so that new productions need not wait for the ACKs of earlier ones. The last queued commit
 is *open* while another is ahead of it: batches join it and their productions are sent at once. When the commit becomes
@@ -60,7 +61,7 @@ class WeakCommits:
     def may_join(self, in_flight: Sealed | None) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         batch, queue = self._runner.batch, self.queue
-        if not self._setup.scope.produced_bytes or batch.fired:
+        if not self._setup.scope.produced_bytes or batch.fired or batch.dead:
             return False
         if self._setup.program.growing and not any(one._productions for one in batch.contexts.values()):
             return False  # its bytes are those of changed pages

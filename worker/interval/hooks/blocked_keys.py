@@ -31,6 +31,7 @@ from millwheel.worker.interval.hooks.failures import (
 from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.hooks.running_hooks import RunningHooks, StartedHook
+from millwheel.worker.interval.hooks.traced_hooks import TracedFiring, TracedOutcomes, TracedRunner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
@@ -48,8 +49,7 @@ class BlockedKeys:
     """
 
     def __init__(self, state: IntervalState) -> None:
-        self.runner = Runner(state, self)
-        self.firing = Firing(state, self.runner, self)
+        self.runner, self.firing = self._hooks(state)
         self.failures = Failures(state)
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
@@ -65,6 +65,16 @@ class BlockedKeys:
         """Keys whose rows are damaged, each with the reason, up to a maximum."""
         self.running = RunningHooks(state)
         self.reports: list[HookFailed] = []
+
+    def _hooks(self, state: IntervalState) -> tuple[Runner, Firing]:
+        """What runs records and timers. With traces, it also starts spans."""
+        traces = state.meter.traces
+        if traces is None:
+            runner = Runner(state, self)
+            return runner, Firing(state, runner, self)
+        outcomes = TracedOutcomes(self, traces)
+        traced = TracedRunner(state, outcomes, traces)
+        return traced, TracedFiring(state, traced, outcomes, traces)
 
     # Failures.
 

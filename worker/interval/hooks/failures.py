@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, Final
 
 from millwheel.model.backoff import Backoff
+from millwheel.model.deliveries import BatchIds
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
-from millwheel.sdk.dead_letters import DeadLetter
+from millwheel.sdk.dead_letters import DeadLetter, replayed_offset
 from millwheel.sdk.error_texts import bare_message, error_message, error_traceback
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.growing.pages import PagesNeededError
@@ -175,12 +176,15 @@ class Failures:
             UnkeyedLetterError: A consumer of the dead letters has no key for it.
         """
         origin: Any
+        replay_of: int | None = None
         if isinstance(item, RecordItem):
             receipt, index = item
             delivery = receipt.delivery
             stream = self._setup.program.input_names[delivery.stream]
             stamp, value, tag = delivery.timestamps[index], delivery.values[index], ""
             origin = (delivery.ids, index)
+            if isinstance(delivery.ids, BatchIds):
+                replay_of = replayed_offset(delivery.ids.query, delivery.ids.ids[index])
         else:
             stream, value, tag = "", b"", item[2]
             stamp = item[0] if item[1] is TimeDomain.EVENT_TIME else self._clocks.watermark_of(key)
@@ -196,6 +200,11 @@ class Failures:
             attempts,
             error_message(error)[:_ERROR_CHARACTERS],
             error_traceback(error)[-_TRACEBACK_CHARACTERS:],
+            key,
+            self._setup.config.incarnation,
+            self._setup.config.code,
+            replay_of,
+            self._clocks.wall,
         )
         binding = self._setup.scope.outputs[DEAD_LETTERS]
         encoded = binding.encode(letter)

@@ -1,0 +1,1 @@
+"""OpenTelemetry: spans of sampled records, and metrics, by OTLP. Only who asks for it imports this package."""

@@ -1,0 +1,163 @@
+"""Samples of what journals have: entries, base parts and ids (docs/decisions/0018-corrupt-values.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.authority import journal as authority
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.keys import ALL_KEYS
+from millwheel.store.contract import PartId
+from millwheel.worker.dedup import Dedup, decode_delta
+from millwheel.worker.dedup.results import IdDelta
+from millwheel.worker.interval import entry as interval
+from millwheel.worker.interval.commits.divided import divide, joined
+from millwheel.worker.interval.spilled_timers import SpilledPart
+from millwheel.worker.log import entry as log
+
+from .forms import StoredForm
+
+_WHERE: Final = "the sample"
+_CONSUMER: Final = IncarnationId("count.7")
+_TIMER: Final = (b"cat", True, "tick", 1_000_000, 900_000, 800_000, 17)
+_OTHER_TIMER: Final = (b"dog", False, "", -5, None, -6, 18)
+_PRODUCTION: Final = (19, b"cat", "words/spoken", b"\x93\x01\x02\x03", 700_000, ((_CONSUMER, b"c"),), b"i" * 16)
+_DELTA: Final = IdDelta(
+    positions=[("count.7.j1", range(4, 9)), ("injector/s/p", [1, 5, 6])],
+    opaque=[("count.7", 600_000, [b"a" * 16, b"b" * 16])],
+    batches=[("query", 3, [b"c" * 16])],
+    admitted=[("count.7.j1", ""), ("injector/s/p/part", "injector/s/p")],
+    marks=[("count.7.j1", 4, [2, 3])],
+    retired=["count.6.j1"],
+    sequencers=[("count.7", (b"a", b"m"), 21), ("count.7", (b"m", None), 22), ("", "injector/s/p", 23)],
+    horizons=[("count.7", 650_000, 550_000)],
+)
+
+_DELTA_ROWS: Final[list[Any]] = msgspec.msgpack.decode(msgspec.msgpack.encode(_DELTA.to_wire()))
+
+_ENTRY: Final = interval.IntervalEntry(
+    interval.FORMAT,
+    1_100_000,
+    1_200_000,
+    [(b"cat", b"\x05"), (b"dog", b"")],
+    [(b"cat", 1_050_000), (b"dog", None)],
+    [_TIMER, _OTHER_TIMER],
+    [(b"owl", False, "t")],
+    [_PRODUCTION],
+    _DELTA_ROWS,
+    [(16, "count.7")],
+    (1, 2, 3, 4, 5, 6),
+    [("count.7.j0", 11, "count.7")],
+)
+_META: Final = interval.BaseMeta(
+    interval.FORMAT, 1_100_000, 1_200_000, 1_050_000, (1, 2, 3, 4, 5, 6), [(b"a", b"m", 40), (b"m", None, 50)]
+)
+_SPILLED: Final = SpilledPart.from_rows(3, 7, 9, [_TIMER], 900_000)
+
+
+def _part(name: str, value: Any, type_: Any) -> StoredForm:
+    return StoredForm(
+        f"interval/part/{name}",
+        value,
+        interval.encode_part,
+        lambda blob: interval.decode_part(blob, type_, _WHERE),
+    )
+
+
+def _log_form(name: str, value: Any) -> StoredForm:
+    return StoredForm(f"log/{name}", value, log.encode, lambda blob: log.decode(blob, type(value), _WHERE))
+
+
+def _index_facts(part: SpilledPart) -> Any:
+    return part.rows, part.domain, part.first, part.hold, list(part.prints)
+
+
+def _read_index(blob: bytes) -> Any:
+    return _index_facts(SpilledPart.decode(PartId("far/index/3", 7, 9), blob, _WHERE))
+
+
+def _write_divided(blob: bytes) -> bytes:
+    entry, parts = divide(blob, 7, 9, 4)
+    return msgspec.msgpack.encode((entry, [(part.name, part.sequencer, part.commit, parts[part]) for part in parts]))
+
+
+def _read_divided(stored: bytes) -> bytes:
+    entry, parts = msgspec.msgpack.decode(stored)
+    return joined(entry, 9, {PartId(name, one, commit): blob for name, one, commit, blob in parts}, _WHERE)
+
+
+def _ids() -> Dedup:
+    dedup = Dedup(ALL_KEYS, "count.7.j1")
+    dedup.replay(_DELTA)
+    return dedup
+
+
+def _write_ids(rows: Any) -> bytes:
+    """The snapshot of the ids. It is one part."""
+    (blob,) = _ids().snapshot().blobs
+    return blob
+
+
+def _read_ids(blob: bytes) -> Any:
+    return msgspec.msgpack.decode(Dedup.restore(ALL_KEYS, "count.7.j1", [blob], {}).snapshot().blobs[0])
+
+
+_IDS: Final = msgspec.msgpack.decode(_ids().snapshot().blobs[0])
+
+_AUTHORITY_ENTRY: Final = authority.AuthorityEntry(
+    [
+        authority.AcceptKeys("count.7", authority.KeysRow(b"a", None, 21, 100)),
+        authority.AcceptProcess("injector/s", authority.ProcessRow("p", 23, 90, True, 4)),
+        authority.Expect("injector/s", ["p", "q"], 31),
+        authority.Remove("injector/s", 24),
+        authority.Percentile("count.7", 9_500, 95),
+    ],
+    {"count.7": [authority.KeysRow(b"a", b"m", 21, 100)]},
+    {"injector/s": [authority.ProcessRow("p", 23, 90, True, 4)]},
+    {"count.7": 100},
+)
+_AUTHORITY_PART: Final = authority.Part(
+    "count.7",
+    100,
+    [authority.KeysRow(b"a", b"m", 21, 100)],
+    [authority.ProcessRow("p", 23, 90, True, 4)],
+    ["p", "q"],
+    ["count.6"],
+    {9_500: 95},
+    31,
+    {"injector/s": 24},
+)
+
+FORMS: Final = (
+    StoredForm("interval/entry", _ENTRY, interval.encode, lambda blob: interval.decode_entry(blob, _WHERE)),
+    StoredForm("interval/divided entry", b"an entry that is long", _write_divided, _read_divided),
+    _part("meta", _META, interval.BaseMeta),
+    _part("holds", [(b"cat", 1_050_000)], list[tuple[bytes, int]]),
+    _part("timers, and spilled rows", [_TIMER, _OTHER_TIMER], list[interval.TimerRow]),
+    _part("voids", [(b"cat", True, "tick", 18)], list[interval.VoidRow]),
+    _part("outbox", [_PRODUCTION], list[interval.ProductionRow]),
+    _part("inherited", [("count.7.j0", _PRODUCTION)], list[interval.InheritedRow]),
+    StoredForm("interval/part/spilled index", _index_facts(_SPILLED), lambda _: _SPILLED.encode(), _read_index),
+    StoredForm("ids/of an entry", _DELTA, lambda one: msgspec.msgpack.encode(one.to_wire()),
+               lambda blob: decode_delta(msgspec.msgpack.decode(blob))),
+    StoredForm("ids/part", _IDS, _write_ids, _read_ids),
+    _log_form(
+        "entry",
+        log.LogEntry(
+            log.LOG_ENTRY_FORMAT, 100, 200, 5, [b"v", b"w"], [90, 95], [6], 2, [("c", 4)], ["d"], _DELTA_ROWS,
+            (2, 1, 1),
+        ),
+    ),
+    _log_form(
+        "meta",
+        log.LogMeta(log.LOG_ENTRY_FORMAT, 100, 200, 7, [("c", 4, 3)], [(2, 6, 300, 150, 90, 8)], (2, 1, 1)),
+    ),
+    _log_form("segment", log.SegmentBlob(log.LOG_ENTRY_FORMAT, 2, [b"v"], [90], [2], [80])),
+    StoredForm("log/key of a segment", 258, log.row_key, lambda key: int.from_bytes(key, "big")),
+    StoredForm(
+        "authority/entry", _AUTHORITY_ENTRY, authority.encode, lambda blob: authority.decode_entry(blob, _WHERE)
+    ),
+    StoredForm("authority/part", _AUTHORITY_PART, authority.encode, lambda blob: authority.decode_part(blob, _WHERE)),
+)  # fmt: skip

@@ -1,0 +1,60 @@
+"""Sealing with traces: it finds out which ids the productions of sampled records get (docs/tracing.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millwheel.worker.interval.commits.sealing import Sealed, Sealer
+from millwheel.worker.interval.entry import IntervalEntry
+from millwheel.worker.interval.hooks.runner import HookBatch
+from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.state import IntervalState
+from millwheel.worker.interval.traces import IntervalTraces
+
+__all__ = ["TracedSealer", "sealer_for"]
+
+
+class TracedSealer(Sealer):
+    """A sealer that tells the traces what it has sealed. It changes no entry."""
+
+    def __init__(
+        self, state: IntervalState, failed: Callable[[bytes, Exception], None], traces: IntervalTraces
+    ) -> None:
+        super().__init__(state, failed)
+        self._traces = traces
+
+    def apply(
+        self, sealed: Sealed, batch: HookBatch, changed: list[tuple[bytes, bytes]]
+    ) -> tuple[IntervalEntry, list[ProductionBatch]]:
+        """Apply the batch to the soft state as part of the commit."""
+        traces = self._traces
+        if traces.received:
+            for receipt, indexes in batch.consumed:
+                if receipt.delivery.traces is not None and (records := traces.received.get(receipt.delivery)):
+                    traces.consumed(sealed.commit, records, indexes)
+        entry, outbound = super().apply(sealed, batch, changed)
+        if traces.marks:
+            self._productions_of_marks(batch, entry)
+        return entry, outbound
+
+    def _productions_of_marks(self, batch: HookBatch, entry: IntervalEntry) -> None:
+        """The entry has the productions of the contexts in their order. The last traced key ends the search."""
+        contexts, marks = batch.contexts, self._traces.marks
+        sought, at = sum(key in contexts for key in marks), 0
+        for key, context in contexts.items():
+            if not sought:
+                return
+            count = len(context._productions) if context._productions is not None else 0
+            if key in marks:
+                sought -= 1
+                for mark in marks.pop(key):
+                    if mark.context is context:
+                        last = count if mark.last is None else mark.last
+                        self._traces.produced(mark, entry.productions[at + mark.first : at + last])
+            at += count
+
+
+def sealer_for(state: IntervalState, failed: Callable[[bytes, Exception], None]) -> Sealer:
+    """The sealer of an interval. ``failed`` takes a key whose state cannot be encoded."""
+    traces = state.meter.traces
+    return Sealer(state, failed) if traces is None else TracedSealer(state, failed, traces)
