@@ -13,7 +13,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.location import SnapshotFolder
 
-__all__ = ["FileSeries", "PartItem", "RowItem", "read_file", "read_items", "write_file"]
+__all__ = ["FileSeries", "PartItem", "RowItem", "decode_items", "encode_items", "read_file", "read_items", "write_file"]
 
 FILE_BYTES: Final = 4 << 20
 """A file is closed when its items reach this size. One item is at most some megabytes larger."""
@@ -39,7 +39,8 @@ class RowItem(msgspec.Struct, array_like=True, frozen=True):
 Item = TypeVar("Item", PartItem, bytes, RowItem)
 """Plain bytes are a journal entry. Entries follow each other from the first one above the truncation point."""
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_items = msgspec.msgpack.Encoder().encode
+"""The content of a file with a list of items."""
 
 
 class FileSeries:
@@ -63,7 +64,7 @@ class FileSeries:
         """Write what is not written yet."""
         if self._items:
             items, self._items, self._size = self._items, [], 0
-            content = await asyncio.to_thread(_encode, items)
+            content = await asyncio.to_thread(encode_items, items)
             self.files.append(await write_file(self._folder, f"{self._path}-{len(self.files) + 1}", content))
 
 
@@ -96,5 +97,11 @@ async def read_items(
 ) -> AsyncIterator[Item]:
     """The items of a series of files."""
     for file in files:
-        for item in msgspec.msgpack.decode(await read_file(folder, file), type=list[type_]):  # type: ignore[valid-type]
+        for item in decode_items(await read_file(folder, file), type_):
             yield item
+
+
+def decode_items(content: bytes, type_: type[Item]) -> list[Item]:
+    """The items of a file, whose checksum was compared."""
+    items: list[Item] = msgspec.msgpack.decode(content, type=list[type_])  # type: ignore[valid-type]
+    return items

@@ -11,7 +11,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder
 
-__all__ = ["SNAPSHOT_FORMAT", "all_files", "read_manifest", "write_manifest"]
+__all__ = ["SNAPSHOT_FORMAT", "all_files", "decode_manifest", "encode_manifest", "read_manifest", "write_manifest"]
 
 SNAPSHOT_FORMAT: Final = 1
 """The format of the manifest and of the files that it names."""
@@ -19,24 +19,32 @@ SNAPSHOT_FORMAT: Final = 1
 
 async def write_manifest(folder: SnapshotFolder, manifest: wire.SnapshotManifest) -> None:
     """Complete a snapshot: all its files are written."""
-    text = json_format.MessageToJson(manifest, preserving_proto_field_name=True, sort_keys=True)
-    await folder.write(MANIFEST, text.encode())
+    await folder.write(MANIFEST, encode_manifest(manifest))
 
 
 async def read_manifest(folder: SnapshotFolder) -> wire.SnapshotManifest:
     """The manifest of a snapshot; RequestError if this version cannot read the snapshot."""
-    content = await folder.read(MANIFEST)
+    return decode_manifest(await folder.read(MANIFEST), folder.where)
+
+
+def encode_manifest(manifest: wire.SnapshotManifest) -> bytes:
+    """The manifest as stored."""
+    return json_format.MessageToJson(manifest, preserving_proto_field_name=True, sort_keys=True).encode()
+
+
+def decode_manifest(content: bytes, where: str) -> wire.SnapshotManifest:
+    """What ``encode_manifest`` was given; RequestError names ``where``."""
     try:
         manifest = json_format.Parse(content, wire.SnapshotManifest(), ignore_unknown_fields=True)
     except (json_format.ParseError, UnicodeDecodeError) as error:
         raise RequestError(
-            FailureCode.DATA_LOSS, f"{folder.where}: {MANIFEST} is damaged: {error}", reason="SNAPSHOT_DAMAGED"
+            FailureCode.DATA_LOSS, f"{where}: {MANIFEST} is damaged: {error}", reason="SNAPSHOT_DAMAGED"
         ) from error
     newer = manifest.format != SNAPSHOT_FORMAT or manifest.cluster_format > NEWEST_FORMAT
     if newer:
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
-            f"{folder.where}: MillWheel {manifest.millwheel_version} wrote it, in format {manifest.format} and of a "
+            f"{where}: MillWheel {manifest.millwheel_version} wrote it, in format {manifest.format} and of a "
             f"cluster of format {manifest.cluster_format}; this version reads {SNAPSHOT_FORMAT} and {NEWEST_FORMAT}",
             "use the version that wrote it, or a newer one",
             reason="SNAPSHOT_FORMAT_UNKNOWN",
