@@ -78,7 +78,10 @@ def name_taken(known: catalog.TopologyRecord) -> RequestError:
 
 
 class Planner:
-    """Plans for topologies and logs, based on one version of the catalog."""
+    """Plans for topologies and logs, based on one version of the catalog.
+
+    It has many methods: one for each request, and for what no request asks for.
+    """
 
     def __init__(
         self, known: Catalog, settings: MasterSettings, now: Timestamp, unusable: int, loads: Mapping[str, float]
