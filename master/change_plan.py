@@ -119,15 +119,17 @@ class PlanBuilder:
         self._puts.pop(key, None)
         self._deletes[key] = None
 
-    def put_map(self, incarnation: IncarnationId, record: catalog.IntervalMapRecord) -> None:
+    def put_map(self, incarnation: IncarnationId, record: catalog.IntervalMapRecord, stored: bool = False) -> None:
         """Write a whole interval map, new or changed. Of a changed map, only the changed chunks are written.
+
+        ``stored``: its journals exist in the store. Otherwise new ones are created.
 
         Raises CoverageError unless the map covers every key exactly once. Raises ValueError in three cases: a
         sequencer would go back, an interval would get a new owner under its old sequencer, or a journal would get
         other keys.
         """
         edit = self._edit(incarnation)
-        self._follow_on(incarnation, record.intervals)
+        self._follow_on(incarnation, record.intervals, stored)
         edit.replace_all(record.intervals)
         self._write(incarnation, edit, (record.computation, record.topology))
 
@@ -150,7 +152,9 @@ class PlanBuilder:
             self._edits[incarnation] = MapEdit(incarnation, interval_map.chunks if interval_map is not None else ())
         return self._edits[incarnation]
 
-    def _follow_on(self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord]) -> None:
+    def _follow_on(
+        self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord], stored: bool = False
+    ) -> None:
         """Check that each interval may follow its journal's interval in the catalog. Note new journals for creation.
 
         The journal of a split's or a merge's child is not noted. The first owner that opens the child creates it,
@@ -160,7 +164,7 @@ class PlanBuilder:
         for interval in intervals:
             was = interval_map.of_journal(interval.journal) if interval_map is not None else None
             if was is None:
-                if not interval.parents:
+                if not interval.parents and not stored:
                     self._journals[interval.journal] = None
             elif was.keys != interval.keys:
                 raise ValueError(f"journal {interval.journal}: other keys need another journal")

@@ -55,6 +55,7 @@ from millwheel.master.messages import (
     Request,
     RequestReceived,
     ReserveNumbers,
+    RestoreTopology,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
@@ -468,6 +469,9 @@ class MasterCore:
                 return self._planner().cancel(request)
             case UpdateTopology() | PauseTopology() | ResumeTopology():
                 return self._planner().change(request)
+            case RestoreTopology():
+                self._unusable = max(self._unusable, request.drawn)
+                return self._planner().restore(request)
             case SetTopologyQuota():
                 return self._planner().set_quota(request)
             case EnsureLog():

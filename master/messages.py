@@ -46,6 +46,7 @@ __all__ = [
     "RequestReceived",
     "ReserveNumbers",
     "ReshapeRequest",
+    "RestoreTopology",
     "ResumeTopology",
     "RetireInjector",
     "RetireQuery",
@@ -111,6 +112,21 @@ class ResumeTopology:
     """Assign owners to the intervals of a paused topology again."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTopology:
+    """Make a topology of a snapshot. The store has its journals and states already.
+
+    ``maps``: the interval map of each incarnation in ``record`` and ``logs``, without owners. ``drawn``: all numbers in
+    the journals are at most this one, so every sequencer is larger that is drawn later.
+    """
+
+    record: catalog.TopologyRecord
+    maps: Mapping[IncarnationId, catalog.IntervalMapRecord]
+    logs: tuple[catalog.StreamLogRecord, ...]
+    batches: tuple[catalog.BatchCursorRecord, ...]
+    drawn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +267,7 @@ Request = (
     | PauseTopology
     | SetTopologyQuota
     | ResumeTopology
+    | RestoreTopology
     | EnsureLog
     | DeleteLog
     | OpenInjector

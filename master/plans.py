@@ -14,6 +14,7 @@ from millwheel.master.messages import (
     DrainTopology,
     EnsureLog,
     PauseTopology,
+    RestoreTopology,
     ResumeTopology,
     SetTopologyQuota,
     SubmitTopology,
@@ -37,7 +38,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Planner", "refuse_unknown_topology"]
+__all__ = ["Planner", "name_taken", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
@@ -65,8 +66,22 @@ def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
     )
 
 
+def name_taken(known: catalog.TopologyRecord) -> RequestError:
+    """The error for a restore under the name of a topology that exists."""
+    name = known.spec.name
+    return RequestError(
+        FailureCode.ALREADY_EXISTS,
+        f"topology {name!r} is {state_name(known.state)} already",
+        f"give up its state by `millwheel topology cancel {name}` first, or restore into another cluster",
+        reason="NAME_TAKEN",
+    )
+
+
 class Planner:
-    """Plans for topologies and logs, based on one version of the catalog."""
+    """Plans for topologies and logs, based on one version of the catalog.
+
+    It has many methods: one for each request, and for what no request asks for.
+    """
 
     def __init__(
         self, known: Catalog, settings: MasterSettings, now: Timestamp, unusable: int, loads: Mapping[str, float]
@@ -105,6 +120,42 @@ class Planner:
         self._end_earlier_logs(spec)
         self._logs_of(spec)
         return self._builder.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
+
+    def restore(self, request: RestoreTopology) -> ChangePlan:
+        """Plan the topology of a snapshot. Its incarnations exist in the store, and belong to nothing else.
+
+        The injected streams continue their lives of the snapshot: an injector that sends a record again, which was in
+        before the snapshot, sends a duplicate.
+        """
+        spec = request.record.spec
+        known = self._known.topologies.get(spec.name)
+        if known is not None and known.state in LIVE_STATES:
+            if known.incarnations == request.record.incarnations:
+                # A transaction of unknown outcome has taken effect.
+                return ChangePlan(answer=lambda: self._known.topologies[spec.name])
+            raise name_taken(known)
+        _refuse_problems(spec.name, validate(spec, self._known))
+        record = catalog.TopologyRecord()
+        record.CopyFrom(request.record)
+        record.submitted_at_us = record.state_changed_at_us = self._now
+        if known is not None:
+            record.version = max(record.version, known.version) + 1
+            record.cancelled_by.extend(known.cancelled_by)
+        # The counter is written, so all later numbers are above those in the journals.
+        self._builder.draw()
+        self._builder.put(keys.topology_key(spec.name), record)
+        for incarnation, interval_map in request.maps.items():
+            self._builder.put_map(incarnation, interval_map, stored=True)
+        silence = self._earlier_injectors(spec)
+        self._end_earlier_logs(spec)
+        for log in request.logs:
+            self._new_logs.add(log.stream)
+            self._builder.put(keys.log_key(log.stream), log)
+        for cursor in request.batches:
+            if cursor.query not in self._known.batches:
+                self._builder.put(keys.batch_key(cursor.query), cursor)
+        self._logs_of(spec)
+        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=silence)
 
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
         """Create a computation's incarnation, with owners if its topology has any."""

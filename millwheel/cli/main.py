@@ -31,6 +31,7 @@ _NOUNS: Final = {
     "event": "event:app",
     "injector": "injector:app",
     "inject": "inject:app",
+    "snapshot": "snapshot:app",
     "master": "roles:master_app",
     "authority": "roles:authority_app",
     "worker": "roles:worker_app",

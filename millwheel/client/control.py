@@ -35,6 +35,8 @@ from millwheel.rpc.v1 import (
     injection_pb2_grpc,
     interval_pb2,
     interval_pb2_grpc,
+    snapshot_pb2,
+    snapshot_pb2_grpc,
 )
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -227,6 +229,22 @@ class ControlClient:
         """Stop a topology at once, and delete its state."""
         request = control.CancelTopologyRequest(name=name, request_id=request_id or uuid4().hex)
         return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
+
+    # Snapshots.
+
+    async def create_snapshot(
+        self, topology: str, location: str, name: str = ""
+    ) -> snapshot_pb2.CreateSnapshotResponse:
+        """Take a snapshot of a topology while it runs. The master writes it to ``location``."""
+        request = snapshot_pb2.CreateSnapshotRequest(topology=topology, location=location, name=name)
+        return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
+
+    async def restore_snapshot(
+        self, location: str, name: str, paused: bool = False
+    ) -> snapshot_pb2.RestoreSnapshotResponse:
+        """Make the topology of a snapshot. The master reads it from ``location``."""
+        request = snapshot_pb2.RestoreSnapshotRequest(location=location, name=name, paused=paused)
+        return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
 
     # Intervals.
 
@@ -481,6 +499,9 @@ class ControlClient:
 
     def _cluster(self) -> cluster_pb2_grpc.ClusterServiceAsyncStub:
         return cluster_pb2_grpc.ClusterServiceStub(self._channel())
+
+    def _snapshots(self) -> snapshot_pb2_grpc.SnapshotServiceAsyncStub:
+        return snapshot_pb2_grpc.SnapshotServiceStub(self._channel())
 
     def _injection(self) -> injection_pb2_grpc.InjectionServiceAsyncStub:
         return injection_pb2_grpc.InjectionServiceStub(self._channel())

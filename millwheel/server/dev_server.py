@@ -49,6 +49,7 @@ from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
+from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.watermarks import AuthorityLink
@@ -60,11 +61,13 @@ log = logging.getLogger("millwheel")
 
 _SERVICES = (
     *MASTER_SERVICES,
+    SNAPSHOT_SERVICE,
     "millwheel.v1.DeliveryService",
     "millwheel.v1.WatermarkService",
     "millwheel.v1.SubscriptionService",
     "millwheel.v1.InspectionService",
     "millwheel.v1.HandoverService",
+    "millwheel.v1.JournalHoldService",
 )
 
 _AUTHORITY_JOURNAL = "authority.0"
@@ -203,6 +206,7 @@ async def _start_master(
         ttl=_LEASE_SECONDS,
     )
     add_services(server, replica)
+    add_snapshots(server, replica)
     task = asyncio.create_task(replica.run())
     task.add_done_callback(lambda done: _failed(failed, done))
     stack.push_async_callback(cancel, task)

@@ -27,6 +27,7 @@ from millwheel.server.console.serving import serve_console
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.listen_address import listen_address_of, tls_of
 from millwheel.server.startup import cancel, keep
+from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 
 __all__ = ["MASTER"]
 
@@ -71,6 +72,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         if daemon.access is not None:
             daemon.access.describe = partial(described_topology, replica)
         add_services(daemon.server, replica)
+        add_snapshots(daemon.server, replica)
         explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
         add_WatermarkServiceServicer_to_server(explaining, daemon.server)
 
@@ -90,4 +92,6 @@ async def _serve_console(stack: AsyncExitStack, daemon: Daemon) -> str:
     return url
 
 
-MASTER: Final = Role("master", (*SERVICES, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS)
+MASTER: Final = Role(
+    "master", (*SERVICES, SNAPSHOT_SERVICE, "millwheel.v1.WatermarkService"), _master, lambda settings: _GRACE_SECONDS
+)

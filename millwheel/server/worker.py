@@ -114,6 +114,7 @@ WORKER: Final = Role(
         "millwheel.v1.SubscriptionService",
         "millwheel.v1.InspectionService",
         "millwheel.v1.HandoverService",
+        "millwheel.v1.JournalHoldService",
     ),
     _worker,
     lambda settings: settings.worker.drain_seconds + _MARGIN_SECONDS,

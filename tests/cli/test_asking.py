@@ -27,6 +27,8 @@ CHANGING = {
     "interval merge",
     "interval move",
     "interval split",
+    "snapshot create",
+    "snapshot restore",
     "stream produce",
     "topology pause",
     "topology quota",
@@ -47,6 +49,7 @@ LOOKING = {
     "table",
     "tail",
     "validate",
+    "verify",
 }
 RUNNING = {"authority run", "master run", "server start-dev", "worker run", "version"}
 

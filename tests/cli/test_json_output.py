@@ -147,9 +147,15 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await _look_at_letters(run)
     await _look_at_failures(run, server)
     await _look_at_the_rest(run, server)
+    place = str(tmp_path / "snapshots")
+    await run("snapshot create", "words", "--to", place, "--name", "s")
+    await run("snapshot list", place)
+    for verb in ("show", "verify"):
+        await run(f"snapshot {verb}", place, "s")
     for command in ("pause", "resume", "drain --yes", "cancel --yes"):
         verb, *options = command.split()
         await run(f"topology {verb}", "words", *options)
+    await run("snapshot restore", place, "s", "--paused")
     _check_what_is_rare(run)
     assert run.ran == run.page.commands.keys()
     assert run.page.seen == run.page.forms.keys()

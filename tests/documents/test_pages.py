@@ -95,7 +95,14 @@ NOT_RUN |= {
 WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
 """The start of a page that continues the README: the README's program, and the server that runs it."""
 
-CONTINUES = ("docs/injectors.md", "docs/lookups.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
+CONTINUES = (
+    "docs/injectors.md",
+    "docs/lookups.md",
+    "docs/snapshots.md",
+    "docs/subscriptions.md",
+    "docs/testing.md",
+    "docs/topologies.md",
+)
 """Pages that need the README's program and server."""
 
 QUERY = {"text": "cat videos", "at": 1_700_000_000}
