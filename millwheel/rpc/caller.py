@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any, Final
 
+from millwheel.rpc.principal import ANONYMOUS, LOCAL, current_principal
+
 __all__ = ["answer_to", "present_caller"]
 
 _CONTEXT: Final[ContextVar[Any]] = ContextVar("millwheel_call", default=None)
@@ -17,13 +19,12 @@ def answer_to(context: Any) -> None:
 
 
 def present_caller() -> str:
-    """Return the name in the caller's certificate, or the caller's host. Empty: this task answers no call."""
+    """Return the caller's principal, or without TLS the caller's host. Empty: this task answers no call."""
     context = _CONTEXT.get()
     if context is None:
         return ""
-    names = context.auth_context().get("x509_common_name", ())
-    if names:
-        return bytes(names[0]).decode("utf-8", "backslashreplace")
+    if (principal := current_principal()) not in (ANONYMOUS, LOCAL):
+        return principal.name
     # "ipv4:10.0.0.7:50000", "ipv6:[::1]:50000" with the brackets encoded, or "unix:"
     _, _, place = str(context.peer()).partition(":")
     return place.rpartition(":")[0].replace("%5B", "").replace("%5D", "")

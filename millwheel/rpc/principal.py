@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ANONYMOUS", "Principal", "acting_as", "current_principal", "set_principal"]
+__all__ = ["ANONYMOUS", "LOCAL", "Principal", "acting_as", "current_principal", "set_principal"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,9 @@ class Principal:
 ANONYMOUS: Final = Principal("anonymous")
 """A caller without a certificate and without a token: the server has no TLS."""
 
-_LOCAL: Final = Principal("local")
-_current: ContextVar[Principal] = ContextVar("millwheel_principal", default=_LOCAL)
+LOCAL: Final = Principal("local")
+"""This process, outside a call."""
+_current: ContextVar[Principal] = ContextVar("millwheel_principal", default=LOCAL)
 
 
 def current_principal() -> Principal:

@@ -15,6 +15,10 @@ from millwheel.rpc.access.requirements import access_of
 PROTOS = Path(__file__).parents[2] / "proto" / "millwheel" / "v1"
 
 AMONG_PROCESSES = {
+    "FreezeJournals",
+    "PinJournals",
+    "ThawJournals",
+    "UnpinJournals",
     "DownloadPackage",
     "ExpectInjectors",
     "GetWorkerLoad",

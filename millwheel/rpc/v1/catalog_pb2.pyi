@@ -449,7 +449,7 @@ class EventRecord(_message.Message):
     kind: _builtins.str
     """A noun and a verb: topology.updated, interval.moved, intervals.assigned, worker.lost, hooks.failing."""
     actor: _builtins.str
-    """Who caused it: a caller's certificate name or host, balancer, or master."""
+    """Who caused it: a caller's principal or host, balancer, or master."""
     topology: _builtins.str
     """Empty if it concerns no topology."""
     subject: _builtins.str

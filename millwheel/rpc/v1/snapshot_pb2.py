@@ -22,56 +22,69 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/snapshot.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\"2\n\x0cJournalOwner\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\"d\n\x0fJournalPosition\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\x12\x0c\n\x04held\x18\x03 \x01(\x08\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\"b\n\x12PinJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\x12\x0f\n\x07hold_ms\x18\x03 \x01(\x03\"G\n\x13PinJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"S\n\x14UnpinJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\"\x17\n\x15UnpinJournalsResponse\"e\n\x15\x46reezeJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\x12\x0f\n\x07hold_ms\x18\x03 \x01(\x03\"J\n\x16\x46reezeJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"R\n\x13ThawJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\"H\n\x14ThawJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"I\n\x15\x43reateSnapshotRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"n\n\x16\x43reateSnapshotResponse\x12\x30\n\x08manifest\x18\x01 \x01(\x0b\x32\x1e.millwheel.v1.SnapshotManifest\x12\x10\n\x08stall_us\x18\x02 \x01(\x03\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\"H\n\x16RestoreSnapshotRequest\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"I\n\x17RestoreSnapshotResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"\xc8\x03\n\x10SnapshotManifest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11millwheel_version\x18\x03 \x01(\t\x12\x13\n\x0btaken_at_us\x18\x04 \x01(\x03\x12\x16\n\x0e\x63luster_format\x18\x05 \x01(\r\x12\r\n\x05\x64rawn\x18\x06 \x01(\x04\x12.\n\x08topology\x18\x07 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\'\n\x04maps\x18\x08 \x03(\x0b\x32\x19.millwheel.v1.SnapshotMap\x12+\n\x04logs\x18\t \x03(\x0b\x32\x1d.millwheel.v1.StreamLogRecord\x12\x30\n\x07\x62\x61tches\x18\n \x03(\x0b\x32\x1f.millwheel.v1.BatchCursorRecord\x12/\n\x08journals\x18\x0b \x03(\x0b\x32\x1d.millwheel.v1.SnapshotJournal\x12(\n\x04rows\x18\x0c \x03(\x0b\x32\x1a.millwheel.v1.SnapshotRows\x12,\n\x08packages\x18\r \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"P\n\x0bSnapshotMap\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12,\n\x03map\x18\x02 \x01(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\"\xcc\x01\n\x0fSnapshotJournal\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x18\n\x10truncation_point\x18\x05 \x01(\x04\x12)\n\x05parts\x18\x06 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\x12+\n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"N\n\x0cSnapshotRows\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"@\n\x0cSnapshotFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t2\xf6\x02\n\x12JournalHoldService\x12R\n\x0bPinJournals\x12 .millwheel.v1.PinJournalsRequest\x1a!.millwheel.v1.PinJournalsResponse\x12X\n\rUnpinJournals\x12\".millwheel.v1.UnpinJournalsRequest\x1a#.millwheel.v1.UnpinJournalsResponse\x12[\n\x0e\x46reezeJournals\x12#.millwheel.v1.FreezeJournalsRequest\x1a$.millwheel.v1.FreezeJournalsResponse\x12U\n\x0cThawJournals\x12!.millwheel.v1.ThawJournalsRequest\x1a\".millwheel.v1.ThawJournalsResponse2\xce\x01\n\x0fSnapshotService\x12[\n\x0e\x43reateSnapshot\x12#.millwheel.v1.CreateSnapshotRequest\x1a$.millwheel.v1.CreateSnapshotResponse\x12^\n\x0fRestoreSnapshot\x12$.millwheel.v1.RestoreSnapshotRequest\x1a%.millwheel.v1.RestoreSnapshotResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/snapshot.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\"2\n\x0cJournalOwner\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\"d\n\x0fJournalPosition\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\x12\x0c\n\x04held\x18\x03 \x01(\x08\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\"b\n\x12PinJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\x12\x0f\n\x07hold_ms\x18\x03 \x01(\x03\"G\n\x13PinJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"S\n\x14UnpinJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\"\x17\n\x15UnpinJournalsResponse\"e\n\x15\x46reezeJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\x12\x0f\n\x07hold_ms\x18\x03 \x01(\x03\"J\n\x16\x46reezeJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"R\n\x13ThawJournalsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12,\n\x08journals\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.JournalOwner\"H\n\x14ThawJournalsResponse\x12\x30\n\tpositions\x18\x01 \x03(\x0b\x32\x1d.millwheel.v1.JournalPosition\"I\n\x15\x43reateSnapshotRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x10\n\x08location\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"n\n\x16\x43reateSnapshotResponse\x12\x30\n\x08manifest\x18\x01 \x01(\x0b\x32\x1e.millwheel.v1.SnapshotManifest\x12\x10\n\x08stall_us\x18\x02 \x01(\x03\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\"H\n\x16RestoreSnapshotRequest\x12\x10\n\x08location\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\"I\n\x17RestoreSnapshotResponse\x12.\n\x08topology\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\"\xc8\x03\n\x10SnapshotManifest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x19\n\x11millwheel_version\x18\x03 \x01(\t\x12\x13\n\x0btaken_at_us\x18\x04 \x01(\x03\x12\x16\n\x0e\x63luster_format\x18\x05 \x01(\r\x12\r\n\x05\x64rawn\x18\x06 \x01(\x04\x12.\n\x08topology\x18\x07 \x01(\x0b\x32\x1c.millwheel.v1.TopologyRecord\x12\'\n\x04maps\x18\x08 \x03(\x0b\x32\x19.millwheel.v1.SnapshotMap\x12+\n\x04logs\x18\t \x03(\x0b\x32\x1d.millwheel.v1.StreamLogRecord\x12\x30\n\x07\x62\x61tches\x18\n \x03(\x0b\x32\x1f.millwheel.v1.BatchCursorRecord\x12/\n\x08journals\x18\x0b \x03(\x0b\x32\x1d.millwheel.v1.SnapshotJournal\x12(\n\x04rows\x18\x0c \x03(\x0b\x32\x1a.millwheel.v1.SnapshotRows\x12,\n\x08packages\x18\r \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"P\n\x0bSnapshotMap\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12,\n\x03map\x18\x02 \x01(\x0b\x32\x1f.millwheel.v1.IntervalMapRecord\"\xcc\x01\n\x0fSnapshotJournal\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x04 \x01(\x04\x12\x18\n\x10truncation_point\x18\x05 \x01(\x04\x12)\n\x05parts\x18\x06 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\x12+\n\x07\x65ntries\x18\x07 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"N\n\x0cSnapshotRows\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12)\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.SnapshotFile\"@\n\x0cSnapshotFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t2\xa2\x03\n\x12JournalHoldService\x12]\n\x0bPinJournals\x12 .millwheel.v1.PinJournalsRequest\x1a!.millwheel.v1.PinJournalsResponse\"\t\xea\xe1\x18\x05\n\x03\n\x01\x06\x12\x63\n\rUnpinJournals\x12\".millwheel.v1.UnpinJournalsRequest\x1a#.millwheel.v1.UnpinJournalsResponse\"\t\xea\xe1\x18\x05\n\x03\n\x01\x06\x12\x66\n\x0e\x46reezeJournals\x12#.millwheel.v1.FreezeJournalsRequest\x1a$.millwheel.v1.FreezeJournalsResponse\"\t\xea\xe1\x18\x05\n\x03\n\x01\x06\x12`\n\x0cThawJournals\x12!.millwheel.v1.ThawJournalsRequest\x1a\".millwheel.v1.ThawJournalsResponse\"\t\xea\xe1\x18\x05\n\x03\n\x01\x06\x32\xe8\x01\n\x0fSnapshotService\x12h\n\x0e\x43reateSnapshot\x12#.millwheel.v1.CreateSnapshotRequest\x1a$.millwheel.v1.CreateSnapshotResponse\"\x0b\xea\xe1\x18\x07\n\x03\n\x01\x05\x10\x01\x12k\n\x0fRestoreSnapshot\x12$.millwheel.v1.RestoreSnapshotRequest\x1a%.millwheel.v1.RestoreSnapshotResponse\"\x0b\xea\xe1\x18\x07\n\x03\n\x01\x05\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.snapshot_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOURNALOWNER']._serialized_start=73
-  _globals['_JOURNALOWNER']._serialized_end=123
-  _globals['_JOURNALPOSITION']._serialized_start=125
-  _globals['_JOURNALPOSITION']._serialized_end=225
-  _globals['_PINJOURNALSREQUEST']._serialized_start=227
-  _globals['_PINJOURNALSREQUEST']._serialized_end=325
-  _globals['_PINJOURNALSRESPONSE']._serialized_start=327
-  _globals['_PINJOURNALSRESPONSE']._serialized_end=398
-  _globals['_UNPINJOURNALSREQUEST']._serialized_start=400
-  _globals['_UNPINJOURNALSREQUEST']._serialized_end=483
-  _globals['_UNPINJOURNALSRESPONSE']._serialized_start=485
-  _globals['_UNPINJOURNALSRESPONSE']._serialized_end=508
-  _globals['_FREEZEJOURNALSREQUEST']._serialized_start=510
-  _globals['_FREEZEJOURNALSREQUEST']._serialized_end=611
-  _globals['_FREEZEJOURNALSRESPONSE']._serialized_start=613
-  _globals['_FREEZEJOURNALSRESPONSE']._serialized_end=687
-  _globals['_THAWJOURNALSREQUEST']._serialized_start=689
-  _globals['_THAWJOURNALSREQUEST']._serialized_end=771
-  _globals['_THAWJOURNALSRESPONSE']._serialized_start=773
-  _globals['_THAWJOURNALSRESPONSE']._serialized_end=845
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=847
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=920
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=922
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=1032
-  _globals['_RESTORESNAPSHOTREQUEST']._serialized_start=1034
-  _globals['_RESTORESNAPSHOTREQUEST']._serialized_end=1106
-  _globals['_RESTORESNAPSHOTRESPONSE']._serialized_start=1108
-  _globals['_RESTORESNAPSHOTRESPONSE']._serialized_end=1181
-  _globals['_SNAPSHOTMANIFEST']._serialized_start=1184
-  _globals['_SNAPSHOTMANIFEST']._serialized_end=1640
-  _globals['_SNAPSHOTMAP']._serialized_start=1642
-  _globals['_SNAPSHOTMAP']._serialized_end=1722
-  _globals['_SNAPSHOTJOURNAL']._serialized_start=1725
-  _globals['_SNAPSHOTJOURNAL']._serialized_end=1929
-  _globals['_SNAPSHOTROWS']._serialized_start=1931
-  _globals['_SNAPSHOTROWS']._serialized_end=2009
-  _globals['_SNAPSHOTFILE']._serialized_start=2011
-  _globals['_SNAPSHOTFILE']._serialized_end=2075
-  _globals['_JOURNALHOLDSERVICE']._serialized_start=2078
-  _globals['_JOURNALHOLDSERVICE']._serialized_end=2452
-  _globals['_SNAPSHOTSERVICE']._serialized_start=2455
-  _globals['_SNAPSHOTSERVICE']._serialized_end=2661
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['PinJournals']._loaded_options = None
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['PinJournals']._serialized_options = b'\352\341\030\005\n\003\n\001\006'
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['UnpinJournals']._loaded_options = None
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['UnpinJournals']._serialized_options = b'\352\341\030\005\n\003\n\001\006'
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['FreezeJournals']._loaded_options = None
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['FreezeJournals']._serialized_options = b'\352\341\030\005\n\003\n\001\006'
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['ThawJournals']._loaded_options = None
+  _globals['_JOURNALHOLDSERVICE'].methods_by_name['ThawJournals']._serialized_options = b'\352\341\030\005\n\003\n\001\006'
+  _globals['_SNAPSHOTSERVICE'].methods_by_name['CreateSnapshot']._loaded_options = None
+  _globals['_SNAPSHOTSERVICE'].methods_by_name['CreateSnapshot']._serialized_options = b'\352\341\030\007\n\003\n\001\005\020\001'
+  _globals['_SNAPSHOTSERVICE'].methods_by_name['RestoreSnapshot']._loaded_options = None
+  _globals['_SNAPSHOTSERVICE'].methods_by_name['RestoreSnapshot']._serialized_options = b'\352\341\030\007\n\003\n\001\005\020\001'
+  _globals['_JOURNALOWNER']._serialized_start=100
+  _globals['_JOURNALOWNER']._serialized_end=150
+  _globals['_JOURNALPOSITION']._serialized_start=152
+  _globals['_JOURNALPOSITION']._serialized_end=252
+  _globals['_PINJOURNALSREQUEST']._serialized_start=254
+  _globals['_PINJOURNALSREQUEST']._serialized_end=352
+  _globals['_PINJOURNALSRESPONSE']._serialized_start=354
+  _globals['_PINJOURNALSRESPONSE']._serialized_end=425
+  _globals['_UNPINJOURNALSREQUEST']._serialized_start=427
+  _globals['_UNPINJOURNALSREQUEST']._serialized_end=510
+  _globals['_UNPINJOURNALSRESPONSE']._serialized_start=512
+  _globals['_UNPINJOURNALSRESPONSE']._serialized_end=535
+  _globals['_FREEZEJOURNALSREQUEST']._serialized_start=537
+  _globals['_FREEZEJOURNALSREQUEST']._serialized_end=638
+  _globals['_FREEZEJOURNALSRESPONSE']._serialized_start=640
+  _globals['_FREEZEJOURNALSRESPONSE']._serialized_end=714
+  _globals['_THAWJOURNALSREQUEST']._serialized_start=716
+  _globals['_THAWJOURNALSREQUEST']._serialized_end=798
+  _globals['_THAWJOURNALSRESPONSE']._serialized_start=800
+  _globals['_THAWJOURNALSRESPONSE']._serialized_end=872
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=874
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=947
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=949
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=1059
+  _globals['_RESTORESNAPSHOTREQUEST']._serialized_start=1061
+  _globals['_RESTORESNAPSHOTREQUEST']._serialized_end=1133
+  _globals['_RESTORESNAPSHOTRESPONSE']._serialized_start=1135
+  _globals['_RESTORESNAPSHOTRESPONSE']._serialized_end=1208
+  _globals['_SNAPSHOTMANIFEST']._serialized_start=1211
+  _globals['_SNAPSHOTMANIFEST']._serialized_end=1667
+  _globals['_SNAPSHOTMAP']._serialized_start=1669
+  _globals['_SNAPSHOTMAP']._serialized_end=1749
+  _globals['_SNAPSHOTJOURNAL']._serialized_start=1752
+  _globals['_SNAPSHOTJOURNAL']._serialized_end=1956
+  _globals['_SNAPSHOTROWS']._serialized_start=1958
+  _globals['_SNAPSHOTROWS']._serialized_end=2036
+  _globals['_SNAPSHOTFILE']._serialized_start=2038
+  _globals['_SNAPSHOTFILE']._serialized_end=2102
+  _globals['_JOURNALHOLDSERVICE']._serialized_start=2105
+  _globals['_JOURNALHOLDSERVICE']._serialized_end=2523
+  _globals['_SNAPSHOTSERVICE']._serialized_start=2526
+  _globals['_SNAPSHOTSERVICE']._serialized_end=2758
 # @@protoc_insertion_point(module_scope)

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/stream.proto\x12\x0cmillwheel.v1\"\\\n\x11ReadStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x18\n\x0b\x66rom_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\x05\x42\x0e\n\x0c_from_offset\"\x7f\n\x12ReadStreamResponse\x12*\n\x07records\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.ShownRecord\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\"N\n\x0bShownRecord\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0b\n\x03\x63ut\x18\x04 \x01(\x08\x32\x65\n\rStreamService\x12T\n\nReadStream\x12\x1f.millwheel.v1.ReadStreamRequest\x1a .millwheel.v1.ReadStreamResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/stream.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"\\\n\x11ReadStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x18\n\x0b\x66rom_offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\x05\x42\x0e\n\x0c_from_offset\"\x7f\n\x12ReadStreamResponse\x12*\n\x07records\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.ShownRecord\x12\x13\n\x0bnext_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\"N\n\x0bShownRecord\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0b\n\x03\x63ut\x18\x04 \x01(\x08\x32v\n\rStreamService\x12\x65\n\nReadStream\x12\x1f.millwheel.v1.ReadStreamRequest\x1a .millwheel.v1.ReadStreamResponse\"\x14\x90\x02\x01\xea\xe1\x18\r\n\x0b\n\x01\x01\x1a\x06streamb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.stream_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STREAMSERVICE'].methods_by_name['ReadStream']._loaded_options = None
-  _globals['_STREAMSERVICE'].methods_by_name['ReadStream']._serialized_options = b'\220\002\001'
-  _globals['_READSTREAMREQUEST']._serialized_start=43
-  _globals['_READSTREAMREQUEST']._serialized_end=135
-  _globals['_READSTREAMRESPONSE']._serialized_start=137
-  _globals['_READSTREAMRESPONSE']._serialized_end=264
-  _globals['_SHOWNRECORD']._serialized_start=266
-  _globals['_SHOWNRECORD']._serialized_end=344
-  _globals['_STREAMSERVICE']._serialized_start=346
-  _globals['_STREAMSERVICE']._serialized_end=447
+  _globals['_STREAMSERVICE'].methods_by_name['ReadStream']._serialized_options = b'\220\002\001\352\341\030\r\n\013\n\001\001\032\006stream'
+  _globals['_READSTREAMREQUEST']._serialized_start=70
+  _globals['_READSTREAMREQUEST']._serialized_end=162
+  _globals['_READSTREAMRESPONSE']._serialized_start=164
+  _globals['_READSTREAMRESPONSE']._serialized_end=291
+  _globals['_SHOWNRECORD']._serialized_start=293
+  _globals['_SHOWNRECORD']._serialized_end=371
+  _globals['_STREAMSERVICE']._serialized_start=373
+  _globals['_STREAMSERVICE']._serialized_end=491
 # @@protoc_insertion_point(module_scope)
