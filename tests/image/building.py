@@ -58,9 +58,6 @@ def base() -> Path:
         made = root.with_name(f"{root.name}.{os.getpid()}")
         run(["debootstrap", "--variant=minbase", _SUITE, str(made), mirror])
         (made / "etc/apt/sources.list").write_text("".join(f"deb {line} main\n" for line in mirrors))
-        # An image of Debian has neither.
-        for left_over in (*made.glob("var/cache/apt/archives/*.deb"), *made.glob("var/cache/apt/*.bin")):
-            left_over.unlink()
         made.rename(root)
     return root
 

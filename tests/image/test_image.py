@@ -115,7 +115,9 @@ def test_the_linter_finds_nothing_to_mend() -> None:
 
 
 def test_the_image_is_small_and_has_the_compiled_core() -> None:
-    size = int(run(["du", "--summarize", "--bytes", str(image())]).split()[0])
+    # Debian's image keeps no packages in apt's cache. The root of debootstrap does.
+    left_out = "--exclude=./var/cache/apt"
+    size = int(run(["du", "--summarize", "--bytes", left_out, "."], cwd=str(image())).split()[0])
     print(f"the image has {size / 1e6:.0f} MB")
     assert size < LARGEST
     compiled = list((image() / "opt/millwheel").rglob("worker/interval/core*.so"))
