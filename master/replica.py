@@ -47,7 +47,10 @@ def steady_clock() -> Timestamp:
 
 
 class MasterReplica:
-    """One replica of the master. Any number may run. The elected one answers, and the others name it."""
+    """One replica of the master. Any number may run. The elected one answers, and the others name it.
+
+    It has many attributes: what it serves with, and what it has while it leads.
+    """
 
     def __init__(
         self,

@@ -21,6 +21,8 @@ ASKING = {
     "topology update",
 }
 CHANGING = {
+    "certificates create",
+    "certificates signing-key",
     "computation add",
     "dead-letter replay",
     "inject file",
