@@ -82,6 +82,8 @@ async def test_a_certificate_is_who_it_names(console: Console) -> None:
     for name, expected in (("cleo", 200), ("dora", 403)):
         async with console.browser(console.identities.certificate(name)) as browser:
             assert (await console.ask(browser))[0] == expected
+            _, shown = await console.ask(browser, path="/api/v1")
+            assert shown["user"] == {"name": f"certificate:{name}", "session": False}
     stranger = Identities(console.identities.folder / "stranger").certificate("cleo")
     async with console.browser(stranger) as browser:
         with pytest.raises((ClientConnectorError, ServerDisconnectedError, ConnectionError, ssl.SSLError, OSError)):
@@ -98,6 +100,8 @@ async def test_a_session_begins_and_ends(console: Console) -> None:
         assert token not in header
         assert (await console.ask(browser))[0] == 200
         assert (await console.ask(browser, path="/"))[0] == 200
+        _, shown = await console.ask(browser, path="/api/v1")
+        assert shown["user"] == {"name": "token:ada", "session": True}, "the page shows it, and offers the end"
         stolen = header.partition(";")[0].partition("=")
         assert (await browser.post(f"{console.url}/logout")).status == 200
         assert (await console.ask(browser))[0] == 401

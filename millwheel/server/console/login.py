@@ -26,10 +26,12 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 from millwheel.server.console.calls import HTTP_STATUS, described_error
 
-__all__ = ["ConsoleLogin"]
+__all__ = ["COOKIE", "USER", "ConsoleLogin"]
 
 COOKIE: Final = "__Host-millwheel"
 """The prefix makes browsers refuse the cookie without ``Secure`` or from another host."""
+USER: Final = "millwheel.user"
+"""Where a request has the name of its principal."""
 SESSION_SECONDS: Final = 12 * 3_600.0
 _MAX_SESSIONS: Final = 10_000
 _PAGE: Final = "/login.html"
@@ -69,6 +71,7 @@ class ConsoleLogin:
                 if request.path == "/" and error.code is FailureCode.UNAUTHENTICATED:
                     return web.Response(status=303, headers={"Location": _PAGE, "Cache-Control": "no-store"})
                 return _failed(error)
+            request[USER] = principal.name
             with calling_for(principal):
                 return await handler(request)
 

@@ -26,7 +26,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
-from millwheel.server.console.login import ConsoleLogin
+from millwheel.server.console.login import COOKIE, USER, ConsoleLogin
 from millwheel.server.console.permission import Permission, refuse_call
 
 __all__ = ["serve_site"]
@@ -89,7 +89,8 @@ def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
 
 
 async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
-    return _json({"read_only": read_only, "calls": [call.describe() for call in CALLS.values()]})
+    user = {"name": request.get(USER, ""), "session": COOKIE in request.cookies}
+    return _json({"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]})
 
 
 async def _not_found(request: web.Request) -> web.Response:

@@ -26,14 +26,24 @@ export async function call(path, request) {
 }
 
 let readOnly = true;
+let user = { name: "", session: false };
 
 /** Whether this page may change something. Known once `learnPermission` has ended. */
 export const mayChange = () => !readOnly;
 
-/** Asks what this page may do. */
+/** Who uses the page: the principal's name, empty without TLS, and whether a login began a session. */
+export const whoAmI = () => user;
+
+/** Ends the session. */
+export async function logOut() {
+  await fetch("/logout", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" });
+  location.assign("/login.html");
+}
+
+/** Asks what this page may do, and for whom. */
 export async function learnPermission() {
   const response = await fetch("/api/v1");
-  if (response.ok) readOnly = (await response.json()).read_only;
+  if (response.ok) ({ read_only: readOnly, user } = await response.json());
 }
 
 /** Calls `changed(state)` after each refresh. The state: overview, since (of the answer), failure, history. */

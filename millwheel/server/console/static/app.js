@@ -1,7 +1,7 @@
 // The frame of the console: the list of views, the state of the server, and the view that the address names.
 
 import { html, render, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
-import { follow } from "/api.js";
+import { follow, logOut, whoAmI } from "/api.js";
 import { clock, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
@@ -45,8 +45,14 @@ function Rail({ view, overview, since }) {
       return html`<a key=${name} class="view" href=${to(name)} aria-current=${view === name ? "page" : null} accesskey=${index + 1}
         title=${`Key ${index + 1}`}>${title}<span class=${`count ${kind ?? ""}`}>${text}</span></a>`;
     })}
-    <div class="foot">${since ? html`<div>as of ${clock(since)} UTC</div>` : null}<a href="/api/v1">API</a></div>
+    <div class="foot">${since ? html`<div>as of ${clock(since)} UTC</div>` : null}<${User} /><a href="/api/v1">API</a></div>
   </nav>`;
+}
+
+/** Who is logged in. */
+function User() {
+  const { name, session } = whoAmI();
+  return name && html`<div>${name}${session ? html` · <button class="link" onClick=${logOut}>Log out</button>` : null}</div>`;
 }
 
 /** Links to the consoles of the other masters, at the place that is shown. */
