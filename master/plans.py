@@ -29,7 +29,7 @@ from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of
 from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
 from millwheel.model.interval_map import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.stream_names import dead_letter_stream
+from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stream, owner_of
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -320,7 +320,9 @@ class Planner:
         return self._builder.plan(lambda: self._where_is(request.stream, is_new))
 
     def delete_log(self, request: DeleteLog) -> ChangePlan:
-        """Plan the end of a log. Its cursors end with it. Refused if the records of the stream go nowhere else.
+        """Plan the end of a log. Its cursors end with it.
+
+        Refused if the records of the stream go nowhere else, and for dead letters: each topology has a log of them.
 
         Senders discard what they still have for the log, as for any consumer that is removed from a live stream. After
         this transaction no record refers to the log's interval map, so its data in the store is dropped later.
@@ -336,6 +338,13 @@ class Planner:
                 FailureCode.FAILED_PRECONDITION,
                 f"no computation reads stream {stream!r}: its records go to its log alone",
                 "the log keeps them for the stream's retention, which a program sets by `retention=`",
+                reason="LOG_NEEDED",
+            )
+        if is_dead_letter_stream(stream):
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"the log of stream {stream!r} has the dead letters that people list, replay and discard",
+                f"give letters up by `millwheel dead-letter discard {owner_of(stream)}`",
                 reason="LOG_NEEDED",
             )
         self._builder.delete(keys.log_key(stream))

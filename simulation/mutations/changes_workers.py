@@ -159,7 +159,7 @@ rewriting(
     "G1",
     "an ACK of a part is not reported as an ACK of the whole",
     delivery_service,
-    "and _whole(outcome, remaining)",
+    "and outcome == _ACKED and not remaining and not message",
     "",
     seeds=0,
     test="tests/worker/test_delivery_service.py::test_acks_of_whole_batches_share_messages_overtaking_nothing",
