@@ -107,6 +107,17 @@ def test_a_new_quota_counts_at_once() -> None:
     assert limited.wait("t") == 0.0
 
 
+def test_a_topology_that_has_ended_leaves_nothing() -> None:
+    clock, known = Clock(), cluster(1_000)
+    limited = quotas(known, clock)
+    limited.taken("t", 3_000)
+    limited.waits("t")
+    assert [one.labels for metric in limited.collect() for one in metric.samples] == [{"topology": "t"}]
+    known.apply([KeyChange(topology_key("t"), None, 2)])
+    limited.refresh()
+    assert [one.labels for metric in limited.collect() for one in metric.samples] == []
+
+
 def test_a_weight_is_one_unless_the_quota_says_otherwise() -> None:
     assert weight_of(cluster(0), "t") == 1.0
     assert weight_of(cluster(0, weight=2.5), "t") == 2.5

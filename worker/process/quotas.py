@@ -66,7 +66,10 @@ class RecordQuotas(Collector):
 
     def refresh(self) -> None:
         """The catalog has changed."""
-        limited = {name: one for name, one in self._known.live_topologies() if one.quota.records_per_second}
+        live = dict(self._known.live_topologies())
+        for name in self._waited.keys() - live.keys():
+            del self._waited[name]
+        limited = {name: one for name, one in live.items() if one.quota.records_per_second}
         for name, record in limited.items():
             rate = record.quota.records_per_second / max(1, self._owners(record))
             bucket = self.buckets.setdefault(name, _Bucket(rate, self._clock()))
