@@ -23,8 +23,8 @@ install: ## Make .venv with everything, and a Java runtime for the Spark parts (
 	@tools/install.sh
 
 .PHONY: demo
-demo: install ## Run the demonstration
-	@$(RUN) python -m examples.demo $(ARGS)
+demo: install ## Run the demonstration; its web console stays open with KEEP=1
+	@$(RUN) python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
 
 .PHONY: components
 components: install ## Fetch Cassandra, etcd and Prometheus into build/components (fast the second time)
@@ -85,6 +85,17 @@ test-console: install ## The web console in a headless Chromium, which is instal
 	@command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null || \
 		bash -c '. tools/apt.sh && apt_install chromium-headless-shell chromium'
 	@MILLWHEEL_PICTURES=$(PICTURES) $(RUN) pytest -m long tests/console $(ARGS)
+
+# Needs go, for Helm and for what other projects define.
+.PHONY: test-deploy
+test-deploy: components ## The Helm chart with Helm, and all that is deployed, run as processes
+	@$(RUN) pytest -m "long or not long" tests/deploy $(ARGS)
+
+# Needs root, for chroot.
+.PHONY: test-image
+test-image: install ## Lint the Dockerfile, carry it out in a root of its own, and try what comes out
+	@command -v debootstrap >/dev/null || bash -c '. tools/apt.sh && apt_install debootstrap'
+	@$(RUN) pytest -s -m long tests/image $(ARGS)
 
 .PHONY: test-alerts
 test-alerts: components ## Cause what the alerts are about, and see each alert fire and end

@@ -114,6 +114,7 @@ class IntervalAssigner:
     def give(self, interval: catalog.IntervalRecord, worker: str, builder: PlanBuilder) -> None:
         """Make ``worker`` the owner under a fresh sequencer, for as long as its present registration lasts."""
         self._given.add(worker)
+        builder.note_owner(interval.owner.worker_id, worker)
         builder.rest_on(worker_key(worker))
         interval.sequencer = builder.draw()
         interval.owner.CopyFrom(self._known.workers[worker].endpoint)

@@ -35,6 +35,8 @@ class ChangePlan:
     """The steps of one change: drop data from the store, create journals, run one transaction, then answer.
 
     ``silence``: injectors that the authority forgets, each unless it accepted a sequencer above the given one.
+    ``owners``: the number of intervals that housekeeping gives to other owners, by the owners before and after.
+    ``before``, ``after``: intervals that a move, a split or a merge replaces, and those that take their place.
     ``drawn``: the largest number that the plan draws, or names in ``silence``. 0: neither.
     Without puts and deletes there is no transaction, and the answer is available at once. Otherwise ``answer`` is
     called only once the catalog shows the transaction's effect.
@@ -49,6 +51,9 @@ class ChangePlan:
     silence: tuple[tuple[str, int], ...] = ()
     drawn: int = 0
     answer: Callable[[], Answer] | None = None
+    owners: tuple[tuple[str, str, int], ...] = ()
+    before: tuple[catalog.IntervalRecord, ...] = ()
+    after: tuple[catalog.IntervalRecord, ...] = ()
 
     @property
     def clears(self) -> bool:
@@ -74,6 +79,7 @@ class PlanBuilder:
         self._journals: dict[str, None] = {}
         self._edits: dict[str, MapEdit] = {}
         self._chunks: dict[str, dict[str, IntervalChunk]] = {}
+        self._owners: dict[tuple[str, str], int] = {}
 
     @property
     def drawn_before(self) -> int:
@@ -88,6 +94,10 @@ class PlanBuilder:
         self._known.check_readable(keys.SEQUENCER)
         self._drawn += 1
         return self._drawn
+
+    def note_owner(self, before: str, after: str) -> None:
+        """Count an interval that goes from one owner to another. The event log has these counts."""
+        self._owners[before, after] = self._owners.get((before, after), 0) + 1
 
     def rest_on(self, key: str) -> None:
         """Make the transaction fail if ``key`` has changed since the catalog was read.
@@ -109,15 +119,17 @@ class PlanBuilder:
         self._puts.pop(key, None)
         self._deletes[key] = None
 
-    def put_map(self, incarnation: IncarnationId, record: catalog.IntervalMapRecord) -> None:
+    def put_map(self, incarnation: IncarnationId, record: catalog.IntervalMapRecord, stored: bool = False) -> None:
         """Write a whole interval map, new or changed. Of a changed map, only the changed chunks are written.
+
+        ``stored``: its journals exist in the store. Otherwise new ones are created.
 
         Raises CoverageError unless the map covers every key exactly once. Raises ValueError in three cases: a
         sequencer would go back, an interval would get a new owner under its old sequencer, or a journal would get
         other keys.
         """
         edit = self._edit(incarnation)
-        self._follow_on(incarnation, record.intervals)
+        self._follow_on(incarnation, record.intervals, stored)
         edit.replace_all(record.intervals)
         self._write(incarnation, edit, (record.computation, record.topology))
 
@@ -140,7 +152,9 @@ class PlanBuilder:
             self._edits[incarnation] = MapEdit(incarnation, interval_map.chunks if interval_map is not None else ())
         return self._edits[incarnation]
 
-    def _follow_on(self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord]) -> None:
+    def _follow_on(
+        self, incarnation: IncarnationId, intervals: Iterable[catalog.IntervalRecord], stored: bool = False
+    ) -> None:
         """Check that each interval may follow its journal's interval in the catalog. Note new journals for creation.
 
         The journal of a split's or a merge's child is not noted. The first owner that opens the child creates it,
@@ -150,7 +164,7 @@ class PlanBuilder:
         for interval in intervals:
             was = interval_map.of_journal(interval.journal) if interval_map is not None else None
             if was is None:
-                if not interval.parents:
+                if not interval.parents and not stored:
                     self._journals[interval.journal] = None
             elif was.keys != interval.keys:
                 raise ValueError(f"journal {interval.journal}: other keys need another journal")
@@ -212,11 +226,12 @@ class PlanBuilder:
             silence,
             self._drawn if silence or self._drawn > self._first else 0,
             answer,
+            tuple((*owners, count) for owners, count in sorted(self._owners.items())),
         )
 
     def _check_size(self, puts: Sequence[Put]) -> None:
-        # The core adds one compare: that of the leadership.
-        operations = max(len(self._compares) + 1, len(puts) + len(self._deletes))
+        # The core adds one compare, that of the leadership, and an event, for which the oldest event is deleted.
+        operations = max(len(self._compares) + 1, len(puts) + len(self._deletes) + 2)
         size = sum(len(put.key) + len(put.value) for put in puts)
         if operations > MAX_OPERATIONS or size > MAX_TRANSACTION_BYTES:
             raise RequestError(

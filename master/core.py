@@ -25,6 +25,8 @@ from millwheel.master import garbage, injecting, reshaping
 from millwheel.master.assignment import add_assignments, add_releases
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.draining import DrainWatch
+from millwheel.master.event_log import plan_event, recorded
+from millwheel.master.event_texts import event_of_change
 from millwheel.master.messages import (
     CancelTopology,
     CommitBatch,
@@ -46,12 +48,14 @@ from millwheel.master.messages import (
     OpenInjector,
     PauseTopology,
     ProgressObserved,
+    RecordEvent,
     ReleaseParents,
     Reload,
     Reply,
     Request,
     RequestReceived,
     ReserveNumbers,
+    RestoreTopology,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
@@ -105,6 +109,9 @@ class _Operation:
     plan: ChangePlan
     phase: _Phase
     since: Timestamp
+    request: Request | None = None
+    """None: housekeeping."""
+    actor: str = ""
     attempts: int = 1
     revision: int = 0
 
@@ -126,7 +133,7 @@ class MasterCore:
         self._drains = DrainWatch(self._settings.drain_grace)
         self._delivered: set[str] = set()
         """Removed computations, by incarnation, that have delivered all that they produced."""
-        self._queue: deque[tuple[int, Request]] = deque()
+        self._queue: deque[RequestReceived] = deque()
         self._operation: _Operation | None = None
         self._numbers = 0
         self._unusable = 0
@@ -157,7 +164,7 @@ class MasterCore:
             case RevisionArrived():
                 return self._on_revision(event)
             case RequestReceived():
-                self._queue.append((event.ticket, event.request))
+                self._queue.append(event)
                 return self._and_go_on([])
             case NumbersReserved():
                 return self._on_reserved(event)
@@ -338,23 +345,27 @@ class MasterCore:
             if keep is not None:
                 done += self._begin(keep[0], keep[1], None)
             elif self._queue:
-                ticket, request = self._queue.popleft()
-                done += self._attempt(ticket, request)
+                done += self._attempt(self._queue.popleft())
             else:
                 break
         return done
 
-    def _attempt(self, ticket: int, request: Request) -> list[MasterEffect]:
+    def _attempt(self, asked: RequestReceived) -> list[MasterEffect]:
         try:
-            return self._begin(lambda: self._plan(request), self._plan(request), ticket)
+            return self._begin(lambda: self._plan(asked.request), self._plan(asked.request), asked)
         except RequestError as error:
-            return [Fail(ticket, error)]
+            return [Fail(asked.ticket, error)]
         except DamagedValueError as error:
-            return [Fail(ticket, _refusal(error))]
+            return [Fail(asked.ticket, _refusal(error))]
 
-    def _begin(self, make: Callable[[], ChangePlan], plan: ChangePlan, ticket: int | None) -> list[MasterEffect]:
+    def _begin(
+        self, make: Callable[[], ChangePlan], plan: ChangePlan, asked: RequestReceived | None
+    ) -> list[MasterEffect]:
         self._numbers += 1
-        self._operation = _Operation(self._numbers, make, ticket, plan, _Phase.DROPPING, self._now)
+        self._operation = _Operation(self._numbers, make, None, plan, _Phase.DROPPING, self._now)
+        if asked is not None:
+            self._operation.ticket, self._operation.request = asked.ticket, asked.request
+            self._operation.actor = asked.actor
         return self._carry_out(self._operation)
 
     def _carry_out(self, operation: _Operation) -> list[MasterEffect]:
@@ -379,7 +390,12 @@ class MasterCore:
         if not plan.puts and not plan.deletes:
             return self._finish(operation)
         operation.phase = _Phase.TRANSACTING
-        return [Transact(operation.number, (self._leadership, *plan.compares), plan.puts, plan.deletes)]
+        event = event_of_change(self.catalog, operation.request, operation.actor, plan)
+        puts, deletes = (plan.puts, plan.deletes)
+        if event is not None:
+            more, old = recorded(self.catalog.events, event, self._now)
+            puts, deletes = (*puts, more), (*deletes, *old)
+        return [Transact(operation.number, (self._leadership, *plan.compares), puts, deletes)]
 
     def _followed(self) -> list[MasterEffect]:
         """Finish the operation if the catalog now shows its effect."""
@@ -424,7 +440,7 @@ class MasterCore:
 
     def _step_down(self) -> list[MasterEffect]:
         self.deposed = True
-        tickets = [ticket for ticket, _ in self._queue]
+        tickets = [asked.ticket for asked in self._queue]
         if self._operation is not None and self._operation.ticket is not None:
             tickets.insert(0, self._operation.ticket)
         self._operation = None
@@ -451,20 +467,22 @@ class MasterCore:
                 return self._planner().drain(request)
             case CancelTopology():
                 return self._planner().cancel(request)
-            case UpdateTopology() | PauseTopology() | ResumeTopology():
+            case UpdateTopology() | PauseTopology() | ResumeTopology() | SetTopologyQuota():
                 return self._planner().change(request)
-            case SetTopologyQuota():
-                return self._planner().set_quota(request)
-            case EnsureLog():
-                return self._planner().ensure_log(request)
-            case DeleteLog():
-                return self._planner().delete_log(request)
+            case RestoreTopology():
+                self._unusable = max(self._unusable, request.drawn)
+                return self._planner().restore(request)
+            case EnsureLog() | DeleteLog():
+                planner = self._planner()
+                return planner.ensure_log(request) if isinstance(request, EnsureLog) else planner.delete_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
                 return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():
                 return reshaping.plan_reshape(self.catalog, request, self._unusable, self.loads)
             case ReleaseParents():
                 return reshaping.plan_release(self.catalog, request)
+            case RecordEvent():
+                return plan_event(self.catalog.events, request, self._now)
 
     def _begin_looking(self, topology: str) -> None:
         """Forget observations of an earlier topology of this name, but keep those of a drain in progress."""

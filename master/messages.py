@@ -38,6 +38,7 @@ __all__ = [
     "PauseTopology",
     "Progress",
     "ProgressObserved",
+    "RecordEvent",
     "ReleaseParents",
     "Reload",
     "Reply",
@@ -45,6 +46,7 @@ __all__ = [
     "RequestReceived",
     "ReserveNumbers",
     "ReshapeRequest",
+    "RestoreTopology",
     "ResumeTopology",
     "RetireInjector",
     "RetireQuery",
@@ -110,6 +112,21 @@ class ResumeTopology:
     """Assign owners to the intervals of a paused topology again."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTopology:
+    """Make a topology of a snapshot. The store has its journals and states already.
+
+    ``maps``: the interval map of each incarnation in ``record`` and ``logs``, without owners. ``drawn``: all numbers in
+    the journals are at most this one, so every sequencer is larger that is drawn later.
+    """
+
+    record: catalog.TopologyRecord
+    maps: Mapping[IncarnationId, catalog.IntervalMapRecord]
+    logs: tuple[catalog.StreamLogRecord, ...]
+    batches: tuple[catalog.BatchCursorRecord, ...]
+    drawn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +250,13 @@ class ReleaseParents:
     independent: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Put an event into the log that no other change explains. Its number is chosen by the core."""
+
+    event: catalog.EventRecord
+
+
 ReshapeRequest = MoveInterval | SplitInterval | MergeIntervals
 
 Request = (
@@ -243,6 +267,7 @@ Request = (
     | PauseTopology
     | SetTopologyQuota
     | ResumeTopology
+    | RestoreTopology
     | EnsureLog
     | DeleteLog
     | OpenInjector
@@ -252,6 +277,7 @@ Request = (
     | RetireQuery
     | ReshapeRequest
     | ReleaseParents
+    | RecordEvent
 )
 
 
@@ -321,6 +347,8 @@ class RequestReceived:
 
     ticket: int
     request: Request
+    actor: str = ""
+    """Who makes the request: a caller's name or host. Empty: the master itself."""
 
 
 @dataclass(frozen=True, slots=True)

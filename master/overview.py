@@ -52,6 +52,7 @@ class OverviewRows:
             state=record.state,
             version=record.version,
             submitted_at_us=record.submitted_at_us,
+            version_at_us=record.version_at_us,
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
             computations=[
@@ -104,6 +105,7 @@ class OverviewRows:
         )
         log = self._known.logs.get(spec.name)
         if log is not None:
+            row.log.created_at_us = log.created_at_us
             row.log.SetInParent()
             for interval in self._known.maps.get(log.incarnation, ()):
                 row.log.worker = interval.owner.worker_id
@@ -111,6 +113,8 @@ class OverviewRows:
                 if load is not None:
                     row.log.records_per_second = load.records_per_second
                     row.log.cached_bytes = load.cached_bytes
+                    if load.HasField("log"):
+                        row.log.kept.CopyFrom(load.log)
         return row
 
 

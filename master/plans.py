@@ -14,6 +14,7 @@ from millwheel.master.messages import (
     DrainTopology,
     EnsureLog,
     PauseTopology,
+    RestoreTopology,
     ResumeTopology,
     SetTopologyQuota,
     SubmitTopology,
@@ -29,7 +30,7 @@ from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of
 from millwheel.model.incarnation import IncarnationId, injector_group, new_incarnation, new_journal
 from millwheel.model.interval_map import initial_intervals, interval_to_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stream, owner_of
+from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stream
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -37,7 +38,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Planner", "refuse_unknown_topology"]
+__all__ = ["Planner", "name_taken", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
@@ -65,8 +66,22 @@ def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
     )
 
 
+def name_taken(known: catalog.TopologyRecord) -> RequestError:
+    """The error for a restore under the name of a topology that exists."""
+    name = known.spec.name
+    return RequestError(
+        FailureCode.ALREADY_EXISTS,
+        f"topology {name!r} is {state_name(known.state)} already",
+        f"give up its state by `millwheel topology cancel {name}` first, or restore into another cluster",
+        reason="NAME_TAKEN",
+    )
+
+
 class Planner:
-    """Plans for topologies and logs, based on one version of the catalog."""
+    """Plans for topologies and logs, based on one version of the catalog.
+
+    It has many methods: one for each request, and for what no request asks for.
+    """
 
     def __init__(
         self, known: Catalog, settings: MasterSettings, now: Timestamp, unusable: int, loads: Mapping[str, float]
@@ -91,6 +106,7 @@ class Planner:
             version=known.version + 1 if known is not None else 1,
             state=catalog.TOPOLOGY_STATE_RUNNING,
             submitted_at_us=self._now,
+            version_at_us=self._now,
             state_changed_at_us=self._now,
             request_id=request.request_id,
             cancelled_by=known.cancelled_by if known is not None else (),
@@ -105,6 +121,42 @@ class Planner:
         self._logs_of(spec)
         return self._builder.plan(lambda: self._known.topologies[spec.name], silence=self._earlier_injectors(spec))
 
+    def restore(self, request: RestoreTopology) -> ChangePlan:
+        """Plan the topology of a snapshot. Its incarnations exist in the store, and belong to nothing else.
+
+        The injected streams continue their lives of the snapshot: an injector that sends a record again, which was in
+        before the snapshot, sends a duplicate.
+        """
+        spec = request.record.spec
+        known = self._known.topologies.get(spec.name)
+        if known is not None and known.state in LIVE_STATES:
+            if known.incarnations == request.record.incarnations:
+                # A transaction of unknown outcome has taken effect.
+                return ChangePlan(answer=lambda: self._known.topologies[spec.name])
+            raise name_taken(known)
+        _refuse_problems(spec.name, validate(spec, self._known))
+        record = catalog.TopologyRecord()
+        record.CopyFrom(request.record)
+        record.submitted_at_us = record.state_changed_at_us = self._now
+        if known is not None:
+            record.version = max(record.version, known.version) + 1
+            record.cancelled_by.extend(known.cancelled_by)
+        # The counter is written, so all later numbers are above those in the journals.
+        self._builder.draw()
+        self._builder.put(keys.topology_key(spec.name), record)
+        for incarnation, interval_map in request.maps.items():
+            self._builder.put_map(incarnation, interval_map, stored=True)
+        silence = self._earlier_injectors(spec)
+        self._end_earlier_logs(spec)
+        for log in request.logs:
+            self._new_logs.add(log.stream)
+            self._builder.put(keys.log_key(log.stream), log)
+        for cursor in request.batches:
+            if cursor.query not in self._known.batches:
+                self._builder.put(keys.batch_key(cursor.query), cursor)
+        self._logs_of(spec)
+        return self._builder.plan(lambda: self._known.topologies[spec.name], silence=silence)
+
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
         """Create a computation's incarnation, with owners if its topology has any."""
         code = code_of(record.spec, computation).digest
@@ -114,11 +166,17 @@ class Planner:
             computation.name, record.spec.name, intervals, code, owned=owned
         )
 
-    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology) -> ChangePlan:
-        """Plan an update, a pause or a resumption of a topology."""
-        if isinstance(request, UpdateTopology):
-            return self.update(request)
-        return self.pause(request) if isinstance(request, PauseTopology) else self.resume(request)
+    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology | SetTopologyQuota) -> ChangePlan:
+        """Plan an update, a pause, a resumption or another quota of a topology."""
+        match request:
+            case UpdateTopology():
+                return self.update(request)
+            case PauseTopology():
+                return self.pause(request)
+            case ResumeTopology():
+                return self.resume(request)
+            case SetTopologyQuota():
+                return self.set_quota(request)
 
     def update(self, request: UpdateTopology) -> ChangePlan:
         """Plan to add, change and remove computations in one transaction. Owners follow, interval by interval.
@@ -148,6 +206,7 @@ class Planner:
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1
+        record.version_at_us = self._now
         record.request_id = request.request_id
         added = len(spec.computations) - len(record.incarnations)
         check_intervals(self._known, record, added * len(self._first_intervals()))
@@ -320,9 +379,7 @@ class Planner:
         return self._builder.plan(lambda: self._where_is(request.stream, is_new))
 
     def delete_log(self, request: DeleteLog) -> ChangePlan:
-        """Plan the end of a log. Its cursors end with it.
-
-        Refused if the records of the stream go nowhere else, and for dead letters: each topology has a log of them.
+        """Plan the end of a log. Its cursors end with it. Refused if the records of the stream go nowhere else.
 
         Senders discard what they still have for the log, as for any consumer that is removed from a live stream. After
         this transaction no record refers to the log's interval map, so its data in the store is dropped later.
@@ -333,18 +390,13 @@ class Planner:
         log = self._known.logs.get(stream)
         if log is None:
             return ChangePlan(answer=lambda: control.DeleteStreamLogResponse(stream=stream))
-        if all(one.log for one in self._known.consumers(stream)):
+        letters = is_dead_letter_stream(stream)
+        if letters or all(one.log for one in self._known.consumers(stream)):
+            why = "dead letters are kept" if letters else "no computation reads it: its records go to its log alone"
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
-                f"no computation reads stream {stream!r}: its records go to its log alone",
-                "the log keeps them for the stream's retention, which a program sets by `retention=`",
-                reason="LOG_NEEDED",
-            )
-        if is_dead_letter_stream(stream):
-            raise RequestError(
-                FailureCode.FAILED_PRECONDITION,
-                f"the log of stream {stream!r} has the dead letters that people list, replay and discard",
-                f"give letters up by `millwheel dead-letter discard {owner_of(stream)}`",
+                f"the log of stream {stream!r} is needed: {why}",
+                "the log keeps them for the stream's retention",
                 reason="LOG_NEEDED",
             )
         self._builder.delete(keys.log_key(stream))

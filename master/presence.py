@@ -20,9 +20,9 @@ _RENEWALS: Final = 3
 _log = logging.getLogger(__name__)
 
 
-async def keep_present(coordinator: Coordinator, address: str, ttl: float, now: Timestamp) -> None:
+async def keep_present(coordinator: Coordinator, address: str, ttl: float, now: Timestamp, console: str = "") -> None:
     """Stay registered until cancelled. Failures are retried, because only the display to operators depends on it."""
-    record = catalog.MasterRecord(address=address, started_at_us=now)
+    record = catalog.MasterRecord(address=address, started_at_us=now, console=console)
     put = (master_key(address), record.SerializeToString())
     while True:
         lease = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.coordination.election import Election, Leadership
 from millwheel.master.balancing import HotKey
+from millwheel.master.event_recorder import EventRecorder
 from millwheel.master.expected_injectors import Expectations
 from millwheel.master.handover_hints import refuse_quarantined, reshape
 from millwheel.master.load_book import LoadBook
@@ -29,6 +30,7 @@ from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 
 __all__ = ["MasterReplica", "steady_clock"]
@@ -45,7 +47,10 @@ def steady_clock() -> Timestamp:
 
 
 class MasterReplica:
-    """One replica of the master. Any number may run. The elected one answers, and the others name it."""
+    """One replica of the master. Any number may run. The elected one answers, and the others name it.
+
+    It has many attributes: what it serves with, and what it has while it leads.
+    """
 
     def __init__(
         self,
@@ -56,8 +61,9 @@ class MasterReplica:
         *,
         ttl: float,
         clock: Callable[[], Timestamp] = wall_now,
+        console: str = "",
     ) -> None:
-        """``address`` (host:port) is where this replica's services answer.
+        """``address`` (host:port) is where this replica's services answer. ``console``: the URL of its web console.
 
         ``ttl``: seconds after a leader has vanished until another one leads.
         """
@@ -68,11 +74,16 @@ class MasterReplica:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._ttl = ttl
+        self._console = console
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
         self._loads: Loads | None = None
         self._leading = asyncio.Event()
+        self.admit_code: Callable[[CodeReference], None] = lambda code: None
+        """Raises RequestError for code that no worker would load: it is not signed."""
+        self.own_problems: Callable[[], Iterable[str]] = tuple
+        """Returns what needs an operator at this process itself, for the health of the cluster."""
         kinds, requesters, outcomes = ("move", "split", "merge"), ("balancer", "operator"), ("done", "refused")
         self.operations = Counter(dict.fromkeys(product(kinds, requesters, outcomes), 0))
         """Changes of intervals since this replica started, by (kind, requester, outcome). All exist from the beginning:
@@ -80,7 +91,8 @@ class MasterReplica:
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""
-        present = asyncio.ensure_future(keep_present(self.coordinator, self.address, self._ttl, self._clock()))
+        registration = keep_present(self.coordinator, self.address, self._ttl, self._clock(), self._console)
+        present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
         try:
             while True:
@@ -103,7 +115,13 @@ class MasterReplica:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        works = (loads.run(), Expectations(term, self.observer).run(), collect_packages(term, self._packages))
+        events = EventRecorder(term, self.address, lambda: loads.book)
+        works = (
+            loads.run(),
+            events.run(),
+            Expectations(term, self.observer).run(),
+            collect_packages(term, self._packages),
+        )
         beside = [asyncio.ensure_future(work) for work in works]
         try:
             await term.run()

@@ -191,12 +191,14 @@ def shown(place: IntervalPlace) -> str:
 class IntervalChange:
     """What a request to reshape intervals changes, according to the current catalog.
 
-    ``made``: the resulting intervals. ``releases``: intervals that change their owner or end. ``opens``: intervals
-    that start at another worker. ``request`` names the chosen worker, so that the change uses the prepared worker.
+    ``old``: the intervals before it. ``made``: the resulting intervals. ``releases``: intervals that change their
+    owner or end. ``opens``: intervals that start at another worker. ``request`` names the chosen worker, so that the
+    change uses the prepared worker.
     """
 
     request: ReshapeRequest
     incarnation: IncarnationId
+    old: tuple[catalog.IntervalRecord, ...]
     made: tuple[catalog.IntervalRecord, ...]
     releases: tuple[catalog.IntervalRecord, ...]
     opens: tuple[catalog.IntervalRecord, ...]
@@ -225,7 +227,8 @@ def plan_reshape(
     change = _interval_change(known, request, builder, loads)
     builder.put_intervals(change.incarnation, change.made)
     journals = [one.journal for one in change.made]
-    return builder.plan(lambda: _now(known, change.incarnation, journals))
+    plan = builder.plan(lambda: _now(known, change.incarnation, journals))
+    return replace(plan, before=change.old, after=change.made)
 
 
 def _interval_change(
@@ -250,6 +253,7 @@ def _interval_change(
     return IntervalChange(
         replace(request, worker=made[-1].owner.worker_id),
         place.incarnation,
+        tuple(old),
         tuple(made),
         tuple(one for one in old if one not in made and work.is_owned(one)),
         tuple(one for one in made if one.HasField("owner") and one.owner.worker_id not in owners),

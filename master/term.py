@@ -42,6 +42,7 @@ from millwheel.master.messages import (
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
+from millwheel.rpc.caller import present_caller
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.store.contract import JournalExistsError, StateStore, StoreError
 from millwheel.store.sequencer_allocation import reserve_sequencers
@@ -125,7 +126,7 @@ class Term:
             raise _over()
         self._asked[ticket] = future
         try:
-            self._step(RequestReceived(ticket, request))
+            self._step(RequestReceived(ticket, request, present_caller()))
             return await future
         finally:
             self._asked.pop(ticket, None)

@@ -97,6 +97,14 @@ class _Context:
     def __init__(self, call: _ServedCall) -> None:
         self._call = call
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Nothing: there is no TLS."""
+        return {}
+
+    def peer(self) -> str:
+        """Return the caller's address, as gRPC has it. All callers have one."""
+        return "ipv4:simulated:1"
+
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """End the call with an error."""
         self._call.finish(code, details, trailing_metadata)

@@ -10,12 +10,15 @@ import filecmp
 import re
 import sys
 import tempfile
+from importlib.resources import files
 from pathlib import Path
 
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
+WELL_KNOWN = files("grpc_tools").joinpath("_proto")
+"""protobuf's own protos: descriptor.proto, for the option of methods."""
 PACKAGES = {"millwheel.v1": "millwheel.rpc.v1", "millwheel.etcd.v3": "millwheel.coordination.etcd.v3"}
 """The Python package that contains the stubs of each proto package."""
 
@@ -29,12 +32,19 @@ def generate(package: str, into: Path) -> None:
     home, folder = PACKAGES[package], _folder(package)
     name = re.escape(package)
     with tempfile.TemporaryDirectory() as raw:
-        files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / folder).glob("*.proto"))
-        arguments = ["protoc", f"-I{PROTO}", f"--python_out={raw}", f"--grpc_python_out={raw}", f"--mypy_out={raw}"]
-        arguments += [f"--mypy_grpc_out={raw}", *_plugins(), *files]
+        protos = sorted(str(path.relative_to(PROTO)) for path in (PROTO / folder).glob("*.proto"))
+        arguments = [
+            "protoc",
+            f"-I{PROTO}",
+            f"-I{WELL_KNOWN}",
+            f"--python_out={raw}",
+            f"--grpc_python_out={raw}",
+            f"--mypy_out={raw}",
+        ]
+        arguments += [f"--mypy_grpc_out={raw}", *_plugins(), *protos]
         if protoc.main(arguments) != 0:
             raise SystemExit("protoc failed; its messages are above")
-        services = any(re.search(r"^service ", (PROTO / file).read_text(), re.MULTILINE) for file in files)
+        services = any(re.search(r"^service ", (PROTO / file).read_text(), re.MULTILINE) for file in protos)
         for path in sorted((raw / folder).iterdir()):
             if "_grpc" in path.name and not services:
                 continue

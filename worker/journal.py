@@ -142,7 +142,7 @@ class OwnedJournal(JournalBase):
 
     def may_write_base(self) -> bool:
         """Whether a base can be captured: none is on its way, and it would name parts of its own journal only."""
-        return self.base_at_rest and not self.foreign
+        return self.base_at_rest and not self.foreign and not self.pinned
 
     @property
     def base_at_rest(self) -> bool:

@@ -42,6 +42,10 @@ class JournalBase:
         """The newest acknowledged base that no append has named."""
         self._named: tuple[int, tuple[PartId, ...]] | None = None
         """The base that the append in flight names."""
+        self.pinned = ""
+        """The snapshot that reads the journal, by its token: no base is captured or named. Empty: none."""
+        self.frozen = ""
+        """The snapshot for which no commit begins, by its token. Empty: none."""
         self._collected: list[PartId] = []
         """Parts of collected id segments. They are deleted with the next base."""
 
@@ -79,12 +83,17 @@ class JournalBase:
 
     def wants_append(self, rows_upto: int) -> bool:
         """Whether the next append names a base."""
-        return self._written is not None and self._written[0] <= rows_upto
+        return self._written is not None and self._written[0] <= rows_upto and not self.pinned
 
     def _name_base(self, rows_upto: int) -> None:
         """Let the next append name the base that is written, if its rows are."""
         if self.wants_append(rows_upto):
             self._named, self._written = self._written, None
+
+    @property
+    def base_named(self) -> bool:
+        """Whether the append in flight names a base, so that the truncation point is about to move."""
+        return self._named is not None
 
     def collect(self, parts: Iterable[PartId]) -> None:
         """Delete these parts with the next base."""

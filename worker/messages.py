@@ -40,6 +40,7 @@ __all__ = [
     "Deposed",
     "FenceJournal",
     "FlushStates",
+    "Freeze",
     "GiveUp",
     "GroupWatermarks",
     "Halted",
@@ -49,6 +50,7 @@ __all__ = [
     "HooksSlow",
     "IntervalEffect",
     "IntervalEvent",
+    "JournalStands",
     "OpenFailed",
     "Opened",
     "OpenedParent",
@@ -58,6 +60,7 @@ __all__ = [
     "PartsRead",
     "PartsWritten",
     "PeerEffect",
+    "PinJournal",
     "PrepareRelease",
     "ReadSegments",
     "ReadStates",
@@ -67,11 +70,14 @@ __all__ = [
     "Resend",
     "SendDelivery",
     "SequenceChecked",
+    "SnapshotEvent",
     "Started",
     "StatesFlushed",
     "StatesRead",
     "StoreEffect",
+    "Thaw",
     "Tick",
+    "UnpinJournal",
     "WriteParts",
 ]
 
@@ -294,6 +300,40 @@ class PrepareRelease:
     request: Any
 
 
+@dataclass(slots=True)
+class PinJournal:
+    """The snapshot ``token`` reads the journal: the truncation point must stay. Answer ``JournalStands``."""
+
+    token: str
+    request: Any
+
+
+@dataclass(slots=True)
+class UnpinJournal:
+    """The snapshot ``token`` has read the journal, or its time is over. No answer."""
+
+    token: str
+
+
+@dataclass(slots=True)
+class Freeze:
+    """Begin no commit until ``Thaw``, for the snapshot ``token``. Answer ``JournalStands``."""
+
+    token: str
+    request: Any
+
+
+@dataclass(slots=True)
+class Thaw:
+    """Go on, if it is still the snapshot ``token`` for which no commit begins. Answer ``JournalStands``."""
+
+    token: str
+    request: Any
+
+
+SnapshotEvent = PinJournal | UnpinJournal | Freeze | Thaw
+"""What a snapshot asks of an owner (worker/snapshot_holds.py)."""
+
 IntervalEvent = (
     Started
     | Delivery
@@ -316,6 +356,7 @@ IntervalEvent = (
     | SequenceChecked
     | HookFinished
     | PrepareRelease
+    | SnapshotEvent
     | Tick
 )
 
@@ -429,6 +470,19 @@ class ReleasePrepared:
 
 
 @dataclass(slots=True)
+class JournalStands:
+    """The answer to a snapshot. ``held``: this owner serves, and does what the snapshot asks.
+
+    ``settled``: nothing that began before is in flight, so the journal stands at ``commit``.
+    """
+
+    request: Any
+    held: bool
+    settled: bool
+    commit: int
+
+
+@dataclass(slots=True)
 class CheckSequence:
     """Find out whether a sender's sequence is alive. Answer ``SequenceChecked``."""
 
@@ -523,7 +577,7 @@ PeerEffect = Acknowledge | SendDelivery | Report | AcceptSequencer | CheckSequen
 HookReport = HookFailed | HooksSlow
 """What operators learn about hooks."""
 
-OwnerEffect = StoreEffect | PeerEffect | ReleasePrepared
+OwnerEffect = StoreEffect | PeerEffect | ReleasePrepared | JournalStands
 """The effects of every owner of a journal: of an interval, and of a stream's log."""
 
 IntervalEffect = OwnerEffect | AsyncHook | GiveUp | HookReport

@@ -5,6 +5,7 @@ Invariant: all of this is soft state that no decision reads. A new owner begins 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from millwheel.model.deliveries import Delivery
@@ -32,8 +33,14 @@ class ReceivedRecord:
 class OwnerTraces:
     """Spans of received records. The owner's driver shows it each event before the step, and each effect after it."""
 
-    def __init__(self, spans: SpanSource) -> None:
+    def __init__(self, spans: SpanSource, place: Mapping[str, str | int] | None = None) -> None:
+        """
+        Args:
+            spans: Starts spans.
+            place: More attributes of the spans that begin here: the interval. Those below them do not repeat it.
+        """
         self.spans = spans
+        self._place = place
         self.received: dict[Delivery, dict[int, ReceivedRecord]] = {}
         """By delivery and index. An answer removes them, so the queue's bounds hold for them, too (G13)."""
 
@@ -68,7 +75,7 @@ class OwnerTraces:
         for index, context in (delivery.traces or {}).items():
             if index < len(delivery.values):
                 size = len(delivery.values[index])
-                span = self.spans.start(Operation.RECEIVE, delivery.stream, context, size=size)
+                span = self.spans.start(Operation.RECEIVE, delivery.stream, context, size=size, more=self._place)
                 if span.context is not None:
                     records[index] = ReceivedRecord(span)
         if records:

@@ -101,6 +101,11 @@ class ChildProcess:
         """Whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code. Negative: the signal that ended it. None: it runs, or was not started."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start the process. Idempotent while it runs."""
         if self.is_running:

@@ -55,17 +55,23 @@ class Prometheus:
     """
 
     def __init__(
-        self, place: Path, targets: Mapping[str, Sequence[str]], *, rules: Callable[[str], str] = lambda text: text
+        self,
+        place: Path,
+        targets: Mapping[str, Sequence[str]],
+        *,
+        rules: Callable[[str], str] = lambda text: text,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             place: A folder for this server only.
             targets: The addresses of metrics pages, by role. Those of ``programs`` are not daemons.
             rules: Changes the text of rules.yml, for example to shorten times.
+            labels: More labels of all series, as a cluster's discovery of targets gives them.
         """
         self.address = f"127.0.0.1:{free_ports(1)[0]}"
         """host:port of the HTTP API, and of the page for people."""
-        self._place, self._targets, self._rules = place, targets, rules
+        self._place, self._targets, self._rules, self._labels = place, targets, rules, labels or {}
         self._process = ChildProcess(
             [
                 *(str(install()), f"--config.file={place / 'prometheus.yml'}", f"--storage.tsdb.path={place / 'data'}"),
@@ -82,7 +88,7 @@ class Prometheus:
             text = self._rules(text) if name == "rules.yml" else text.replace("_interval: 15s", "_interval: 1s")
             (self._place / name).write_text(text)
         daemons = {role: those for role, those in self._targets.items() if role != _PROGRAMS}
-        groups = [{"targets": list(those), "labels": {"role": role}} for role, those in daemons.items()]
+        groups = [{"targets": list(those), "labels": {"role": role, **self._labels}} for role, those in daemons.items()]
         (self._place / "targets.yml").write_text(json.dumps(groups))
         programs = [{"targets": list(self._targets.get(_PROGRAMS, ()))}]
         (self._place / "programs.yml").write_text(json.dumps(programs))

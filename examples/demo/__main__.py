@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -36,11 +37,13 @@ def main() -> int:
     """Run the command. The exit code is 0 if every check succeeds."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="where the picture goes")
-    out: Path = parser.parse_args().out
+    parser.add_argument("--keep", action="store_true", help="leave the last server and its console open until Ctrl-C")
+    given = parser.parse_args()
+    out: Path = given.out
     out.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="millwheel-demo-"))
     try:
-        problems = asyncio.run(asyncio.wait_for(_run(out, place), PATIENCE))
+        problems = asyncio.run(_run(out, place, keep=given.keep))
     except Exception as error:
         problems = _causes(error)
     finally:
@@ -61,21 +64,35 @@ def _causes(error: Exception) -> list[str]:
     return [str(error) or f"not done after {PATIENCE:.0f} seconds"]
 
 
-async def _run(out: Path, place: Path) -> list[str]:
+async def _run(out: Path, place: Path, *, keep: bool) -> list[str]:
     flights = load_flights()
-    with DemoServer(place / "server.log") as server:
-        say(f"the server is ready at {server.address}")
-        say(server.submit("examples.zeitgeist.topology:zeitgeist"))
-        first = await first_pass(server, flights, place)
-    say(f"first pass done: {len(flights) / first.seconds:,.0f} departures a second")
-    say("second pass: the first six weeks once more, with late and duplicate records in known numbers")
-    with DemoServer(place / "server-2.log") as server:
-        server.submit("examples.zeitgeist.topology:winter")
-        second = await second_pass(server, flights)
-    page = out / "zeitgeist.html"
-    page.write_text(render_page(first.found, _figures(first, second)))
-    _report(first, second, page)
+    async with asyncio.timeout(PATIENCE) as limit:
+        with DemoServer(place / "server.log") as server:
+            say(f"the server is ready at {server.address}, and its console at {server.console}")
+            say(server.submit("examples.zeitgeist.topology:zeitgeist"))
+            first = await first_pass(server, flights, place)
+        say(f"first pass done: {len(flights) / first.seconds:,.0f} departures a second")
+        say("second pass: the first six weeks once more, with late and duplicate records in known numbers")
+        with DemoServer(place / "server-2.log") as server:
+            say(f"the console is at {server.console}")
+            server.submit("examples.zeitgeist.topology:winter")
+            second = await second_pass(server, flights)
+            page = out / "zeitgeist.html"
+            page.write_text(render_page(first.found, _figures(first, second)))
+            _report(first, second, page)
+            if keep:
+                limit.reschedule(None)
+                await _interrupted(f"the server goes on until Ctrl-C: its console is at {server.console}")
     return [*first.problems, *second.problems, *missing(first.found.anomalies)]
+
+
+async def _interrupted(text: str) -> None:
+    """Say something, and wait for Ctrl-C or SIGTERM."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    say(text)
+    await stop.wait()
 
 
 def missing(found: list[Anomaly]) -> list[str]:

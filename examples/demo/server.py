@@ -17,6 +17,7 @@ __all__ = ["ROOT", "DemoServer", "Server", "figures", "millwheel_command", "subm
 
 ROOT: Final = Path(__file__).parents[2]
 _READY: Final = re.compile(r"millwheel is ready at (\S+);")
+_CONSOLE: Final = re.compile(r"its console is at (\S+)")
 
 
 class Server(Protocol):
@@ -39,6 +40,8 @@ class DemoServer:
         self._metrics_port = _free_port()
         self._process: subprocess.Popen[str] | None = None
         self.address = ""
+        self.console = ""
+        """The URL of the web console."""
 
     def __enter__(self) -> DemoServer:
         with self._log.open("w") as log:
@@ -56,6 +59,8 @@ class DemoServer:
             self._process.communicate()
             raise RuntimeError(f"the server did not start:\n{self._log.read_text()[-2_000:]}")
         self.address = found[1]
+        console = _CONSOLE.match(self._process.stdout.readline())
+        self.console = console[1] if console is not None else ""
         return self
 
     def __exit__(

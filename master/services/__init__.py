@@ -1,4 +1,4 @@
-"""The master's gRPC services: topologies, routing, injection, intervals, the cluster's health."""
+"""The master's gRPC services: topologies, routing, injection, intervals, keys, streams, the cluster's health."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from millwheel.master.replica import MasterReplica
 from millwheel.master.services.cluster import ClusterServicer
 from millwheel.master.services.injection import InjectionServicer
 from millwheel.master.services.intervals import IntervalServicer
+from millwheel.master.services.keys import KeyServicer
 from millwheel.master.services.routing import RoutingServicer
+from millwheel.master.services.streams import StreamServicer
 from millwheel.master.services.topologies import TopologyServicer
-from millwheel.rpc.v1 import cluster_pb2_grpc, control_pb2_grpc, injection_pb2_grpc, interval_pb2_grpc
+from millwheel.rpc.v1 import (
+    cluster_pb2_grpc,
+    control_pb2_grpc,
+    injection_pb2_grpc,
+    interval_pb2_grpc,
+    key_pb2_grpc,
+    stream_pb2_grpc,
+)
 
 __all__ = ["SERVICES", "add_services"]
 
@@ -21,6 +30,8 @@ SERVICES: Final = (
     "millwheel.v1.RoutingService",
     "millwheel.v1.InjectionService",
     "millwheel.v1.IntervalService",
+    "millwheel.v1.KeyService",
+    "millwheel.v1.StreamService",
     "millwheel.v1.ClusterService",
 )
 """The services' full names, for health and reflection."""
@@ -32,4 +43,6 @@ def add_services(server: grpc.aio.Server, replica: MasterReplica) -> None:
     control_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(replica), server)
     injection_pb2_grpc.add_InjectionServiceServicer_to_server(InjectionServicer(replica), server)
     interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(replica), server)
+    key_pb2_grpc.add_KeyServiceServicer_to_server(KeyServicer(replica), server)
+    stream_pb2_grpc.add_StreamServiceServicer_to_server(StreamServicer(replica), server)
     cluster_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterServicer(replica), server)

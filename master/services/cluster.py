@@ -17,6 +17,7 @@ from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
+from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
@@ -59,6 +60,14 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         """Return the health, and the rows of topologies, computations, streams and injector processes."""
         return await answering(context, lambda: overview(self._replica, request, self._health))
 
+    async def ListEvents(self, request: wire.ListEventsRequest, context: Context) -> wire.ListEventsResponse:
+        """Return a page of what has happened, the newest first."""
+
+        async def work() -> wire.ListEventsResponse:
+            return list_events((await self._replica.term()).catalog, request)
+
+        return await answering(context, work)
+
     async def ExplainHold(self, request: wire.ExplainHoldRequest, context: Context) -> wire.ExplainHoldResponse:
         """Return what holds a computation's low watermark."""
         return await answering(context, lambda: explain_hold(self._replica, request))
@@ -87,7 +96,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.store.CopyFrom(store)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
-            response.masters.add(address=address, leads=address == self._replica.address)
+            record = known.masters.get(address)
+            console = "" if record is None else record.console
+            response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
         names = {}
         with suppress(DamagedValueError):  # the problems below report the damage
@@ -98,6 +109,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
+        response.problems.extend(self._replica.own_problems())
         response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final, cast
 
 import grpc
@@ -25,6 +26,7 @@ from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 
 __all__ = ["InjectionServicer", "list_injectors"]
 
+_CALLS_AT_ONCE: Final = 16
 _DEFAULT_PAGE_ROWS: Final = 100
 _MAX_PAGE_ROWS: Final = 1_000
 
@@ -192,11 +194,14 @@ def _end_is_unknown(request: injection.RetireInjectorRequest) -> RequestError:
 
 async def list_injectors(replica: MasterReplica, known: Catalog, wanted: str = "") -> list[injection.InjectorStatus]:
     """Return the injector processes of all streams, or of the ``wanted`` one, in the order of their names."""
-    found: list[injection.InjectorStatus] = []
-    for stream in sorted({stream for stream, _ in known.injectors if wanted in ("", stream)}):
-        explained = await replica.observer.explain(known, injector_group(stream), MAX_ROWS)
-        found += _statuses(known, stream, explained)
-    return found
+    streams = sorted({stream for stream, _ in known.injectors if wanted in ("", stream)})
+    gate = asyncio.Semaphore(_CALLS_AT_ONCE)
+
+    async def ask(stream: str) -> list[injection.InjectorStatus]:
+        async with gate:
+            return _statuses(known, stream, await replica.observer.explain(known, injector_group(stream), MAX_ROWS))
+
+    return [status for some in await asyncio.gather(*map(ask, streams)) for status in some]
 
 
 def _statuses(

@@ -5,30 +5,37 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
 from millwheel.master import reshaping
-from millwheel.master.load_book import LoadBook, divide
-from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, SplitInterval
+from millwheel.master.change_preview import preview_change
+from millwheel.master.handover_hints import refuse_quarantined
+from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
+from millwheel.master.split_point import halving
+from millwheel.master.views import names_of
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.errors import answering
+from millwheel.rpc.errors import answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire
 from millwheel.rpc.v1 import interval_pb2_grpc
+from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
 __all__ = ["IntervalServicer"]
 
 _DEFAULT_PAGE_ROWS: Final = 100
 _MAX_PAGE_ROWS: Final = 1_000
-_MIN_SIDE_SHARE: Final = 0.1
-"""A split that leaves one side with a smaller share of the load is not worth it."""
+_OWNER_SECONDS: Final = 3.0
+"""How long an owner may take to answer."""
+_BRIEF: Final = ("sample", "hooks")
+"""The fields of a load that a brief list leaves out."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,17 +63,20 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
                 if len(response.intervals) == size:
                     response.next_page_token = _to_token(place, interval.keys.start)
                     return response
-                response.intervals.append(self._status(place, interval))
+                response.intervals.append(self._status(place, interval, brief=request.brief))
         return response
 
-    def _status(self, place: _Listed, interval: catalog.IntervalRecord) -> wire.IntervalStatus:
+    def _status(self, place: _Listed, interval: catalog.IntervalRecord, *, brief: bool = False) -> wire.IntervalStatus:
+        load = self._replica.book.load_of(interval)
+        if load is not None and brief:
+            load = _brief(load)
         hot = [one for one in self._replica.hot_keys if one.journal == interval.journal]
         return wire.IntervalStatus(
             topology=place.topology,
             computation=place.computation,
             stream=place.stream,
             interval=interval,
-            load=self._replica.book.load_of(interval),
+            load=load,
             hot_keys=[inspection.KeyLoad(key=one.key, share=one.share) for one in hot],
         )
 
@@ -74,7 +84,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         """Give an interval to another owner, under a fresh sequencer."""
 
         async def work() -> wire.MoveIntervalResponse:
-            move = MoveInterval(_name(request.interval), request.worker_id, request.request_id)
+            move = _move(request)
             return wire.MoveIntervalResponse(interval=(await self._replica.reshape(move)).intervals[0])
 
         return await answering(context, work)
@@ -83,18 +93,11 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         """Split an interval in two."""
 
         async def work() -> wire.SplitIntervalResponse:
-            if request.HasField("at") and not request.at:
-                raise RequestError(
-                    FailureCode.INVALID_ARGUMENT,
-                    "an interval cannot be split at the empty key: no key is below it",
-                    "name another key, or none to split where the load is halved",
-                    reason="KEY_EMPTY",
-                )
-            split = SplitInterval(_name(request.interval), request.at, request.worker_id, request.request_id)
+            split = _split(request)
             known = (await self._replica.term()).catalog
             if not request.HasField("at") and reshaping.repeated(known, split) is None:
-                at = _halving(reshaping.find(known, split.interval), self._replica.book)
-                split = SplitInterval(split.interval, at, split.worker, split.request_id)
+                at = halving(reshaping.find(known, split.interval), self._replica.book).at
+                split = replace(split, at=at)
             return wire.SplitIntervalResponse(intervals=(await self._replica.reshape(split)).intervals)
 
         return await answering(context, work)
@@ -105,13 +108,89 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         """Merge two neighbouring intervals."""
 
         async def work() -> wire.MergeIntervalsResponse:
-            merge = MergeIntervals(_name(request.interval), request.worker_id, request.request_id)
+            merge = _merge(request)
             return wire.MergeIntervalsResponse(interval=(await self._replica.reshape(merge)).intervals[0])
 
         return await answering(context, work)
 
+    async def GetInterval(self, request: wire.GetIntervalRequest, context: Context) -> wire.GetIntervalResponse:
+        """Return an interval with its last load report, and with what its owner says now."""
+        return await answering(context, lambda: self._get(request))
+
+    async def _get(self, request: wire.GetIntervalRequest) -> wire.GetIntervalResponse:
+        known = (await self._replica.term()).catalog
+        place = reshaping.find(known, _name(request.interval))
+        topology, computation = names_of(known).get(place.incarnation, ("", ""))
+        log = known.log_of(place.incarnation)
+        listed = _Listed(place.incarnation, topology, computation, log.stream if log is not None else "")
+        response = wire.GetIntervalResponse(interval=self._status(listed, place.interval))
+        if not place.interval.HasField("owner"):
+            response.owner_error = "no worker owns the interval"
+            return response
+        try:
+            response.owner.CopyFrom(await self._ask_owner(place.interval))
+        except RequestError as error:
+            response.owner_error = error.message
+        return response
+
+    async def _ask_owner(self, interval: catalog.IntervalRecord) -> inspection.GetIntervalStatusResponse:
+        address = interval.owner.address
+        stub = InspectionServiceStub(self._replica.observer.channel(address))
+        async with calling(address):
+            return await stub.GetIntervalStatus(
+                inspection.GetIntervalStatusRequest(journal=interval.journal), timeout=_OWNER_SECONDS
+            )
+
+    async def PlanIntervalChange(
+        self, request: wire.PlanIntervalChangeRequest, context: Context
+    ) -> wire.PlanIntervalChangeResponse:
+        """Return what a change would do now."""
+        return await answering(context, lambda: self._preview(request))
+
+    async def _preview(self, request: wire.PlanIntervalChangeRequest) -> wire.PlanIntervalChangeResponse:
+        term = await self._replica.term()
+        wanted: ReshapeRequest
+        match request.WhichOneof("change"):
+            case "move":
+                wanted, name = _move(request.move), request.move.interval
+            case "split":
+                wanted, name = _split(request.split), request.split.interval
+            case "merge":
+                wanted, name = _merge(request.merge), request.merge.interval
+            case _:
+                raise RequestError(
+                    FailureCode.INVALID_ARGUMENT,
+                    "field `change` is missing: it says what to plan",
+                    "set `move`, `split` or `merge`",
+                    reason="FIELD_MISSING",
+                )
+        book, wanted = self._replica.book, replace(wanted, request_id="")
+        refuse_quarantined(term.catalog, wanted, book)
+        halve = not request.split.HasField("at")
+        return preview_change(term.catalog, book, wanted, name, term.core.loads, halve=halve)
+
 
 # Requests.
+
+
+def _move(request: wire.MoveIntervalRequest) -> MoveInterval:
+    return MoveInterval(_name(request.interval), request.worker_id, request.request_id, request.expected_sequencer)
+
+
+def _split(request: wire.SplitIntervalRequest) -> SplitInterval:
+    if request.HasField("at") and not request.at:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            "an interval cannot be split at the empty key: no key is below it",
+            "name another key, or none to split where the load is halved",
+            reason="KEY_EMPTY",
+        )
+    name, expected = _name(request.interval), request.expected_sequencer
+    return SplitInterval(name, request.at, request.worker_id, request.request_id, expected)
+
+
+def _merge(request: wire.MergeIntervalsRequest) -> MergeIntervals:
+    return MergeIntervals(_name(request.interval), request.worker_id, request.request_id, request.expected_sequencer)
 
 
 def _name(name: wire.IntervalName) -> IntervalName:
@@ -120,35 +199,19 @@ def _name(name: wire.IntervalName) -> IntervalName:
     return IntervalName(name.topology, name.computation, name.journal, key)
 
 
-def _halving(place: reshaping.IntervalPlace, book: LoadBook) -> bytes:
-    """Return the key that halves an interval's load; FAILED_PRECONDITION if no report or no key allows that."""
-    if place.code is None:
-        # A stream's log is refused later, with any key.
-        return b"\0"
-    load = book.load_of(place.interval)
-    if load is None or not load.sample:
-        raise RequestError(
-            FailureCode.FAILED_PRECONDITION,
-            f"where to split {reshaping.shown(place)} is not known: its owner has not reported its keys' load yet",
-            "give a key to split at (`--at KEY`), or try again once records come in",
-            reason="NO_SAMPLE",
-        )
-    division = divide(place.keys, load.sample)
-    if division is not None and division.smaller >= _MIN_SIDE_SHARE:
-        return division.at
-    hottest = max(load.sample, key=lambda one: one.share)
-    raise RequestError(
-        FailureCode.FAILED_PRECONDITION,
-        f"no key divides the load of {reshaping.shown(place)}: key {hottest.key.decode('utf-8', 'backslashreplace')!r} "
-        f"alone has {hottest.share:.0%} of it",
-        "a key is never split: spread it over several in the program (`spread=` of `.window(...).aggregate` does, for "
-        "records that differ), "
-        "or give a key to split at (`--at KEY`)",
-        reason="HOT_KEY",
-    )
-
-
 # Listing.
+
+
+def _brief(load: inspection.IntervalLoad) -> inspection.IntervalLoad:
+    """Return a copy of a load without its long parts."""
+    short = inspection.IntervalLoad()
+    short.CopyFrom(load)
+    for name in _BRIEF:
+        short.ClearField(name)
+    if load.HasField("failures"):
+        short.failures.Clear()
+        short.failures.attempts, short.failures.blocked_keys = load.failures.attempts, load.failures.blocked_keys
+    return short
 
 
 class _Listed:

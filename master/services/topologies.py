@@ -97,6 +97,8 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
         """Raise RequestError (FAILED_PRECONDITION) unless all code that a topology names is stored."""
         packages = await self._replica.packages()
         codes = [spec.code, *(one.code for one in spec.computations if one.HasField("code"))]
+        for code in codes:
+            self._replica.admit_code(code)
         for digest in dict.fromkeys(code.digest for code in codes):
             if not await packages.has(digest):
                 raise RequestError(

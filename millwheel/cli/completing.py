@@ -13,7 +13,7 @@ import typer
 from millwheel.client.control import DEFAULT_ADDRESS, ControlClient
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.stream_names import dead_letter_stream
-from millwheel.rpc.identity import TlsFiles, use_tls
+from millwheel.rpc.identity import TlsFiles, TokenSource, use_tls, use_token
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["complete_computations", "complete_intervals", "complete_places", "complete_streams", "complete_topologies"]
@@ -105,3 +105,6 @@ def _use_tls(context: typer.Context) -> None:
     ca, cert, key = (options.get(name) for name in ("tls_ca", "tls_cert", "tls_key"))
     if ca and cert and key:
         use_tls(TlsFiles(ca, cert, key))
+    token, file = options.get("token"), options.get("token_file")
+    if token or file:
+        use_token(TokenSource(token or "", file))

@@ -11,7 +11,7 @@ import typer
 from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.completing import complete_topologies
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, SignKey, Timeout
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.reaching import ask
 from millwheel.cli.records import summarize_topology
@@ -128,6 +128,7 @@ def add(
     ],
     include: Include = None,
     wait: Wait = 0.0,
+    sign_key: SignKey = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
@@ -137,7 +138,7 @@ def add(
     The new computation receives records from now on. It starts without state.
     """
     topology, computation = split_place(place)
-    packaged = load(target, include or ())
+    packaged = load(target, include or (), sign_key)
     offered = packaged.spec()
 
     async def work(client: ControlClient) -> catalog.TopologyRecord:

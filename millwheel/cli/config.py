@@ -10,6 +10,7 @@ from millwheel.cli.options import Output
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
 from millwheel.cli.setting_flags import with_settings
 from millwheel.config import ConfigError, Configuration, Setting, Settings, declared
+from millwheel.config.access_policy import read_policy
 from millwheel.config.rules import unreadable
 from millwheel.sdk.errors import Problem
 
@@ -46,6 +47,8 @@ def check(configuration: Configuration) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+    if (policy := configuration.settings.security.policy) is not None:
+        read_policy(policy)
     typer.echo(f"the configuration is good ({configuration.file or 'no file'})")
 
 

@@ -26,7 +26,6 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.progress import ReportProgress
-from millwheel.cli.stream_records import show_value
 from millwheel.cli.times import ago_or_time
 from millwheel.client.control import ControlClient
 from millwheel.client.dead_letters import (
@@ -39,6 +38,7 @@ from millwheel.client.dead_letters import (
     LetterStates,
     ReplayReport,
 )
+from millwheel.client.shown_values import show_value
 from millwheel.model.wording import counted
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -90,6 +90,13 @@ def _wanted(
         raise typer.BadParameter("which letters? name their IDs, an option such as --computation, or --all")
     first = ago_or_time(since, "--since") if since else None
     return LetterFilter(frozenset(ids) if ids else None, computation, key, first, error)
+
+
+def _note_missing(ids: list[int] | None, found: list[int]) -> None:
+    """Say which of the named letters were not among those to be handled."""
+    if missing := sorted({*(ids or ())} - {*found}):
+        named = ", ".join(map(str, missing))
+        print(f"not meant: {named}: replayed or discarded before, chosen by no option, or not kept", file=sys.stderr)
 
 
 def _run(topology: str, address: str, timeout: float, work: Callable[[DeadLetters], Awaitable[Answer]]) -> Answer:
@@ -193,8 +200,7 @@ def replay(
     """Send the records of dead letters again, each to the computation that failed. Each takes effect once.
 
     Mend the code first, by `millwheel topology update`. A replay that was interrupted goes on when it is called again.
-    A record that fails again becomes another letter. A record behind the low watermark is late, as `late=` of the
-    computation says.
+    A record that fails again becomes another letter. A record behind the low watermark is late.
 
     Example: millwheel dead-letter replay shop --computation bill
     """
@@ -206,6 +212,9 @@ def replay(
         print(replay_text(report))
     else:
         print_plain(plain_replay(report), output)
+    _note_missing(
+        ids, [*report.replayed, *report.elsewhere, *report.unconfirmed, *(one.offset for one in report.refused)]
+    )
     for reason in dict.fromkeys(one.reason for one in report.refused):
         ids_text = ", ".join(str(one.offset) for one in report.refused if one.reason == reason)
         print(f"not replayed: {ids_text}: {reason}", file=sys.stderr)
@@ -260,6 +269,7 @@ def discard(
         print(discard_text(report))
     else:
         print_plain(plain_discard(report), output)
+    _note_missing(ids, [*report.discarded, *report.in_replay, *report.elsewhere])
     if report.in_replay:
         print(
             f"not discarded: {', '.join(map(str, report.in_replay))}: their replay has begun, so their records may "

@@ -12,6 +12,8 @@ code  meaning
 5     the input is invalid: a topology with problems, a configuration with mistakes,
       a file with a line that is no record, a record that the stream does not take
 6     a conflict: a name that is taken, a state that does not allow the command, a directory with other files
+7     the server knows the caller not, or does not allow it: a certificate or a token is missing, wrong or expired, or
+      has no role for the call
 130   interrupted
 ====  =========================================================================
 
@@ -65,6 +67,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 4
     INVALID = 5
     CONFLICT = 6
+    REFUSED = 7
     INTERRUPTED = 130
 
 
@@ -77,6 +80,8 @@ _BY_CODE: Final = {
     FailureCode.ALREADY_EXISTS: ExitCode.CONFLICT,
     FailureCode.FAILED_PRECONDITION: ExitCode.CONFLICT,
     FailureCode.ABORTED: ExitCode.CONFLICT,
+    FailureCode.UNAUTHENTICATED: ExitCode.REFUSED,
+    FailureCode.PERMISSION_DENIED: ExitCode.REFUSED,
 }
 
 _INVALID: Final = (

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
-from typing import Annotated, Any, Final
-from zlib import crc32
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from millwheel.cli.graph import key_text
 from millwheel.cli.hooks import plain_failure
 from millwheel.cli.key_list import list_keys
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Place, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.client.control import ControlClient
 from millwheel.client.places import incarnation_of, owned_interval, split_place
+from millwheel.client.step_keys import own_keys
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.limits import MAX_KEY_BYTES
 from millwheel.model.time import Timestamp, format_timestamp
@@ -27,15 +25,10 @@ from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
 from millwheel.rpc.v1 import inspection_pb2 as wire
-from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
-__all__ = ["app", "own_keys"]
+__all__ = ["app"]
 
-_BY_HASH: Final = re.compile(r"(?P<key>.*) by hash to (?P<count>\d+) keys")
-_IN_PARTS: Final = re.compile(r"(?P<key>.*) in (?P<count>\d+) shards")
-_OF_VALUES: Final = "hash_of()"
-_OF_RECORDS: Final = ":spreader.<locals>.shard_of"
 
 app = typer.Typer(
     help="Keys: those of a computation, and the state and timers of one.", no_args_is_help=True, add_completion=False
@@ -62,30 +55,6 @@ def inspect(
         print_plain(found, output)
         return
     _print(found, failure)
-
-
-def own_keys(spec: specs.ComputationSpec, key: str) -> str | None:
-    """Return which keys a step has, if they are not those of the user. None: they are.
-
-    Args:
-        spec: The computation.
-        key: The key that is looked at. It may be one of the user's.
-    """
-    for edge in spec.inputs:
-        text = key_text(edge.key)
-        if (found := _BY_HASH.fullmatch(text)) is not None:
-            count = int(found["count"])
-            shown = f"{spec.name} has the keys 0 to {count - 1}"
-            if found["key"] == _OF_VALUES:
-                return f"{shown}, by a hash of the record"
-            number = crc32(key.encode()) % count
-            return f"{shown}, by a hash of {found['key']}: records of {key!r} are under the key {number}"
-        if text.endswith(_OF_RECORDS):
-            return f"{spec.name} has keys of its own, by a hash of the record"
-        if (found := _IN_PARTS.fullmatch(text)) is not None:
-            count = int(found["count"])
-            return f"{spec.name} has keys as '0|{key}': the records of a key are spread over parts 0 to {count - 1}"
-    return None
 
 
 async def _inspect(

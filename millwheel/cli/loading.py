@@ -22,21 +22,33 @@ class Packaged:
 
     topology: TopologyGraph
     package: CodePackage
+    signature: bytes = b""
 
     def spec(self) -> specs.TopologySpec:
         """Return the specification for the cluster. TopologyError lists all problems of the topology."""
-        return self.topology.to_spec(self.package.reference())
+        code = self.package.reference()
+        code.signature = self.signature
+        return self.topology.to_spec(code)
 
 
-def load(target: str, include: Sequence[str] = ()) -> Packaged:
-    """Package the code at ``target``, and load the topology from the package.
+def load(target: str, include: Sequence[str] = (), sign_key: Path | None = None) -> Packaged:
+    """Package the code at ``target``, sign it if ``sign_key`` names a key, and load the topology from the package.
 
     This finds modules that the package lacks before a worker loads it. PackageError: the code cannot be packaged or
     loaded.
     """
     package = build_package(target, include=include)
+    signature = b"" if sign_key is None else _signed(sign_key, package.digest)
     # The directory is kept until the process ends, because the code may import further modules from it later.
     directory = tempfile.mkdtemp(prefix="millwheel-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     topology = load_topology(package.digest, package.data, package.entry_point, Path(directory))
-    return Packaged(topology, package)
+    return Packaged(topology, package, signature)
+
+
+def _signed(path: Path, digest: str) -> bytes:
+    # A late import: few sign.
+    from millwheel.cli.signing import read_signing_key
+    from millwheel.rpc.access.signatures import sign_package
+
+    return sign_package(read_signing_key(path), digest)

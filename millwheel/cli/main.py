@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from millwheel.cli.failing import exit_code_of, explain, output_of
 from millwheel.cli.output import OutputFormat
-from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, use_tls
+from millwheel.rpc.identity import ENVIRONMENT, TOKEN_ENVIRONMENT, TlsFiles, TokenSource, use_tls, use_token
 from millwheel.rpc.polling import poll_without_threads
 
 __all__ = ["app", "main"]
@@ -28,12 +28,15 @@ _NOUNS: Final = {
     "dead-letter": "dead_letter:app",
     "interval": "interval:app",
     "cluster": "cluster:app",
+    "event": "event:app",
     "injector": "injector:app",
     "inject": "inject:app",
+    "snapshot": "snapshot:app",
     "master": "roles:master_app",
     "authority": "roles:authority_app",
     "worker": "roles:worker_app",
     "config": "config:app",
+    "certificates": "certificates:app",
     "version": "version:app",
 }
 """Module and variable of each noun's Typer application, as ``module:variable`` within this package."""
@@ -61,7 +64,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 failed, 2 wrong command line, 3 not found, 4 unavailable, 5 invalid, 6 conflict,"
-    " 130 interrupted. With -o json an error is a JSON object on stderr.",
+    " 7 refused (no right to it), 130 interrupted. With -o json an error is a JSON object on stderr.",
 )
 
 
@@ -86,11 +89,22 @@ def _connections(
     tls_key: Annotated[
         Path | None, typer.Option(help=f"PEM file with the key of that certificate [{ENVIRONMENT[2]}].")
     ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help=f"Bearer token for each call. The list of processes shows it [{TOKEN_ENVIRONMENT[0]}]."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File that has the bearer token [{TOKEN_ENVIRONMENT[1]}].")
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and exit.")
     ] = False,
 ) -> None:
     """Fault-tolerant stream processing: run a server, submit topologies, and see what they do."""
+    if token is not None and token_file is not None:
+        raise typer.BadParameter("give --token or --token-file, not both")
+    if token is not None or token_file is not None:
+        use_token(TokenSource(token or "", token_file))
     if tls_ca is None and tls_cert is None and tls_key is None:
         return
     if tls_ca is None or tls_cert is None or tls_key is None:

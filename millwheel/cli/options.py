@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +11,17 @@ from millwheel.cli.completing import complete_computations, complete_streams
 from millwheel.cli.output import OutputFormat
 from millwheel.client.control import DEFAULT_ADDRESS
 
-__all__ = ["DEFAULT_ADDRESS", "DEFAULT_PATIENCE_SECONDS", "Address", "Output", "Patience", "Place", "Stream", "Timeout"]
+__all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_PATIENCE_SECONDS",
+    "Address",
+    "Output",
+    "Patience",
+    "Place",
+    "SignKey",
+    "Stream",
+    "Timeout",
+]
 
 Stream = Annotated[
     str,
@@ -60,6 +71,16 @@ Patience = Annotated[
     ),
 ]
 """Seconds that a command waits for a server that cannot be reached."""
+
+SignKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign-key",
+        envvar="MILLWHEEL_SIGN_KEY",
+        help="Sign the code with this private key, for a cluster whose policy lists signers.",
+    ),
+]
+"""The file of an Ed25519 key, as `millwheel certificates signing-key` makes it."""
 
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How the answer, or an error, is printed.")]
 """The output's format: table for people, json and yaml for programs. The fields of json and yaml are stable."""

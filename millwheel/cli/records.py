@@ -22,7 +22,7 @@ def summarize_topology(record: catalog.TopologyRecord) -> dict[str, Plain]:
         "state": state_name(record.state),
         "version": record.version,
         "computations": len(record.spec.computations),
-        "submitted_at": format_timestamp(Timestamp(record.submitted_at_us)),
+        "submitted_at": format_timestamp(Timestamp(record.version_at_us or record.submitted_at_us)),
         "state_changed_at": format_timestamp(Timestamp(record.state_changed_at_us)),
         "code_digest": record.spec.code.digest,
     }

@@ -38,7 +38,7 @@ worker_app = typer.Typer(
 
 Result = TypeVar("Result")
 
-_SHARED: Final = ("coordinator", "store", "rpc", "metrics", "logging")
+_SHARED: Final = ("coordinator", "store", "rpc", "security", "metrics", "logging")
 _MARGIN_SECONDS: Final = 5.0
 _Hidden = Annotated[int | None, typer.Option(hidden=True)]
 

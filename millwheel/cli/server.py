@@ -85,6 +85,9 @@ def start_dev(
         ),
     ] = None,
     ui: Annotated[bool, typer.Option(help="Serve the web console.")] = True,
+    ui_read_only: Annotated[
+        bool, typer.Option("--ui-read-only", help="Refuse what changes something in the web console.")
+    ] = False,
     intervals: Annotated[
         int, typer.Option(min=1, max=1_000, help="Key intervals that each new computation begins with.")
     ] = 1,
@@ -96,6 +99,10 @@ def start_dev(
     slow_hook_seconds: Annotated[
         float, typer.Option(min=0, help="A hook that keeps the event loop so long is named in the log; 0: never.")
     ] = 1.0,
+    policy: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with the roles of certificates and tokens (docs/security.md). It needs TLS."),
+    ] = None,
     otlp_endpoint: Annotated[
         str,
         typer.Option(
@@ -111,6 +118,11 @@ def start_dev(
     TLS (`millwheel --tls-ca ... --tls-cert ... --tls-key ... server start-dev`), or with --insecure.
     """
     refuse_exposure(host, insecure)
+    if policy is not None and process_tls() is None:
+        raise typer.BadParameter(
+            "a policy is of no use without TLS: name --tls-ca, --tls-cert and --tls-key (before `server`)",
+            param_hint="--policy",
+        )
     # A late import, so that other commands do not wait for the server's code.
     from millwheel.config import OtlpSection
     from millwheel.server.dev_server import DevSettings
@@ -122,10 +134,12 @@ def start_dev(
         port,
         metrics_port,
         ui_port_of(ui_port, port, host) if ui else None,
+        ui_read_only,
         intervals,
         cache_mib << 20,
         advertise,
         check_values=check_values,
+        policy=policy,
         slow_hook=slow_hook_seconds,
         otlp=OtlpSection(_collector(otlp_endpoint), delay_seconds=1.0, metrics_seconds=15.0),
     )

@@ -17,9 +17,10 @@ from millwheel.cli.reaching import ask
 from millwheel.cli.stream_list import list_streams
 from millwheel.cli.stream_log import app as log
 from millwheel.cli.stream_produce import produce
-from millwheel.cli.stream_records import as_text, field_of, kept_note, show_value
+from millwheel.cli.stream_records import as_text, field_of, kept_note
 from millwheel.cli.stream_tail import tail
 from millwheel.client.control import ControlClient
+from millwheel.client.shown_values import show_value
 from millwheel.client.subscription import StreamTable
 from millwheel.client.subscription.cursors import delete_cursor, list_cursors
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS

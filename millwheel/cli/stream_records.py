@@ -8,9 +8,8 @@ import msgspec
 
 from millwheel.client.subscription import Subscription
 from millwheel.model.time import Timestamp, format_timestamp
-from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["as_text", "field_of", "kept_note", "show_value"]
+__all__ = ["as_text", "field_of", "kept_note"]
 
 
 def kept_note(subscription: Subscription, from_oldest: bool) -> str:
@@ -24,21 +23,6 @@ def kept_note(subscription: Subscription, from_oldest: bool) -> str:
             f"`millwheel stream log delete {subscription.stream}` ends it"
         )
     return f"stream {subscription.stream} keeps its records since {at}" if from_oldest and since is not None else ""
-
-
-def show_value(value: bytes, form: specs.ValueFormat.ValueType) -> Any:
-    """Return a value that JSON can represent: decoded MessagePack, text, or other bytes as {"base64": …}."""
-    if form in (specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
-        try:
-            return msgspec.json.decode(msgspec.json.encode(msgspec.msgpack.decode(value)))
-        except (msgspec.MsgspecError, TypeError, ValueError):
-            pass  # The value is not MessagePack, or it has keys that JSON cannot represent.
-    if form in (specs.VALUE_FORMAT_RAW, specs.VALUE_FORMAT_MSGPACK, specs.VALUE_FORMAT_UNSPECIFIED):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    return {"base64": msgspec.to_builtins(value)}
 
 
 def field_of(shown: Any, path: str) -> Any:

@@ -15,8 +15,9 @@ import typer
 
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, to_yaml
-from millwheel.cli.stream_records import as_text, field_of, kept_note, show_value
+from millwheel.cli.stream_records import as_text, field_of, kept_note
 from millwheel.cli.times import ago_or_time
+from millwheel.client.shown_values import show_value
 from millwheel.client.subscription import Batch, From, Subscription
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.failures import RequestError

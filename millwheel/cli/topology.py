@@ -17,7 +17,7 @@ from millwheel.cli.failing import ExitCode
 from millwheel.cli.graph import to_dot, to_mermaid, to_text
 from millwheel.cli.hooks import HOOK_COLUMNS, hook_cells, plain_computation, plain_hooks
 from millwheel.cli.loading import load
-from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, Timeout
+from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Address, Output, Patience, SignKey, Timeout
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, plain_quota, summarize_topology
@@ -79,6 +79,7 @@ def submit(
             help="A name for this request: submitting again under it changes nothing. For scripts that try again."
         ),
     ] = "",
+    sign_key: SignKey = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
@@ -88,7 +89,7 @@ def submit(
 
     Example: millwheel topology submit zeitgeist.py:zeitgeist --wait 60
     """
-    packaged = load(target, include or ())
+    packaged = load(target, include or (), sign_key)
     spec = packaged.spec()
 
     async def work() -> catalog.TopologyRecord:
@@ -119,6 +120,7 @@ def update(
             help="A name for this request: updating again under it changes nothing. For scripts that try again."
         ),
     ] = "",
+    sign_key: SignKey = None,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: Timeout = DEFAULT_DEADLINE_SECONDS,
@@ -133,7 +135,7 @@ def update(
 
     Example: millwheel topology update zeitgeist.py:zeitgeist --wait 60
     """
-    packaged = load(target, include or ())
+    packaged = load(target, include or (), sign_key)
     spec = packaged.spec()
 
     async def look() -> Replacement:

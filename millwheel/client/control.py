@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import is_full
+from millwheel.rpc.access.credentials import delegation
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_without_reason
@@ -34,6 +35,8 @@ from millwheel.rpc.v1 import (
     injection_pb2_grpc,
     interval_pb2,
     interval_pb2_grpc,
+    snapshot_pb2,
+    snapshot_pb2_grpc,
 )
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import injection_pb2 as injection
@@ -46,6 +49,7 @@ DEFAULT_ADDRESS: Final = f"127.0.0.1:{DEFAULT_PORT}"
 """The default address of ``millwheel server start-dev``."""
 
 _CHUNK_BYTES: Final = 512 << 10
+_MAX_PAGE_ROWS: Final = 1_000
 _UPLOAD_DEADLINE_SECONDS: Final = 120.0
 
 Answer = TypeVar("Answer")
@@ -226,6 +230,22 @@ class ControlClient:
         request = control.CancelTopologyRequest(name=name, request_id=request_id or uuid4().hex)
         return (await self._call(lambda: self._topologies().CancelTopology(request, timeout=self._deadline))).topology
 
+    # Snapshots.
+
+    async def create_snapshot(
+        self, topology: str, location: str, name: str = ""
+    ) -> snapshot_pb2.CreateSnapshotResponse:
+        """Take a snapshot of a topology while it runs. The master writes it to ``location``."""
+        request = snapshot_pb2.CreateSnapshotRequest(topology=topology, location=location, name=name)
+        return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
+
+    async def restore_snapshot(
+        self, location: str, name: str, paused: bool = False
+    ) -> snapshot_pb2.RestoreSnapshotResponse:
+        """Make the topology of a snapshot. The master reads it from ``location``."""
+        request = snapshot_pb2.RestoreSnapshotRequest(location=location, name=name, paused=paused)
+        return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
+
     # Intervals.
 
     async def list_intervals(
@@ -282,6 +302,27 @@ class ControlClient:
         """The state of masters, workers, authority, store and intervals, and everything that is wrong with them."""
         request = cluster_pb2.GetClusterHealthRequest()
         return await self._call(lambda: self._cluster().GetClusterHealth(request, timeout=self._deadline))
+
+    async def list_events(
+        self, topology: str = "", kind: str = "", since: int = 0, limit: int = 100
+    ) -> list[catalog.EventRecord]:
+        """What has happened in the cluster, the newest first.
+
+        Args:
+            topology: Only events of this topology. Empty means all.
+            kind: Only events whose kind begins so. Empty means all.
+            since: Only events from this time on, in microseconds since the epoch.
+            limit: The most events.
+        """
+        found: list[catalog.EventRecord] = []
+        request = cluster_pb2.ListEventsRequest(topology=topology, kind=kind, since_us=since)
+        while True:
+            request.page_size = min(limit - len(found), _MAX_PAGE_ROWS)
+            answer = await self._call(lambda: self._cluster().ListEvents(request, timeout=self._deadline))
+            found += answer.events
+            if len(found) >= limit or not answer.next_page_token:
+                return found
+            request.page_token = answer.next_page_token
 
     # Routing.
 
@@ -437,7 +478,7 @@ class ControlClient:
             call = self._channel().unary_unary(
                 path, request_serializer=type(request).SerializeToString, response_deserializer=answer.FromString
             )
-            answered: Response = await call(request, timeout=self._deadline)
+            answered: Response = await call(request, timeout=self._deadline, metadata=delegation())
             return answered
 
         return await self._call(once)
@@ -458,6 +499,9 @@ class ControlClient:
 
     def _cluster(self) -> cluster_pb2_grpc.ClusterServiceAsyncStub:
         return cluster_pb2_grpc.ClusterServiceStub(self._channel())
+
+    def _snapshots(self) -> snapshot_pb2_grpc.SnapshotServiceAsyncStub:
+        return snapshot_pb2_grpc.SnapshotServiceStub(self._channel())
 
     def _injection(self) -> injection_pb2_grpc.InjectionServiceAsyncStub:
         return injection_pb2_grpc.InjectionServiceStub(self._channel())

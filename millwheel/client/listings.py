@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -73,16 +74,20 @@ class ComputationListings:
         self._deadline = deadline
         self._intervals = owned_intervals(found, computation)
 
-    async def keys(self, within: KeyInterval, limit: int) -> KeyPage:
-        """Return the first ``limit`` keys within bounds that have a state or a timer."""
+    async def keys(self, within: KeyInterval, limit: int, most_intervals: int = sys.maxsize) -> KeyPage:
+        """Return the first ``limit`` keys within bounds that have a state or a timer.
+
+        There are fewer if ``most_intervals`` intervals have no more.
+        """
         keys: list[tuple[catalog.IntervalRecord, wire.ListedKey]] = []
-        spilled = 0
+        spilled = asked = 0
         for interval in self._intervals:
             part = interval_from_proto(interval.keys).intersection(within)
             if part is None:
                 continue
-            if len(keys) >= limit:
+            if len(keys) >= limit or asked >= most_intervals:
                 return KeyPage(keys, part.start, spilled)
+            asked += 1
             listed, timers = await self._keys(interval, part, limit + 1 - len(keys))
             keys += listed
             spilled += timers

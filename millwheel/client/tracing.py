@@ -93,7 +93,7 @@ def trace_records(sample_ratio: float = 0.0, provider: TracerProvider | None = N
 
         from millwheel.telemetry.spans import OtelSpans, context_of
     except ImportError as error:
-        raise UsageError("traces need OpenTelemetry: pip install 'openmillwheel[otel]'") from error
+        raise UsageError("traces need OpenTelemetry: install MillWheel with the extra otel") from error
 
     def caller() -> TraceContext | None:
         return context_of(trace.get_current_span().get_span_context())

@@ -31,7 +31,7 @@ def setting(
         allowed: the values that ``check`` accepts, in words, if the type alone does not say that.
     """
     about = {"meaning": meaning, "bounds": bounds, "check": check, "secret": secret, "allowed": allowed}
-    return field(default=default, metadata=about)
+    return field(default=default, repr=not secret, metadata=about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def _tls(settings: Settings) -> Iterator[tuple[str, str]]:
         for name, path in given.items():
             if path is None:
                 yield f"rpc.{name}", "is missing: TLS is mutual, and takes rpc.tls_cert, rpc.tls_key and rpc.tls_ca"
+    elif settings.security.policy is not None:
+        yield "security.policy", "is of no use without TLS: set rpc.tls_cert, rpc.tls_key and rpc.tls_ca"
     for name, section in (("coordinator", settings.coordinator), ("store", settings.store)):
         if (section.tls_cert is None) != (section.tls_key is None):
             missing = "tls_cert" if section.tls_cert is None else "tls_key"
@@ -60,3 +62,6 @@ def unreadable(settings: Settings) -> Iterator[tuple[str, str]]:
             path: Path | None = getattr(getattr(settings, section), name)
             if path is not None and not (path.is_file() and os.access(path, os.R_OK)):
                 yield f"{section}.{name}", f"{path} is not a file that can be read"
+    policy = settings.security.policy
+    if policy is not None and not (policy.is_file() and os.access(policy, os.R_OK)):
+        yield "security.policy", f"{policy} is not a file that can be read"

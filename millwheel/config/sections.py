@@ -27,6 +27,7 @@ __all__ = [
     "MetricsSection",
     "OtlpSection",
     "RpcSection",
+    "SecuritySection",
     "Settings",
     "StoreSection",
     "WorkerSection",
@@ -173,6 +174,7 @@ class MasterSection:
     ui_port: int = setting(
         0, "Port of the web console, on the host of rpc.listen (docs/console.md); 0: no console.", bounds=(0, 65_535)
     )
+    ui_read_only: bool = setting(True, "Refuse what changes something in the web console. false: it moves intervals.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,17 @@ class RpcSection:
 
 
 @dataclass(frozen=True, slots=True)
+class SecuritySection:
+    """Who may do what (docs/security.md)."""
+
+    policy: Path | None = setting(
+        None,
+        "TOML file with the roles of certificates and tokens. It is read again when it changes. Empty: certificates "
+        "have the roles that they name themselves, if this daemon's does.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MetricsSection:
     """The metrics page for Prometheus."""
 
@@ -300,6 +313,7 @@ class Settings:
     worker: WorkerSection = field(default_factory=WorkerSection)
     authority: AuthoritySection = field(default_factory=AuthoritySection)
     rpc: RpcSection = field(default_factory=RpcSection)
+    security: SecuritySection = field(default_factory=SecuritySection)
     metrics: MetricsSection = field(default_factory=MetricsSection)
     otlp: OtlpSection = field(default_factory=OtlpSection)
     logging: LoggingSection = field(default_factory=LoggingSection)

@@ -114,6 +114,8 @@ class Catalog:
         """By a journal that the master will drop: the incarnation that the journal belongs to."""
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
+        self.events: dict[int, bytes] = {}
+        """EventRecords by number, encoded: only a master reads them."""
         self.retired_queries: dict[str, int] = {}
         """By query: when an operator retired it, in microseconds since the epoch."""
         self.drawn = 0
@@ -278,7 +280,13 @@ class Catalog:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:
             self._put_cursor(names[0], catalog.BatchCursorRecord.FromString(value))
-        elif kind == keys.SEQUENCER:
+        elif kind == keys.EVENTS:
+            self.events[int(names[0])] = value
+        else:
+            self._put_number(key, value)
+
+    def _put_number(self, key: str, value: bytes) -> None:
+        if key == keys.SEQUENCER:
             self.drawn = int(value)
         elif key == keys.CLUSTER_SETTINGS:
             self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
@@ -316,6 +324,8 @@ class Catalog:
         elif kind == keys.BATCHES:
             self.batches.pop(names[0], None)
             self.retired_queries.pop(names[0], None)
+        elif kind == keys.EVENTS:
+            self.events.pop(int(names[0]), None)
         elif kind == keys.SEQUENCER:
             self.drawn = 0
 

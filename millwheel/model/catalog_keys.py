@@ -17,6 +17,7 @@ __all__ = [
     "CANDIDATES",
     "CLUSTER_SETTINGS",
     "ELECTIONS",
+    "EVENTS",
     "INJECTORS",
     "INTERVALS",
     "LEADERSHIP",
@@ -33,6 +34,7 @@ __all__ = [
     "candidate_key",
     "chunk_key",
     "chunks_prefix",
+    "event_key",
     "injector_key",
     "log_key",
     "master_key",
@@ -53,6 +55,7 @@ AUTHORITIES: Final = "authorities/"
 CANDIDATES: Final = "candidates/"
 INJECTORS: Final = "injectors/"
 BATCHES: Final = "batches/"
+EVENTS: Final = "events/"
 SEQUENCER: Final = "sequencer"
 """The counter for sequencers and for the numbers in incarnation ids.
 
@@ -106,6 +109,11 @@ def worker_key(worker_id: str) -> str:
 def master_key(address: str) -> str:
     """The key of a master replica's MasterRecord, bound to that replica's own lease."""
     return MASTERS + _quoted(address)
+
+
+def event_key(number: int) -> str:
+    """The key of the EventRecord with this number."""
+    return f"{EVENTS}{number}"
 
 
 def retired_key(journal: str) -> str:

@@ -93,6 +93,7 @@ class SpanSource(Protocol):
         *,
         links: Sequence[TraceContext] = (),
         size: int | None = None,
+        more: Mapping[str, str | int] | None = None,
     ) -> RecordSpan:
         """Start a span.
 
@@ -101,5 +102,6 @@ class SpanSource(Protocol):
             name: The stream or the computation.
             parent: The span that caused it. None: it begins a trace.
             links: Further causes.
-            size: The bytes of the record's value.
+            size: The bytes of the record's value. Set for a span that is about one.
+            more: More attributes of a span with a size.
         """

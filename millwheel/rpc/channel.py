@@ -11,7 +11,7 @@ import grpc
 
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import process_tls
+from millwheel.rpc.identity import ENVIRONMENT, TOKEN_ENVIRONMENT, process_tls, process_token
 from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
@@ -49,11 +49,21 @@ Answer = TypeVar("Answer")
 
 
 def open_channel(address: str) -> grpc.aio.Channel:
-    """Return a channel to ``host:port``, with TLS if this process uses TLS. It connects at its first call."""
-    tls = process_tls()
+    """Return a channel to ``host:port``, with TLS if this process uses TLS. It connects at its first call.
+
+    RequestError: this process has a token and no TLS. A token never travels without TLS.
+    """
+    tls, token = process_tls(), process_token()
     if tls is None:
+        if token is not None:
+            raise RequestError(
+                FailureCode.UNAUTHENTICATED,
+                f"a token is never sent without TLS, and there is none for {address}",
+                f"name the files of TLS by {', '.join(ENVIRONMENT)}, or unset {' and '.join(TOKEN_ENVIRONMENT)}",
+                reason="TOKEN_NEEDS_TLS",
+            )
         return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-    return grpc.aio.secure_channel(address, client_credentials(tls), options=list(CHANNEL_OPTIONS))
+    return grpc.aio.secure_channel(address, client_credentials(tls, token), options=list(CHANNEL_OPTIONS))
 
 
 async def retrying(

@@ -14,9 +14,10 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_status import rpc_status
 
 from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
+from millwheel.rpc.caller import answer_to
 from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import ENVIRONMENT, process_tls
+from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, process_tls
 
 __all__ = [
     "abort",
@@ -99,6 +100,7 @@ async def answering(context: grpc.aio.ServicerContext[object, object], work: Cal
 
     A failed store or coordinator gives UNAVAILABLE. Any other exception is a fault of the server and is logged.
     """
+    answer_to(context)
     try:
         return await work()
     except Exception as error:
@@ -174,7 +176,10 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
     if code is FailureCode.UNAVAILABLE:
         cause = _cause(details)
         remedy = "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS"
-        if process_tls() is None and _HUNG_UP.search(cause):
+        tls = process_tls()
+        if tls is not None and (problem := _own_problem(tls)) is not None:
+            return problem
+        if tls is None and _HUNG_UP.search(cause):
             remedy = f"if it serves TLS, name its files by --tls-ca, --tls-cert and --tls-key, or {_TLS}; else {remedy}"
         return RequestError(code, f"cannot reach a MillWheel server at {place} ({cause})", remedy)
     if code is FailureCode.DEADLINE_EXCEEDED:
@@ -184,6 +189,13 @@ def _without_details(code: FailureCode, details: str, address: str) -> RequestEr
             code, f"{place} does not offer this call ({details})", "check that it is a MillWheel server of this version"
         )
     return RequestError(code, f"{place} failed: {details}", "look at the server's log")
+
+
+def _own_problem(tls: TlsFiles) -> RequestError | None:
+    # A late import: cryptography is not needed until a connection fails.
+    from millwheel.rpc.own_certificate import own_certificate_problem
+
+    return own_certificate_problem(tls)
 
 
 def _cause(details: str) -> str:

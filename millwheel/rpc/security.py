@@ -1,4 +1,5 @@
 """TLS for all of MillWheel's gRPC connections. It is mutual: each side must show a certificate of the cluster.
+A client may send a token as well.
 
 :mod:`millwheel.rpc.identity` names the files. A server reads changed files at the next connection. A client reads the
 files when it opens a channel.
@@ -11,14 +12,31 @@ from pathlib import Path
 import grpc
 
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import TlsFiles
+from millwheel.rpc.identity import TlsFiles, TokenSource
 
 __all__ = ["client_credentials", "server_credentials"]
 
 
-def client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """Return the credentials for a channel. The files are read now."""
-    return grpc.ssl_channel_credentials(_read(files.ca), _read(files.key), _read(files.cert))
+def client_credentials(files: TlsFiles, token: TokenSource | None = None) -> grpc.ChannelCredentials:
+    """Return the credentials for a channel. The files are read now, and a token for each call."""
+    channel = grpc.ssl_channel_credentials(_read(files.ca), _read(files.key), _read(files.cert))
+    if token is None:
+        return channel
+    token.read()
+    return grpc.composite_channel_credentials(channel, grpc.metadata_call_credentials(_Bearer(token), "millwheel"))
+
+
+class _Bearer(grpc.AuthMetadataPlugin):
+    """Adds the token to each call. gRPC runs it in a thread, and only on a channel with TLS."""
+
+    def __init__(self, token: TokenSource) -> None:
+        self._token = token
+
+    def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        try:
+            callback((("authorization", f"Bearer {self._token.read()}"),), None)
+        except RequestError as error:
+            callback((), error)
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:

@@ -24,11 +24,14 @@ from prometheus_client import CollectorRegistry
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
 from millwheel.model.traces import SpanSource
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.gate import Gate
-from millwheel.rpc.identity import use_tls
+from millwheel.rpc.identity import use_tls, use_token
 from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server, set_health
+from millwheel.server.access import authorization_of, topology_lookup
 from millwheel.server.backends import Backends, OpenBackends, open_backends
+from millwheel.server.certificate_end import register_certificate, warn_of_end
 from millwheel.server.cluster_settings import ensure_cluster_settings, until_unknown_format
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
@@ -62,6 +65,8 @@ class Daemon:
     """The authority's number of shards."""
     spans: SpanSource | None = None
     """Starts spans of sampled records. None: there are none."""
+    access: Authorization | None = None
+    """Admits the calls of the server. None without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +94,12 @@ async def run_daemon(
     settings = configuration.settings
     tls = tls_of(settings)
     use_tls(tls)
+    use_token(None)
     place = listen_address_of(role.name, settings, index)
     gate = Gate()
     registry, health = CollectorRegistry(), ProcessHealth()
-    server = create_server([gate, Measuring(registry)])
+    access = authorization_of(tls, settings.security.policy)
+    server = create_server([gate, Measuring(registry), *([] if access is None else [access])])
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
     async with AsyncExitStack() as stack:
         register_process(registry, health)
@@ -107,6 +114,11 @@ async def run_daemon(
         spans = await open_telemetry(stack, settings.otlp, role.name, address, registry, for_hooks=True)
         beating = asyncio.create_task(health.beat_for_ever())
         stack.callback(beating.cancel)
+        if access is not None:
+            stack.callback(asyncio.create_task(access.watch()).cancel)
+        if tls is not None:
+            register_certificate(registry, tls)
+            stack.callback(asyncio.create_task(warn_of_end(tls)).cancel)
         await server.start()
         log.info("listening", extra=fields(address=address, metrics=page))
 
@@ -116,8 +128,10 @@ async def run_daemon(
                 late = cast("grpc.aio.Server", _LateServer(server))
                 serving.waits_for("it is starting")
                 coordinator, section = backends.coordinator, settings.cluster
+                if access is not None:
+                    access.topology_of = topology_lookup(coordinator)
                 shards = await retried("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
-                daemon = Daemon(settings, address, index, late, backends, registry, shards, spans)
+                daemon = Daemon(settings, address, index, late, backends, registry, shards, spans, access)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)

@@ -24,6 +24,7 @@ from millwheel.config.addresses import is_loopback, split_address
 from millwheel.coordination.contract import Put
 from millwheel.coordination.sequencers import draw_sequencer
 from millwheel.embedded.database import EmbeddedDatabase
+from millwheel.master.described import described_topology
 from millwheel.master.metrics import MasterCollector
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services import SERVICES as MASTER_SERVICES
@@ -32,19 +33,23 @@ from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import authority_key
 from millwheel.model.traces import SpanSource
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.identity import process_tls
+from millwheel.rpc.identity import process_tls, use_token
 from millwheel.rpc.measuring import Measuring
 from millwheel.rpc.server import add_health, bind, create_server
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
+from millwheel.server.access import authorization_of, code_admission, topology_lookup
 from millwheel.server.backends import Backends
 from millwheel.server.cluster_settings import ensure_cluster_settings
+from millwheel.server.console.serving import serve_console
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
+from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.watermarks import AuthorityLink
@@ -56,11 +61,13 @@ log = logging.getLogger("millwheel")
 
 _SERVICES = (
     *MASTER_SERVICES,
+    SNAPSHOT_SERVICE,
     "millwheel.v1.DeliveryService",
     "millwheel.v1.WatermarkService",
     "millwheel.v1.SubscriptionService",
     "millwheel.v1.InspectionService",
     "millwheel.v1.HandoverService",
+    "millwheel.v1.JournalHoldService",
 )
 
 _AUTHORITY_JOURNAL = "authority.0"
@@ -84,10 +91,14 @@ class DevSettings:
     metrics_port: int | None = None
     ui_port: int | None = None
     """The port of the web console. 0: a free one. None: no console."""
+    ui_read_only: bool = False
+    """Whether the console refuses what changes something."""
     intervals: int = 1
     cache_bytes: int = 256 << 20
     advertise: str = ""
     check_values: bool = True
+    policy: Path | None = None
+    """The access policy. It needs TLS."""
     otlp: OtlpSection = field(default_factory=OtlpSection)
     """Spans and metrics for a collector of OpenTelemetry."""
     slow_hook: float = 1.0
@@ -112,9 +123,11 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     async with AsyncExitStack() as stack:
         registry, health = CollectorRegistry(), ProcessHealth()
         register_process(registry, health)
-        server = create_server([Measuring(registry)])
         host = settings.host.strip("[]")
         tls = process_tls()
+        use_token(None)
+        access = authorization_of(tls, settings.policy)
+        server = create_server([Measuring(registry), *([] if access is None else [access])])
         bound = bind(server, settings.port, host, tls)
         address = advertised_as(settings.advertise or reachable(host), bound)
         path = settings.db
@@ -123,13 +136,19 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             stack.callback(shutil.rmtree, path, True)
         database = await stack.enter_async_context(await EmbeddedDatabase.open(path))
         backends = measured_backends(Backends(database.store, database.coordinator, stack), registry)
+        if access is not None:
+            access.topology_of = topology_lookup(backends.coordinator)
+            stack.push_async_callback(cancel, asyncio.create_task(access.watch()))
         await refuse_old_maps(backends.coordinator, path)
         await ensure_cluster_settings(backends.coordinator, ClusterSection(authority_shards=1))
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
         master = await _start_master(stack, backends, server, address, settings, failed)
+        master.admit_code = code_admission(access)
+        if access is not None:
+            access.describe = partial(described_topology, master)
         spans = await open_telemetry(stack, settings.otlp, "dev", address, registry, for_hooks=False)
-        worker = await _start_worker(stack, backends, server, address, settings, path, spans)
+        worker = await _start_worker(stack, backends, server, address, settings, path, code_admission(access), spans)
         for collector in (*worker.collectors(), MasterCollector(master)):
             registry.register(collector)
         await add_health(server, _SERVICES)
@@ -145,10 +164,10 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await master.leading()
         console = ""
         if settings.ui_port is not None:
-            # A late import, so that only who serves a console has aiohttp in memory.
-            from millwheel.server.console.site import serve_console
-
-            console = await serve_console(stack, address, host, settings.ui_port, tls, split_address(address)[0])
+            name, read_only = split_address(address)[0], settings.ui_read_only
+            console = await serve_console(
+                stack, address, host, settings.ui_port, tls, name, access, read_only=read_only
+            )
         settle_memory()
         health.waits_for = ""
         yield DevServer(address, path, worker, failed, console)
@@ -187,6 +206,7 @@ async def _start_master(
         ttl=_LEASE_SECONDS,
     )
     add_services(server, replica)
+    add_snapshots(server, replica)
     task = asyncio.create_task(replica.run())
     task.add_done_callback(lambda done: _failed(failed, done))
     stack.push_async_callback(cancel, task)
@@ -200,6 +220,7 @@ async def _start_worker(
     address: str,
     settings: DevSettings,
     path: Path,
+    admit_code: Callable[[CodeReference], None],
     spans: SpanSource | None,
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
@@ -212,6 +233,7 @@ async def _start_worker(
             core=IntervalSettings(cache_bytes=settings.cache_bytes),
             check_values=settings.check_values,
             slow_hook=settings.slow_hook,
+            admit_code=admit_code,
         ),
         backends.store,
         backends.coordinator,

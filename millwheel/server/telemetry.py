@@ -29,7 +29,7 @@ async def open_telemetry(
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
             f"otlp.endpoint is set, and OpenTelemetry is not installed: {error}",
-            "pip install 'openmillwheel[otel]'",
+            "install MillWheel with the extra otel",
         ) from error
     settings = OtlpSettings(section.endpoint, section.delay_seconds, section.metrics_seconds)
     spans = await stack.enter_async_context(exporting(settings, role, instance, registry, for_hooks=for_hooks))

@@ -17,6 +17,7 @@ from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.rpc.failures import FailureCode, RequestError, authority_is_away
+from millwheel.server.access import code_admission
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.startup import retried
 from millwheel.worker.interval import IntervalSettings as CoreSettings
@@ -58,6 +59,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
             hand_over=section.drain_seconds,
             check_values=section.check_values,
             slow_hook=section.slow_hook_seconds,
+            admit_code=code_admission(daemon.access),
         ),
         daemon.backends.store,
         coordinator,
@@ -112,6 +114,7 @@ WORKER: Final = Role(
         "millwheel.v1.SubscriptionService",
         "millwheel.v1.InspectionService",
         "millwheel.v1.HandoverService",
+        "millwheel.v1.JournalHoldService",
     ),
     _worker,
     lambda settings: settings.worker.drain_seconds + _MARGIN_SECONDS,

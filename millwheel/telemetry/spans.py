@@ -92,6 +92,8 @@ class OtelSpans:
     def __init__(self, tracer: Tracer, attributes: Mapping[str, str | int] | None = None) -> None:
         self._tracer = tracer
         self._attributes = {"messaging.system": "millwheel"} if attributes is None else attributes
+        self._kinds: dict[tuple[Operation, str], tuple[str, SpanKind, dict[str, str | int]]] = {}
+        """By operation and name, which are few: the name, the kind and the attributes of such spans."""
 
     def about(self, attributes: Mapping[str, str | int]) -> OtelSpans:
         """A source whose spans have these attributes, too."""
@@ -105,8 +107,16 @@ class OtelSpans:
         *,
         links: Sequence[TraceContext] = (),
         size: int | None = None,
+        more: Mapping[str, str | int] | None = None,
     ) -> OtelSpan:
         """Start a span. It is not the current one."""
+        title, kind, attributes = self._kinds.get((operation, name)) or self._kind(operation, name)
+        if size is not None:
+            attributes = {**attributes, "messaging.message.body.size": size, **(more or {})}
+        causes = [Link(_span_of(one)) for one in links] if links else None
+        return OtelSpan(self._tracer.start_span(title, _parent(parent), kind, attributes, causes))
+
+    def _kind(self, operation: Operation, name: str) -> tuple[str, SpanKind, dict[str, str | int]]:
         attributes = dict(self._attributes)
         if operation in _OF_STREAMS:
             attributes |= {
@@ -114,10 +124,5 @@ class OtelSpans:
                 "messaging.operation.type": operation.value,
                 "messaging.destination.name": name,
             }
-        if size is not None:
-            attributes["messaging.message.body.size"] = size
-        causes = [Link(_span_of(one)) for one in links]
-        span = self._tracer.start_span(
-            f"{operation.value} {name}", _parent(parent), _KINDS[operation], attributes, causes
-        )
-        return OtelSpan(span)
+        made = self._kinds[operation, name] = (f"{operation.value} {name}", _KINDS[operation], attributes)
+        return made

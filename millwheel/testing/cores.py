@@ -33,6 +33,7 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
+    JournalStands,
     PeerEffect,
     ReleasePrepared,
     Report,
@@ -201,8 +202,8 @@ class CoreDriver:
                 self._take_report(journal, effect)
             case GiveUp():
                 return Deposed(effect.reason)
-            case ReleasePrepared():
-                raise AssertionError(f"journal {journal}: it was prepared for a release that nothing asked for")
+            case ReleasePrepared() | JournalStands():
+                raise AssertionError(f"journal {journal}: it answers a release or a snapshot that nothing asked for")
             case _:
                 return perform_at_store(self.store, effect)
         return None

@@ -8,6 +8,7 @@ caught each.
 from __future__ import annotations
 
 from simulation.mutations import (
+    access,
     authority,
     broadcast,
     changes_authority,
@@ -37,6 +38,7 @@ from simulation.mutations import (
     reshaping,
     returning,
     rows,
+    snapshots,
     spark,
     stores,
     streams,
@@ -52,6 +54,7 @@ from simulation.mutations.base import MUTATIONS, Mutation
 __all__ = [
     "MUTATIONS",
     "Mutation",
+    "access",
     "authority",
     "broadcast",
     "changes_authority",
@@ -81,6 +84,7 @@ __all__ = [
     "reshaping",
     "returning",
     "rows",
+    "snapshots",
     "spark",
     "stores",
     "streams",

@@ -21,12 +21,16 @@ ASKING = {
     "topology update",
 }
 CHANGING = {
+    "certificates create",
+    "certificates signing-key",
     "computation add",
     "dead-letter replay",
     "inject file",
     "interval merge",
     "interval move",
     "interval split",
+    "snapshot create",
+    "snapshot restore",
     "stream produce",
     "topology pause",
     "topology quota",
@@ -47,6 +51,7 @@ LOOKING = {
     "table",
     "tail",
     "validate",
+    "verify",
 }
 RUNNING = {"authority run", "master run", "server start-dev", "worker run", "version"}
 

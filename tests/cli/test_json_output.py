@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from millwheel.cli.cluster import plain_health
 from millwheel.cli.dead_letter_rows import plain_replay
+from millwheel.cli.event import plain_event
 from millwheel.cli.failing import describe
 from millwheel.cli.hooks import plain_failures
 from millwheel.cli.interval import plain_status
@@ -25,7 +26,7 @@ from millwheel.client.dead_letters.reports import RefusedLetter
 from millwheel.client.injector import Injector
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import cluster_pb2, common_pb2, interval_pb2
+from millwheel.rpc.v1 import catalog_pb2, cluster_pb2, common_pb2, interval_pb2
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.errors import Problem
 from tests.cli.json_page import PAGE, named, read_page
@@ -133,6 +134,8 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     words, more = f"{program}:words", f"{program}:more"
     assert (await run("version"))["json_format"] == JSON_FORMAT
     await run("config show")
+    await run("certificates create", str(tmp_path / "certificates"), "--host", "alpha")
+    await run("certificates show", str(tmp_path / "certificates" / "worker.alpha.pem"))
     await run("topology submit", words, "--wait", "60")
     await run("topology quota", "words", "--weight", "2", "--intervals", "64")
     await run("topology validate", words)
@@ -144,9 +147,15 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await _look_at_letters(run)
     await _look_at_failures(run, server)
     await _look_at_the_rest(run, server)
+    place = str(tmp_path / "snapshots")
+    await run("snapshot create", "words", "--to", place, "--name", "s")
+    await run("snapshot list", place)
+    for verb in ("show", "verify"):
+        await run(f"snapshot {verb}", place, "s")
     for command in ("pause", "resume", "drain --yes", "cancel --yes"):
         verb, *options = command.split()
         await run(f"topology {verb}", "words", *options)
+    await run("snapshot restore", place, "s", "--paused")
     _check_what_is_rare(run)
     assert run.ran == run.page.commands.keys()
     assert run.page.seen == run.page.forms.keys()
@@ -198,7 +207,8 @@ async def _described(run: Printing) -> Any:
 
 
 async def _look_at_the_rest(run: Printing, server: Server) -> None:
-    for command in ("topology list", "computation list", "worker list", "interval list", "injector list"):
+    nouns = ("topology", "computation", "worker", "interval", "injector", "event")
+    for command in (f"{noun} list" for noun in nouns):
         await run(command)
     (interval,) = await _intervals(run)
     await run("interval move", interval["journal"], "--to", interval["owner"])
@@ -227,6 +237,8 @@ def _check_what_is_rare(run: Printing) -> None:
     run.page.check(plain_failures(failures), "failures", "failures")
     hot = interval_pb2.IntervalStatus(hot_keys=[wire.KeyLoad(key=b"\xff", share=0.5)])
     run.page.check(plain_status(hot), "listed interval", "interval list")
+    taken = catalog_pb2.EventRecord(owners=[catalog_pb2.OwnerChange(before="a", after="b", intervals=1)])
+    run.page.check(plain_event(taken), "event", "event list")
     replay = ReplayReport(refused=[RefusedLetter(1, "a timer")])
     run.page.check(plain_replay(replay), "replay report", "dead-letter replay")
     health = cluster_pb2.GetClusterHealthResponse(hot_keys=[cluster_pb2.HotKey(key=b"k")])

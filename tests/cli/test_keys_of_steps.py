@@ -8,7 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.cli.key import own_keys
+from millwheel.client.step_keys import own_keys
 from millwheel.sdk.plan import Plan
 from millwheel.sdk.spec import build_spec
 from millwheel.testing import TopologyHarness

@@ -37,16 +37,20 @@ def start(server: DevServer, tmp_path: Path) -> Start:
 
 @pytest.fixture
 async def inject(server: DevServer) -> AsyncIterator[Inject]:
-    """Injects a record for each customer. Its process stays until the test ends, so that its watermark is published."""
+    """Injects a record for each customer. Its process stays until the test ends, so that its watermark is published.
+
+    ``to``: its low watermark. 0: now. None: it has none.
+    """
     opened: list[Injector] = []
 
-    async def send(*customers: str, process: str = "p") -> None:
+    async def send(*customers: str, process: str = "p", to: int | None = 0) -> None:
         injector = Injector("shop/orders", process=process, address=server.address, topology=shop.shop)
         await injector.open()
         opened.append(injector)
         for customer in customers:
             await injector.send(shop.Order(customer, 5), timestamp=mw.Timestamp(wall_now()))
-        await injector.advance(mw.Timestamp(wall_now()))
+        if to is not None:
+            await injector.advance(mw.Timestamp(to or wall_now()))
         await injector.flush()
 
     yield send

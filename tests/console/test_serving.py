@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,7 +36,7 @@ async def test_start_dev_prints_where_its_console_is(tmp_path: Path, http: Clien
         async with http.get(url.strip()) as response:
             assert "<title>MillWheel</title>" in await response.text()
         async with http.get(url.strip() + HEALTH) as response:
-            assert (await response.json())["masters"] == [{"address": server.address, "leads": True}]
+            assert (await response.json())["masters"] == [{"address": server.address, "leads": True, "console": ""}]
 
 
 async def test_without_a_console_nothing_is_printed(tmp_path: Path) -> None:
@@ -43,6 +45,13 @@ async def test_without_a_console_nothing_is_printed(tmp_path: Path) -> None:
         assert server.process.stdout is not None
         assert await server.process.stdout.read() == b""
         assert await server.ended(patience(10)) == 0
+
+
+def test_a_start_does_not_load_the_console() -> None:
+    """Its code is loaded once the server is ready."""
+    script = "import sys; import millwheel.server.dev_server; print([one for one in sys.modules if 'aiohttp' in one])"
+    made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert made.stdout.strip() == "[]"
 
 
 def test_the_default_port_is_taken_if_it_is_free() -> None:

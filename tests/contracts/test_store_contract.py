@@ -294,6 +294,27 @@ async def test_a_dropped_journal_is_missing(store: StateStore, journal: str) -> 
     assert await store.list_parts(journal) == []
 
 
+async def test_a_journal_can_be_written_as_it_was_elsewhere(store: StateStore, journal: str) -> None:
+    """A restored journal has the commits, the truncation point and the parts of another one, whose writer was older."""
+    part, divided = PartId("meta", 3, 41), PartId("entry/0", 9, 43)
+    await store.create_journal(journal, 40)
+    await store.fence(journal, 9)
+    await store.write_part(journal, part, b"base")
+    await store.append(journal, Append(9, 41, 41, (part,), b""))
+    await store.append(journal, Append(9, 42, 41, (part,), b"entry 42"))
+    await store.write_part(journal, divided, b"entry 43")
+    parts = tuple(sorted((part, divided)))
+    await store.append(journal, Append(9, 43, 41, parts, b"entry 43 is divided"))
+    await store.delete_entries(journal, 42)
+    incarnation = IncarnationId(journal + ".i")
+    await store.write_states(incarnation, journal, 9, [StateRow(b"k", 17, b"state"), StateRow(b"l", 43, b"state")])
+    assert await store.fence(journal, 12) == JournalHead(12, 43, 41, parts)
+    assert await store.read_parts(journal, parts) == [{part: b"base", divided: b"entry 43"}[one] for one in parts]
+    assert await store.read_entries(journal, 42, 43) == [b"entry 42", b"entry 43 is divided"]
+    assert await store.read_states(incarnation, [b"k"]) == [StateRow(b"k", 17, b"state")]
+    assert await store.list_states(incarnation, b"", None, 10) == [b"k", b"l"]
+
+
 async def test_entries_below_the_truncation_point_are_deleted_alone(store: StateStore, journal: str) -> None:
     await owned(store, journal, 5, commits=5)
     await store.append(journal, entry(5, 6, truncation_point=4))

@@ -58,9 +58,10 @@ def _members() -> dict[str, set[str]]:
             if opened := _MESSAGE.match(line):
                 within.append(opened[1])
                 known[opened[1]].update()
-            elif within and (field := _FIELD.match(line)):
-                known[within[-1]].add(field[1] or field[2])
-                if line.rstrip().endswith("{"):  # a call with options
+            elif within:
+                if field := _FIELD.match(line):
+                    known[within[-1]].add(field[1] or field[2])
+                if line.rstrip().endswith("{"):  # a call with options, an option of several lines, or a oneof
                     within.append(within[-1])
             if "}" in line and "{" not in line and within:
                 within.pop()

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from millwheel.config import load
+from millwheel.config.access_policy import read_policy
 from tests.documents.blocks import LANGUAGES, Block, blocks_of, commands_of, pages
 from tests.documents.reader import Reader
 from tests.house.tree import ROOT, text_files
@@ -47,7 +48,10 @@ NOT_RUN = {
     "make test-compiled": "takes minutes, and needs a compiler",
     "make test-mutations": "takes hours",
     "make test-faults": "takes a quarter of an hour",
+    "make test-upgrade": "takes ten minutes",
     "make test-alerts": "takes ten minutes",
+    "make test-deploy": "takes minutes",
+    "make test-image": "takes minutes, and needs root",
     "make soak": "takes half an hour",
     'git commit -a -m "Release 0.1.0"': RELEASES,
     'git tag -a v0.1.0 -m "Version 0.1.0"': RELEASES,
@@ -70,10 +74,35 @@ NOT_RUN = {
 }
 """Commands that are not run, and why."""
 
+OTHERS = {
+    "docker": "needs a container engine: tests/deploy and tests/image run the same as processes",
+    **dict.fromkeys(("helm", "kubectl"), "needs a Kubernetes cluster: tests/deploy runs the chart's pods as processes"),
+    **dict.fromkeys(
+        ("apt-get", "python3", "MILLWHEEL_COMPILE=1", "install", "systemd-sysusers", "systemctl"),
+        "it changes the machine: tests/deploy tries the units",
+    ),
+}
+"""Programs whose commands on the page on deploying are not run, and why."""
+
+NOT_RUN |= {
+    command.text: OTHERS[program]
+    for block in ALL["docs/deploying.md"]
+    if block.language == "console"
+    for command in commands_of(block)
+    if (program := command.text.split()[0]) in OTHERS
+}
+
 WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology submit")
 """The start of a page that continues the README: the README's program, and the server that runs it."""
 
-CONTINUES = ("docs/injectors.md", "docs/lookups.md", "docs/subscriptions.md", "docs/testing.md", "docs/topologies.md")
+CONTINUES = (
+    "docs/injectors.md",
+    "docs/lookups.md",
+    "docs/snapshots.md",
+    "docs/subscriptions.md",
+    "docs/testing.md",
+    "docs/topologies.md",
+)
 """Pages that need the README's program and server."""
 
 QUERY = {"text": "cat videos", "at": 1_700_000_000}
@@ -145,7 +174,10 @@ def test_commands_that_are_not_run_are_on_a_page() -> None:
 def test_settings_load(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "millwheel.toml"
     file.write_text(block.code)
-    load(file)
+    if "[[grants]]" in block.code:
+        read_policy(file)
+    else:
+        load(file)
 
 
 def test_json_is_json() -> None:

@@ -13,13 +13,13 @@ import msgspec
 
 from millwheel.model.formats import NEWEST_FORMAT, OLDEST_FORMAT
 
-from . import journals, messages, values
+from . import journals, messages, snapshots, values
 from .forms import by_name
 
 _FOLDER: Final = Path(__file__).parent / "golden"
 _LINES: Final = _FOLDER / "messages.txt"
 
-FORMS: Final = by_name((*journals.FORMS, *values.FORMS, *messages.FORMS))
+FORMS: Final = by_name((*journals.FORMS, *values.FORMS, *messages.FORMS, *snapshots.FORMS))
 
 
 def _path(number: int) -> Path:

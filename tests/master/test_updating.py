@@ -86,6 +86,16 @@ def test_other_code_takes_over_on_the_same_owners() -> None:
     assert master.core.waiting_for("zeitgeist") == []
 
 
+def test_a_version_has_its_own_time() -> None:
+    cluster = Cluster()
+    cluster.join("a")
+    master = Master(cluster, settings=SETTINGS)
+    first = master.call(SubmitTopology(topology(), "first"), now=seconds(7))
+    assert (first.submitted_at_us, first.version_at_us) == (seconds(7), seconds(7))
+    second = master.call(UpdateTopology(changed(with_code), "u1"), now=seconds(9))
+    assert (second.submitted_at_us, second.version_at_us) == (seconds(7), seconds(9))
+
+
 @pytest.mark.paper(section="4.1")
 def test_what_an_update_does_not_change_is_not_taken_over() -> None:
     cluster, master = started()

@@ -121,6 +121,28 @@ async def test_killed_and_double_replays_take_effect_once(tmp_path: Path) -> Non
         assert len(await listed(server, "--state", "replayed", "--limit", "2000")) == BAD
 
 
+@pytest.mark.guarantee("G1", section="7.1")
+@pytest.mark.timeout(400)
+async def test_a_replay_outlives_its_server_and_a_split(tmp_path: Path) -> None:
+    """All roles are killed amid a replay, right after an interval was split. The same replay goes on."""
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_source(server, "words", RAISING)
+        await say(server, *(f"bad-{number}" for number in range(BAD)))
+        await waiting(server, BAD)
+        await update(server, SLOW)
+        process = await replaying(server)
+        await until(lambda: seen(server), patience(60), every=0.05)
+        split = await run_cli(server.address, "interval", "split", "words/count", "--at", "bad-5")
+        assert split.code == 0, split.err
+        await server.kill()
+        await server.start()
+        out, err = await asyncio.wait_for(process.communicate(), patience(120))
+        assert process.returncode == 0, (out, err)
+        assert out.decode() == f"{BAD:,} letters replayed\n"
+        assert await seen(server) == Counter({(f"bad-{number}", 1): 1 for number in range(BAD)})
+        assert await listed(server) == []
+
+
 @pytest.mark.guarantee("G1", section="4.2")
 @pytest.mark.timeout(240)
 async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
@@ -151,7 +173,10 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
         assert (await dead_letter(server, "discard", "2", "--yes")).out == "1 letter discarded\n"
         await update(server, SOURCE)
         again = await dead_letter(server, "replay", "0", "2", "9")
-        assert (again.code, again.out) == (0, "0 letters replayed\n"), "handled letters are not meant"
+        assert (again.code, again.out) == (0, "0 letters replayed\n")
+        assert "not meant: 0, 2, 9: replayed or discarded before" in again.err
+        unknown = await run_cli(server.address, "dead-letter", "list", "wards")
+        assert (unknown.code, "wards" in unknown.err) == (3, True)
         assert (await dead_letter(server, "replay", "--key", "bad-a")).out == "2 letters replayed\n"
         assert [row["id"] for row in await listed(server)] == [1]
         assert (await dead_letter(server, "show", "9")).code == 3

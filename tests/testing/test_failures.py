@@ -401,3 +401,13 @@ def test_a_crash_loses_no_record_of_two_streams() -> None:
     harness.crash()
     harness.advance_clock(mw.seconds(60))
     assert sorted(harness.values("out")) == ["left", "right"]
+
+
+def test_a_letter_says_where_and_when_it_failed() -> None:
+    harness = harness_of(on_failure=mw.dead_letter(after=1))
+    harness.send("words", "bad record a", AT)
+    (letter,) = harness.values("dead-letters")
+    assert letter.delivery_key.decode() == letter.key
+    assert letter.incarnation.startswith(letter.computation)
+    assert (letter.replay_of, letter.code) == (None, ""), "no replay, and no package in the harness"
+    assert letter.failed_at > 0

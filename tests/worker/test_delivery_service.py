@@ -107,7 +107,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
 
 
 async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None:
-    """Ten batches arrive before the first answer. Two of the answers are partial."""
+    """Ten batches arrive before the first answer. Three of the answers are partial."""
     held: list[Delivery] = []
 
     def react(event: Any) -> Sequence[Any]:
@@ -117,6 +117,7 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
         answers = [Acknowledge(one, ACKED) for one in held]
         answers[4:5] = [Acknowledge(held[4], FULL, [1], "full"), Acknowledge(held[4], ACKED, [1])]
         answers[8] = Acknowledge(held[7], ACKED, (), "had taken effect before")
+        answers.insert(7, Acknowledge(held[6], ACKED, [2]))
         return answers
 
     async with delivering({"c.1.j1": hosted(react)}) as address, open_channel(address) as channel:
@@ -134,7 +135,9 @@ async def test_acks_of_whole_batches_share_messages_overtaking_nothing() -> None
         (ACKED, 1, [2, 3, 4], [], ""),
         (FULL, 5, [], [1], "full"),
         (ACKED, 5, [], [1], ""),
-        (ACKED, 6, [7], [], ""),
+        (ACKED, 6, [], [], ""),
+        (ACKED, 7, [], [2], ""),
+        (ACKED, 7, [], [], ""),
         (ACKED, 8, [], [], "had taken effect before"),
         (ACKED, 9, [10], [], ""),
     ]

@@ -52,6 +52,7 @@ from millwheel.worker.messages import (
     Tick,
 )
 from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
+from millwheel.worker.snapshot_holds import SnapshotHolds
 
 __all__ = ["IntervalCore"]
 
@@ -106,6 +107,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             PartsMissing: answers.parts_missing,
             HookFinished: self._on_hook_finished,
             PrepareRelease: self._on_prepare_release,
+            **SnapshotHolds(state.journal, lambda: self.phase is OwnerPhase.SERVING).handlers,
         }
 
     def check_invariants(self) -> None:

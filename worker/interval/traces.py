@@ -41,8 +41,10 @@ class HookMark:
 class IntervalTraces(OwnerTraces):
     """What is known of traced records here. The subclasses of the runner and of the sealer fill it in."""
 
-    def __init__(self, spans: SpanSource, computation: str, journal: str) -> None:
-        super().__init__(spans)
+    def __init__(
+        self, spans: SpanSource, computation: str, journal: str, place: Mapping[str, str | int] | None = None
+    ) -> None:
+        super().__init__(spans, place)
         self.computation = computation
         self.marks: dict[bytes, list[HookMark]] = {}
         """By key: traced hooks whose effects are in no commit yet."""

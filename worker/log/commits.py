@@ -64,7 +64,7 @@ class LogCommits:
 
     def try_commit(self) -> list[LogEffect]:
         """Seal what is waiting and append it, if no commit is in flight."""
-        if self._in_flight is not None or not self._wanted():
+        if self._in_flight is not None or self.state.journal.frozen or not self._wanted():
             return []
         state = self.state
         pieces = state.intake.take(state.settings.batch_bytes) if state.intake.queue else []
@@ -103,7 +103,7 @@ class LogCommits:
 
     def next_alarm(self) -> int | None:
         """When to call ``try_commit`` if no event comes before."""
-        return self._alarm() if self._in_flight is None else None
+        return self._alarm() if self._in_flight is None and not self.state.journal.frozen else None
 
     def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
         state, records, cursors, settings = self.state, self.state.records, self.state.cursors, self.state.settings

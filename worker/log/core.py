@@ -58,6 +58,7 @@ from millwheel.worker.messages import (
     Tick,
 )
 from millwheel.worker.owner import Handler, OwnerCore, OwnerPhase
+from millwheel.worker.snapshot_holds import SnapshotHolds
 
 __all__ = ["LogCore"]
 
@@ -107,6 +108,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
             MarkLetters: self._on_letter_request,
             PrepareRelease: self._on_prepare_release,
             RetentionChanged: self._on_retention_changed,
+            **SnapshotHolds(state.journal, lambda: self.phase is OwnerPhase.SERVING).handlers,
         }
 
     # Stages of an owner.

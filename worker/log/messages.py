@@ -30,6 +30,7 @@ from millwheel.worker.messages import (
     PartsWritten,
     PrepareRelease,
     SequenceChecked,
+    SnapshotEvent,
     Started,
     StatesFlushed,
     StatesRead,
@@ -170,6 +171,7 @@ LogEvent = (
     | PartsMissing
     | SequenceChecked
     | PrepareRelease
+    | SnapshotEvent
     | Tick
     | SubscriberEvent
 )

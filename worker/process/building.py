@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
@@ -115,7 +115,7 @@ class Builder:
         }
         inputs = tuple(edge.stream for edge in spec.inputs if not edge.feedback)
         feedback = frozenset(edge.stream for edge in spec.inputs if edge.feedback)
-        config = replace(self._config(owned, inputs, feedback), code=code.digest)
+        config = self._config(owned, inputs, feedback, code.digest)
         place: Place = (record.spec.name, spec.name)
         traces = self._traces(config, place)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
@@ -131,13 +131,17 @@ class Builder:
             {
                 "millwheel.topology": topology_name,
                 "millwheel.computation": computation,
-                "millwheel.interval": interval_text(config.keys),
-                "millwheel.sequencer": config.sequencer,
             }
         )
-        return IntervalTraces(spans, computation, config.journal)
+        owner: dict[str, str | int] = {
+            "millwheel.interval": interval_text(config.keys),
+            "millwheel.sequencer": config.sequencer,
+        }
+        return IntervalTraces(spans, computation, config.journal, owner)
 
-    def _config(self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str]) -> IntervalConfig:
+    def _config(
+        self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str], code: str = ""
+    ) -> IntervalConfig:
         interval = owned.interval
         return IntervalConfig(
             owned.incarnation,
@@ -149,6 +153,7 @@ class Builder:
             feedback,
             self._settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
+            code,
         )
 
     def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:

@@ -36,6 +36,7 @@ from millwheel.worker.messages import (
     HooksSlow,
     IntervalEffect,
     IntervalEvent,
+    JournalStands,
     Opened,
     OpenFailed,
     ReleasePrepared,
@@ -46,7 +47,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.process.calls import CallingHost, HostCalls
 from millwheel.worker.process.opening import uncollected
 
-__all__ = ["EventHost", "RunQueue", "RunShare", "ServedCore", "refuse_not_owner", "steady_now"]
+__all__ = ["EventHost", "RunQueue", "RunShare", "ServedCore", "ServedEvent", "refuse_not_owner", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -292,7 +293,7 @@ class EventHost(ABC):
                     self._hooks(effect)
                 case GiveUp():
                     self.post(Deposed(effect.reason))
-                case ReleasePrepared():
+                case ReleasePrepared() | JournalStands():
                     _answer_request(effect)
                 case _:
                     self._spawn(self._calls.perform(effect))
@@ -327,9 +328,8 @@ class EventHost(ABC):
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        self._failed(error)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     # What ends the host.
 
@@ -342,7 +342,7 @@ class EventHost(ABC):
         """A step or a task raised an error."""
 
 
-def _answer_request(effect: ReleasePrepared) -> None:
+def _answer_request(effect: ReleasePrepared | JournalStands) -> None:
     if not effect.request.done():
         effect.request.set_result(effect)
 

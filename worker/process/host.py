@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -21,15 +21,17 @@ from millwheel.worker.messages import (
     Deposed,
     HookFailed,
     HookReport,
+    JournalStands,
     OpenFailed,
     PrepareRelease,
     ReleasePrepared,
     Report,
     SendDelivery,
+    SnapshotEvent,
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
-from millwheel.worker.process.events import EventHost, RunShare, ServedCore, refuse_not_owner
+from millwheel.worker.process.events import EventHost, RunShare, ServedCore, ServedEvent, refuse_not_owner
 from millwheel.worker.process.opening import ReadAhead
 
 __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
@@ -106,8 +108,8 @@ class CoreHost(EventHost):
         )
         self._peers = peers
         self._calls = HostCalls(self, store, peers, self._certain, {} if ahead is None else ahead)
-        self._releases: set[asyncio.Future[ReleasePrepared]] = set()
-        """Requests that wait until the journal is short."""
+        self._requests: set[asyncio.Future[Any]] = set()
+        """Requests for which the core has no answer yet."""
         self.fault = ""
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
@@ -148,15 +150,24 @@ class CoreHost(EventHost):
 
     async def prepare_release(self) -> ReleasePrepared | None:
         """Reduce what a successor must read, while work continues. Returns None if the interval is lost meanwhile."""
+        answer: ReleasePrepared | None = await self._ask(PrepareRelease)
+        return answer
+
+    async def hold(self, event: Callable[[asyncio.Future[JournalStands]], SnapshotEvent]) -> JournalStands | None:
+        """Let the core answer a snapshot. Returns None if the interval is lost meanwhile."""
+        answer: JournalStands | None = await self._ask(event)
+        return answer
+
+    async def _ask(self, event: Callable[[asyncio.Future[Any]], ServedEvent]) -> Any:
         if self.closed:
             return None
-        request: asyncio.Future[ReleasePrepared] = asyncio.get_running_loop().create_future()
-        self._releases.add(request)
-        self.post(PrepareRelease(request))
+        request: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests.add(request)
+        self.post(event(request))
         try:
             await asyncio.wait([request])
         finally:
-            self._releases.discard(request)
+            self._requests.discard(request)
         return None if request.cancelled() else request.result()
 
     async def close(self) -> None:
@@ -183,7 +194,7 @@ class CoreHost(EventHost):
         for delivery in list(self._deliveries):
             refuse_not_owner(delivery)
         self._deliveries.clear()
-        for request in self._releases:
+        for request in self._requests:
             request.cancel()
 
 

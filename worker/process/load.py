@@ -19,6 +19,7 @@ from millwheel.worker.interval import HookTime, IntervalCore
 from millwheel.worker.log import LogCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
+from millwheel.worker.process.log_load import log_load
 from millwheel.worker.process.tallies import HookPlace
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
@@ -123,7 +124,9 @@ class LoadMeter:
             known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy), _Rate(now, slow))
             rates[name] = known
             load = _interval_load(one)
-            if isinstance(one.core, IntervalCore):
+            if isinstance(one.core, LogCore):
+                load.log.CopyFrom(log_load(one.core))
+            else:
                 load.system_lag_seconds = system_lag_seconds(one.core, self._wall())
             load.records_per_second = known[0].per_second(now, records)
             load.busy = known[1].per_second(now, one.busy)

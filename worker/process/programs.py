@@ -94,18 +94,21 @@ class Programs:
         on_late_load: Callable[[], None],
         *,
         verify: bool = True,
+        admit: Callable[[topology.CodeReference], None] = lambda code: None,
     ) -> None:
         """
         Args:
             directory: Where packages are unpacked.
             fetch: Returns the bytes of a package, by its digest.
             on_late_load: Called when a package is loaded after ``load_all`` has returned.
+            admit: Raises an error for code that must not be loaded here.
             verify: Whether to refuse values of hooks that could not be read again as their declared type.
         """
         self._on_late_load = on_late_load
         self._directory = directory
         self._fetch = fetch
         self._verify = verify
+        self._admit = admit
         self._loaded: dict[Place, _Loaded] = {}
         self._failures: dict[Place, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -187,6 +190,7 @@ class Programs:
         place = (code.digest, code.entry_point)
         async with self._locks.setdefault(code.digest, asyncio.Lock()):
             if place not in self._loaded:
+                self._admit(code)
                 package = await self._fetch(code.digest)
                 self._loaded[place] = _Loaded(
                     await beside(partial(load_topology, code.digest, package, code.entry_point, self._directory)),

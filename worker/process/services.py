@@ -16,6 +16,7 @@ from millwheel.rpc.v1.dead_letter_pb2_grpc import add_DeadLetterServiceServicer_
 from millwheel.rpc.v1.delivery_pb2_grpc import add_DeliveryServiceServicer_to_server
 from millwheel.rpc.v1.handover_pb2_grpc import add_HandoverServiceServicer_to_server
 from millwheel.rpc.v1.inspection_pb2_grpc import add_InspectionServiceServicer_to_server
+from millwheel.rpc.v1.snapshot_pb2_grpc import add_JournalHoldServiceServicer_to_server
 from millwheel.rpc.v1.state_pb2_grpc import add_StateServiceServicer_to_server
 from millwheel.rpc.v1.subscription_pb2_grpc import add_SubscriptionServiceServicer_to_server
 from millwheel.store.contract import StateStore
@@ -25,6 +26,7 @@ from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosts, Quarantined
 from millwheel.worker.process.inspection import InspectionService
+from millwheel.worker.process.journal_holds import JournalHoldService
 from millwheel.worker.process.key_failures import KeyFailures
 from millwheel.worker.process.letter_service import LetterService
 from millwheel.worker.process.load import LoadMeter
@@ -77,6 +79,7 @@ class WorkerServices:
         add_StateServiceServicer_to_server(StateService(owned, self.store), server)
         handover = HandoverService(hosts.find_owned, self.store, hosts.ahead, self._load_code)
         add_HandoverServiceServicer_to_server(handover, server)
+        add_JournalHoldServiceServicer_to_server(JournalHoldService(hosts.find_owned), server)
 
     def _key_failed(
         self, consumer: Consumer, stream: str, error: BaseException, waiting: common_pb2.WaitingRecords | None

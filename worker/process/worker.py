@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
 from millwheel.model.traces import SpanSource
+from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.building import Builder
@@ -51,6 +52,8 @@ class WorkerSettings:
     """Seconds for preparing intervals for their next owners when this worker ends. 0: they are not prepared."""
     check_values: bool = True
     """Whether a hook fails if it creates a state or a production that could not be read again as its declared type."""
+    admit_code: Callable[[CodeReference], None] = lambda code: None
+    """Raises an error for code that must not be loaded here: it is not signed."""
     slow_hook: float = 0.0
     """Seconds from which on a hook counts as blocking the event loop, and is logged. 0: never."""
 
@@ -75,7 +78,11 @@ class Worker:
         self.key_failures = KeyFailures()
         self.follower = CatalogFollower(coordinator, catalog, self._reconcile, background)
         self.programs = Programs(
-            settings.packages, fetch_package, self.follower.catch_up_soon, verify=settings.check_values
+            settings.packages,
+            fetch_package,
+            self.follower.catch_up_soon,
+            verify=settings.check_values,
+            admit=settings.admit_code,
         )
         routing = CatalogRouting(catalog, self.programs.extractor)
         queue = RunQueue(asyncio.get_running_loop())

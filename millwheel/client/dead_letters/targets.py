@@ -10,6 +10,7 @@ from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["LetterTarget", "LetterTargets", "NoTargetError"]
 
@@ -72,6 +73,11 @@ class LetterTargets:
         spec = next(one for one in record.spec.computations if one.name == letter.content.computation)
         if target.stream not in {edge.stream for edge in spec.inputs}:
             return f"{computation} does not read stream {target.stream!r} any more: discard the letter"
+        if spec.late_policy == specs.LATE_POLICY_DROP:
+            return (
+                f"{computation} drops late records, and a replayed record is mostly late: update it without "
+                "late=mw.Late.DROP, and replay the letter then"
+            )
         return ""
 
     async def consumer(self, target: LetterTarget) -> ConsumerRouting:

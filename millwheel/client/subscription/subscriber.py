@@ -91,6 +91,8 @@ class Subscription(LogReader):
         self._watermarks = watermarks
         self._acked = 0
         self._measures: SubscriptionMeasures | None = None
+        if client_tracing() is not None:
+            self._take = self._take_with_traces  # type: ignore[method-assign]  # no other subscription takes this way
 
     async def __aenter__(self) -> Subscription:
         """Wait until the log has answered. From then on the cursor exists, or the tail has its start."""
@@ -138,18 +140,19 @@ class Subscription(LogReader):
             requests.append(_ack(self._acked))
         return requests
 
-    def _take(self, response: wire.SubscribeResponse) -> None:
+    def _take_with_traces(self, response: wire.SubscribeResponse) -> None:
         super()._take(response)
-        if response.traces and (tracing := client_tracing()) is not None and self._ahead:
-            batch, contexts = self._ahead[-1], dict[int, TraceContext]()
-            spans = tracing.spans.about({"millwheel.cursor": self.cursor} if self.cursor else {})
-            for index, parent in read_traces(response.traces).items():
-                offset = response.first_offset + index
-                if batch.first_offset <= offset < batch.next_offset:
-                    span = spans.start(Operation.RECEIVE, self.spec.name or self.stream, parent)
-                    span.end()
-                    contexts[offset] = span.context or parent
-            self._ahead[-1] = replace(batch, traces=contexts)
+        if not response.traces or not self._ahead or (tracing := client_tracing()) is None:
+            return
+        batch, contexts = self._ahead[-1], dict[int, TraceContext]()
+        spans = tracing.spans.about({"millwheel.cursor": self.cursor} if self.cursor else {})
+        for index, parent in read_traces(response.traces).items():
+            offset = response.first_offset + index
+            if batch.first_offset <= offset < batch.next_offset:
+                span = spans.start(Operation.RECEIVE, self.spec.name or self.stream, parent)
+                span.end()
+                contexts[offset] = span.context or parent
+        self._ahead[-1] = replace(batch, traces=contexts)
 
     @property
     def position(self) -> int:

@@ -129,6 +129,7 @@ class TopologyRecord(_message.Message):
     CANCELLED_BY_FIELD_NUMBER: _builtins.int
     INJECTED_SINCE_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
+    VERSION_AT_US_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -136,6 +137,8 @@ class TopologyRecord(_message.Message):
     """The request id of the last submission or update, which identifies a repetition."""
     state_changed_at_us: _builtins.int
     """When the state last changed."""
+    version_at_us: _builtins.int
+    """When the present version was submitted. For display. 0: not known, because an earlier release made the version."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
@@ -183,10 +186,11 @@ class TopologyRecord(_message.Message):
         cancelled_by: _abc.Iterable[_builtins.str] | None = ...,
         injected_since: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         quota: Global___TopologyQuota | None = ...,
+        version_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,6 +426,94 @@ class StreamLogRecord(_message.Message):
 Global___StreamLogRecord: _TypeAlias = StreamLogRecord  # noqa: Y015
 
 @_typing.final
+class EventRecord(_message.Message):
+    """Key: events/{number}. What has happened, for operators. The master keeps the newest ones. It writes an event in the
+    transaction of the change that the event describes. Numbers are consecutive.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AT_US_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LAST_AT_US_FIELD_NUMBER: _builtins.int
+    OWNERS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    at_us: _builtins.int
+    kind: _builtins.str
+    """A noun and a verb: topology.updated, interval.moved, intervals.assigned, worker.lost, hooks.failing."""
+    actor: _builtins.str
+    """Who caused it: a caller's principal or host, balancer, or master."""
+    topology: _builtins.str
+    """Empty if it concerns no topology."""
+    subject: _builtins.str
+    """The computation, stream, worker or process that it concerns."""
+    text: _builtins.str
+    """What happened, in a sentence."""
+    before: _builtins.str
+    """What changed, before and after. Both may be empty."""
+    after: _builtins.str
+    last_at_us: _builtins.int
+    """Only of an event that sums up several changes: when the last one was made, and the owners of intervals."""
+    @_builtins.property
+    def owners(self) -> _containers.RepeatedCompositeFieldContainer[Global___OwnerChange]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        at_us: _builtins.int = ...,
+        kind: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        topology: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        text: _builtins.str = ...,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+        last_at_us: _builtins.int = ...,
+        owners: _abc.Iterable[Global___OwnerChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "after", b"after", "at_us", b"at_us", "before", b"before", "kind", b"kind", "last_at_us", b"last_at_us", "number", b"number", "owners", b"owners", "subject", b"subject", "text", b"text", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EventRecord: _TypeAlias = EventRecord  # noqa: Y015
+
+@_typing.final
+class OwnerChange(_message.Message):
+    """Intervals that went from one owner to another. An empty name is no owner."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    INTERVALS_FIELD_NUMBER: _builtins.int
+    before: _builtins.str
+    after: _builtins.str
+    intervals: _builtins.int
+    def __init__(
+        self,
+        *,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+        intervals: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "intervals", b"intervals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OwnerChange: _TypeAlias = OwnerChange  # noqa: Y015
+
+@_typing.final
 class WorkerRecord(_message.Message):
     """Key: workers/{worker_id}, bound to the worker's lease."""
 
@@ -462,18 +554,22 @@ class MasterRecord(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
+    CONSOLE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port"""
     started_at_us: _builtins.int
+    console: _builtins.str
+    """The URL of its web console. Empty: it serves none."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         started_at_us: _builtins.int = ...,
+        console: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "started_at_us", b"started_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "started_at_us", b"started_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

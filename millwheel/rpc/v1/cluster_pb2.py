@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
 from millwheel.rpc.v1 import injection_pb2 as millwheel_dot_v1_dot_injection__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
@@ -29,7 +30,7 @@ from millwheel.rpc.v1 import topology_pb2 as millwheel_dot_v1_dot_topology__pb2
 from millwheel.rpc.v1 import watermark_pb2 as millwheel_dot_v1_dot_watermark__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/cluster.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1cmillwheel/v1/injection.proto\x1a\x1dmillwheel/v1/inspection.proto\x1a\x1bmillwheel/v1/topology.proto\x1a\x1cmillwheel/v1/watermark.proto\"P\n\x17ListHookFailuresRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\"S\n\x18ListHookFailuresResponse\x12\x37\n\x0c\x63omputations\x18\x01 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"\xaa\x01\n\x13\x43omputationFailures\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\x08\x66\x61ilures\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12\x0f\n\x07stopped\x18\x05 \x01(\t\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x08\x12\x0f\n\x07\x61\x62sence\x18\x07 \x01(\t\"\x19\n\x17GetClusterHealthRequest\"\xbd\x02\n\x18GetClusterHealthResponse\x12+\n\x07masters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.MasterHealth\x12+\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.WorkerHealth\x12\x32\n\x0b\x61uthorities\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.AuthorityHealth\x12(\n\x05store\x18\x04 \x01(\x0b\x32\x19.millwheel.v1.StoreHealth\x12/\n\tintervals\x18\x05 \x01(\x0b\x32\x1c.millwheel.v1.IntervalTotals\x12&\n\x08hot_keys\x18\x06 \x03(\x0b\x32\x14.millwheel.v1.HotKey\x12\x10\n\x08problems\x18\x07 \x03(\t\".\n\x0cMasterHealth\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\"\xb8\x01\n\x0cWorkerHealth\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x08\x12\x0b\n\x03\x63pu\x18\x07 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x08 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\t \x01(\x03\"B\n\x0f\x41uthorityHealth\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"C\n\x0bStoreHealth\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\x12\x14\n\x0cread_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"J\n\x0eIntervalTotals\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x05\x12\x15\n\rwithout_owner\x18\x02 \x01(\x05\x12\x14\n\x0cwith_parents\x18\x03 \x01(\x05\"Y\n\x06HotKey\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\"&\n\x12GetOverviewRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\"\xc2\x01\n\x13GetOverviewResponse\x12\x0e\n\x06now_us\x18\x01 \x01(\x10\x12\x32\n\ntopologies\x18\x02 \x03(\x0b\x32\x1e.millwheel.v1.TopologyOverview\x12/\n\tinjectors\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\x12\x36\n\x06health\x18\x04 \x01(\x0b\x32&.millwheel.v1.GetClusterHealthResponse\"\x90\x02\n\x10TopologyOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.millwheel.v1.TopologyState\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x17\n\x0fsubmitted_at_us\x18\x04 \x01(\x03\x12\x1b\n\x13state_changed_at_us\x18\x05 \x01(\x03\x12\x13\n\x0bwaiting_for\x18\x06 \x03(\t\x12\x37\n\x0c\x63omputations\x18\x07 \x03(\x0b\x32!.millwheel.v1.ComputationOverview\x12-\n\x07streams\x18\x08 \x03(\x0b\x32\x1c.millwheel.v1.StreamOverview\"\x94\x04\n\x13\x43omputationOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eimplementation\x18\x02 \x01(\t\x12\'\n\x06inputs\x18\x03 \x03(\x0b\x32\x17.millwheel.v1.InputSpec\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x15\n\rwithout_owner\x18\x06 \x01(\x05\x12\x0f\n\x07workers\x18\x07 \x03(\t\x12\x1a\n\x12records_per_second\x18\x08 \x01(\x01\x12\x0c\n\x04\x62usy\x18\t \x01(\x01\x12\x16\n\x0equeued_records\x18\n \x01(\x03\x12\x1b\n\x13pending_productions\x18\x0b \x01(\x03\x12\x0c\n\x04keys\x18\x0c \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\r \x01(\x03\x12\x0c\n\x04late\x18\x0e \x01(\x03\x12\x0f\n\x07\x64ropped\x18\x0f \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x10 \x01(\x03\x12\x1a\n\x12system_lag_seconds\x18\x11 \x01(\x01\x12\x32\n\twatermark\x18\x12 \x01(\x0b\x32\x1f.millwheel.v1.WatermarkOverview\x12\x33\n\x08\x66\x61ilures\x18\x13 \x01(\x0b\x32!.millwheel.v1.ComputationFailures\x12%\n\x05hooks\x18\x14 \x03(\x0b\x32\x16.millwheel.v1.HookTime\"d\n\x11WatermarkOverview\x12\x18\n\x10low_watermark_us\x18\x01 \x01(\x10\x12$\n\x04kind\x18\x02 \x01(\x0e\x32\x16.millwheel.v1.HoldKind\x12\x0f\n\x07held_by\x18\x03 \x01(\t\"\xc6\x01\n\x0eStreamOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0brecord_type\x18\x02 \x01(\t\x12\x10\n\x08injected\x18\x03 \x01(\x08\x12\x12\n\nwritten_by\x18\x04 \x03(\t\x12\x0f\n\x07read_by\x18\x05 \x03(\t\x12\x32\n\twatermark\x18\x06 \x01(\x0b\x32\x1f.millwheel.v1.WatermarkOverview\x12&\n\x03log\x18\x07 \x01(\x0b\x32\x19.millwheel.v1.LogOverview\"O\n\x0bLogOverview\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x1a\n\x12records_per_second\x18\x02 \x01(\x01\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x03 \x01(\x03\";\n\x12\x45xplainHoldRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\"\xd4\x01\n\x13\x45xplainHoldResponse\x12\x18\n\x10low_watermark_us\x18\x01 \x01(\x10\x12%\n\x05\x63hain\x18\x02 \x03(\x0b\x32\x16.millwheel.v1.HoldStep\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\r\n\x05notes\x18\x06 \x03(\t\x12\x0e\n\x06remedy\x18\x07 \x01(\t\x12\x32\n\x07\x66\x61iling\x18\x08 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"@\n\x08HoldStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10low_watermark_us\x18\x02 \x01(\x10\x12\x0c\n\x04text\x18\x03 \x01(\t2\x92\x03\n\x0e\x43lusterService\x12\x66\n\x10GetClusterHealth\x12%.millwheel.v1.GetClusterHealthRequest\x1a&.millwheel.v1.GetClusterHealthResponse\"\x03\x90\x02\x01\x12\x66\n\x10ListHookFailures\x12%.millwheel.v1.ListHookFailuresRequest\x1a&.millwheel.v1.ListHookFailuresResponse\"\x03\x90\x02\x01\x12W\n\x0bGetOverview\x12 .millwheel.v1.GetOverviewRequest\x1a!.millwheel.v1.GetOverviewResponse\"\x03\x90\x02\x01\x12W\n\x0b\x45xplainHold\x12 .millwheel.v1.ExplainHoldRequest\x1a!.millwheel.v1.ExplainHoldResponse\"\x03\x90\x02\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillwheel/v1/cluster.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\x1a\x1cmillwheel/v1/injection.proto\x1a\x1dmillwheel/v1/inspection.proto\x1a\x1bmillwheel/v1/topology.proto\x1a\x1cmillwheel/v1/watermark.proto\"P\n\x17ListHookFailuresRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0e\n\x06stream\x18\x03 \x01(\t\"S\n\x18ListHookFailuresResponse\x12\x37\n\x0c\x63omputations\x18\x01 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"\xaa\x01\n\x13\x43omputationFailures\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12,\n\x08\x66\x61ilures\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12\x0f\n\x07stopped\x18\x05 \x01(\t\x12\x0e\n\x06\x62locks\x18\x06 \x01(\x08\x12\x0f\n\x07\x61\x62sence\x18\x07 \x01(\t\"\x19\n\x17GetClusterHealthRequest\"\xbd\x02\n\x18GetClusterHealthResponse\x12+\n\x07masters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.MasterHealth\x12+\n\x07workers\x18\x02 \x03(\x0b\x32\x1a.millwheel.v1.WorkerHealth\x12\x32\n\x0b\x61uthorities\x18\x03 \x03(\x0b\x32\x1d.millwheel.v1.AuthorityHealth\x12(\n\x05store\x18\x04 \x01(\x0b\x32\x19.millwheel.v1.StoreHealth\x12/\n\tintervals\x18\x05 \x01(\x0b\x32\x1c.millwheel.v1.IntervalTotals\x12&\n\x08hot_keys\x18\x06 \x03(\x0b\x32\x14.millwheel.v1.HotKey\x12\x10\n\x08problems\x18\x07 \x03(\t\"?\n\x0cMasterHealth\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\r\n\x05leads\x18\x02 \x01(\x08\x12\x0f\n\x07\x63onsole\x18\x03 \x01(\t\"\xb8\x01\n\x0cWorkerHealth\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x61\x65mon\x18\x03 \x01(\t\x12\x0f\n\x07package\x18\x04 \x01(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x0f\n\x07\x61nswers\x18\x06 \x01(\x08\x12\x0b\n\x03\x63pu\x18\x07 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x08 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\t \x01(\x03\"B\n\x0f\x41uthorityHealth\x12\r\n\x05shard\x18\x01 \x01(\x05\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07\x61nswers\x18\x03 \x01(\x08\"C\n\x0bStoreHealth\x12\x0f\n\x07\x61nswers\x18\x01 \x01(\x08\x12\x14\n\x0cread_seconds\x18\x02 \x01(\x01\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"J\n\x0eIntervalTotals\x12\x0b\n\x03\x61ll\x18\x01 \x01(\x05\x12\x15\n\rwithout_owner\x18\x02 \x01(\x05\x12\x14\n\x0cwith_parents\x18\x03 \x01(\x05\"Y\n\x06HotKey\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\r\n\x05share\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\"&\n\x12GetOverviewRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\"\xc2\x01\n\x13GetOverviewResponse\x12\x0e\n\x06now_us\x18\x01 \x01(\x10\x12\x32\n\ntopologies\x18\x02 \x03(\x0b\x32\x1e.millwheel.v1.TopologyOverview\x12/\n\tinjectors\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\x12\x36\n\x06health\x18\x04 \x01(\x0b\x32&.millwheel.v1.GetClusterHealthResponse\"\xa7\x02\n\x10TopologyOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.millwheel.v1.TopologyState\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x17\n\x0fsubmitted_at_us\x18\x04 \x01(\x03\x12\x1b\n\x13state_changed_at_us\x18\x05 \x01(\x03\x12\x13\n\x0bwaiting_for\x18\x06 \x03(\t\x12\x37\n\x0c\x63omputations\x18\x07 \x03(\x0b\x32!.millwheel.v1.ComputationOverview\x12-\n\x07streams\x18\x08 \x03(\x0b\x32\x1c.millwheel.v1.StreamOverview\x12\x15\n\rversion_at_us\x18\t \x01(\x03\"\x94\x04\n\x13\x43omputationOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eimplementation\x18\x02 \x01(\t\x12\'\n\x06inputs\x18\x03 \x03(\x0b\x32\x17.millwheel.v1.InputSpec\x12\x0f\n\x07outputs\x18\x04 \x03(\t\x12\x11\n\tintervals\x18\x05 \x01(\x05\x12\x15\n\rwithout_owner\x18\x06 \x01(\x05\x12\x0f\n\x07workers\x18\x07 \x03(\t\x12\x1a\n\x12records_per_second\x18\x08 \x01(\x01\x12\x0c\n\x04\x62usy\x18\t \x01(\x01\x12\x16\n\x0equeued_records\x18\n \x01(\x03\x12\x1b\n\x13pending_productions\x18\x0b \x01(\x03\x12\x0c\n\x04keys\x18\x0c \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\r \x01(\x03\x12\x0c\n\x04late\x18\x0e \x01(\x03\x12\x0f\n\x07\x64ropped\x18\x0f \x01(\x03\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x10 \x01(\x03\x12\x1a\n\x12system_lag_seconds\x18\x11 \x01(\x01\x12\x32\n\twatermark\x18\x12 \x01(\x0b\x32\x1f.millwheel.v1.WatermarkOverview\x12\x33\n\x08\x66\x61ilures\x18\x13 \x01(\x0b\x32!.millwheel.v1.ComputationFailures\x12%\n\x05hooks\x18\x14 \x03(\x0b\x32\x16.millwheel.v1.HookTime\"d\n\x11WatermarkOverview\x12\x18\n\x10low_watermark_us\x18\x01 \x01(\x10\x12$\n\x04kind\x18\x02 \x01(\x0e\x32\x16.millwheel.v1.HoldKind\x12\x0f\n\x07held_by\x18\x03 \x01(\t\"\xc6\x01\n\x0eStreamOverview\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0brecord_type\x18\x02 \x01(\t\x12\x10\n\x08injected\x18\x03 \x01(\x08\x12\x12\n\nwritten_by\x18\x04 \x03(\t\x12\x0f\n\x07read_by\x18\x05 \x03(\t\x12\x32\n\twatermark\x18\x06 \x01(\x0b\x32\x1f.millwheel.v1.WatermarkOverview\x12&\n\x03log\x18\x07 \x01(\x0b\x32\x19.millwheel.v1.LogOverview\"\x8b\x01\n\x0bLogOverview\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x1a\n\x12records_per_second\x18\x02 \x01(\x01\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x03 \x01(\x03\x12#\n\x04kept\x18\x04 \x01(\x0b\x32\x15.millwheel.v1.LogLoad\x12\x15\n\rcreated_at_us\x18\x05 \x01(\x03\"l\n\x11ListEventsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x10\n\x08since_us\x18\x03 \x01(\x03\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"X\n\x12ListEventsResponse\x12)\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.EventRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\x12\x45xplainHoldRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\"\xd4\x01\n\x13\x45xplainHoldResponse\x12\x18\n\x10low_watermark_us\x18\x01 \x01(\x10\x12%\n\x05\x63hain\x18\x02 \x03(\x0b\x32\x16.millwheel.v1.HoldStep\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05\x63\x61use\x18\x05 \x01(\t\x12\r\n\x05notes\x18\x06 \x03(\t\x12\x0e\n\x06remedy\x18\x07 \x01(\t\x12\x32\n\x07\x66\x61iling\x18\x08 \x03(\x0b\x32!.millwheel.v1.ComputationFailures\"@\n\x08HoldStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x10low_watermark_us\x18\x02 \x01(\x10\x12\x0c\n\x04text\x18\x03 \x01(\t2\xa1\x05\n\x0e\x43lusterService\x12o\n\x10GetClusterHealth\x12%.millwheel.v1.GetClusterHealthRequest\x1a&.millwheel.v1.GetClusterHealthResponse\"\x0c\x90\x02\x01\xea\xe1\x18\x05\n\x03\n\x01\x01\x12\x9b\x01\n\x10ListHookFailures\x12%.millwheel.v1.ListHookFailuresRequest\x1a&.millwheel.v1.ListHookFailuresResponse\"8\x90\x02\x01\xea\xe1\x18\x31\n\x18\n\x02\x01\x02\x12\x08topology\x1a\x06streamH\x01\"\x15\x63omputations.topology\x12\x97\x01\n\x0bGetOverview\x12 .millwheel.v1.GetOverviewRequest\x1a!.millwheel.v1.GetOverviewResponse\"C\x90\x02\x01\xea\xe1\x18<\n\x0f\n\x01\x01\x12\x08topologyH\x01\"\x0ftopologies.name*\x10injectors.stream:\x06health\x12z\n\nListEvents\x12\x1f.millwheel.v1.ListEventsRequest\x1a .millwheel.v1.ListEventsResponse\")\x90\x02\x01\xea\xe1\x18\"\n\x0f\n\x01\x01\x12\x08topologyH\x01\"\x0f\x65vents.topology\x12j\n\x0b\x45xplainHold\x12 .millwheel.v1.ExplainHoldRequest\x1a!.millwheel.v1.ExplainHoldResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topologyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,55 +38,61 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.cluster_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CLUSTERSERVICE'].methods_by_name['GetClusterHealth']._loaded_options = None
-  _globals['_CLUSTERSERVICE'].methods_by_name['GetClusterHealth']._serialized_options = b'\220\002\001'
+  _globals['_CLUSTERSERVICE'].methods_by_name['GetClusterHealth']._serialized_options = b'\220\002\001\352\341\030\005\n\003\n\001\001'
   _globals['_CLUSTERSERVICE'].methods_by_name['ListHookFailures']._loaded_options = None
-  _globals['_CLUSTERSERVICE'].methods_by_name['ListHookFailures']._serialized_options = b'\220\002\001'
+  _globals['_CLUSTERSERVICE'].methods_by_name['ListHookFailures']._serialized_options = b'\220\002\001\352\341\0301\n\030\n\002\001\002\022\010topology\032\006streamH\001\"\025computations.topology'
   _globals['_CLUSTERSERVICE'].methods_by_name['GetOverview']._loaded_options = None
-  _globals['_CLUSTERSERVICE'].methods_by_name['GetOverview']._serialized_options = b'\220\002\001'
+  _globals['_CLUSTERSERVICE'].methods_by_name['GetOverview']._serialized_options = b'\220\002\001\352\341\030<\n\017\n\001\001\022\010topologyH\001\"\017topologies.name*\020injectors.stream:\006health'
+  _globals['_CLUSTERSERVICE'].methods_by_name['ListEvents']._loaded_options = None
+  _globals['_CLUSTERSERVICE'].methods_by_name['ListEvents']._serialized_options = b'\220\002\001\352\341\030\"\n\017\n\001\001\022\010topologyH\001\"\017events.topology'
   _globals['_CLUSTERSERVICE'].methods_by_name['ExplainHold']._loaded_options = None
-  _globals['_CLUSTERSERVICE'].methods_by_name['ExplainHold']._serialized_options = b'\220\002\001'
-  _globals['_LISTHOOKFAILURESREQUEST']._serialized_start=192
-  _globals['_LISTHOOKFAILURESREQUEST']._serialized_end=272
-  _globals['_LISTHOOKFAILURESRESPONSE']._serialized_start=274
-  _globals['_LISTHOOKFAILURESRESPONSE']._serialized_end=357
-  _globals['_COMPUTATIONFAILURES']._serialized_start=360
-  _globals['_COMPUTATIONFAILURES']._serialized_end=530
-  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_start=532
-  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_end=557
-  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_start=560
-  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_end=877
-  _globals['_MASTERHEALTH']._serialized_start=879
-  _globals['_MASTERHEALTH']._serialized_end=925
-  _globals['_WORKERHEALTH']._serialized_start=928
-  _globals['_WORKERHEALTH']._serialized_end=1112
-  _globals['_AUTHORITYHEALTH']._serialized_start=1114
-  _globals['_AUTHORITYHEALTH']._serialized_end=1180
-  _globals['_STOREHEALTH']._serialized_start=1182
-  _globals['_STOREHEALTH']._serialized_end=1249
-  _globals['_INTERVALTOTALS']._serialized_start=1251
-  _globals['_INTERVALTOTALS']._serialized_end=1325
-  _globals['_HOTKEY']._serialized_start=1327
-  _globals['_HOTKEY']._serialized_end=1416
-  _globals['_GETOVERVIEWREQUEST']._serialized_start=1418
-  _globals['_GETOVERVIEWREQUEST']._serialized_end=1456
-  _globals['_GETOVERVIEWRESPONSE']._serialized_start=1459
-  _globals['_GETOVERVIEWRESPONSE']._serialized_end=1653
-  _globals['_TOPOLOGYOVERVIEW']._serialized_start=1656
-  _globals['_TOPOLOGYOVERVIEW']._serialized_end=1928
-  _globals['_COMPUTATIONOVERVIEW']._serialized_start=1931
-  _globals['_COMPUTATIONOVERVIEW']._serialized_end=2463
-  _globals['_WATERMARKOVERVIEW']._serialized_start=2465
-  _globals['_WATERMARKOVERVIEW']._serialized_end=2565
-  _globals['_STREAMOVERVIEW']._serialized_start=2568
-  _globals['_STREAMOVERVIEW']._serialized_end=2766
-  _globals['_LOGOVERVIEW']._serialized_start=2768
-  _globals['_LOGOVERVIEW']._serialized_end=2847
-  _globals['_EXPLAINHOLDREQUEST']._serialized_start=2849
-  _globals['_EXPLAINHOLDREQUEST']._serialized_end=2908
-  _globals['_EXPLAINHOLDRESPONSE']._serialized_start=2911
-  _globals['_EXPLAINHOLDRESPONSE']._serialized_end=3123
-  _globals['_HOLDSTEP']._serialized_start=3125
-  _globals['_HOLDSTEP']._serialized_end=3189
-  _globals['_CLUSTERSERVICE']._serialized_start=3192
-  _globals['_CLUSTERSERVICE']._serialized_end=3594
+  _globals['_CLUSTERSERVICE'].methods_by_name['ExplainHold']._serialized_options = b'\220\002\001\352\341\030\017\n\r\n\001\001\022\010topology'
+  _globals['_LISTHOOKFAILURESREQUEST']._serialized_start=219
+  _globals['_LISTHOOKFAILURESREQUEST']._serialized_end=299
+  _globals['_LISTHOOKFAILURESRESPONSE']._serialized_start=301
+  _globals['_LISTHOOKFAILURESRESPONSE']._serialized_end=384
+  _globals['_COMPUTATIONFAILURES']._serialized_start=387
+  _globals['_COMPUTATIONFAILURES']._serialized_end=557
+  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_start=559
+  _globals['_GETCLUSTERHEALTHREQUEST']._serialized_end=584
+  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_start=587
+  _globals['_GETCLUSTERHEALTHRESPONSE']._serialized_end=904
+  _globals['_MASTERHEALTH']._serialized_start=906
+  _globals['_MASTERHEALTH']._serialized_end=969
+  _globals['_WORKERHEALTH']._serialized_start=972
+  _globals['_WORKERHEALTH']._serialized_end=1156
+  _globals['_AUTHORITYHEALTH']._serialized_start=1158
+  _globals['_AUTHORITYHEALTH']._serialized_end=1224
+  _globals['_STOREHEALTH']._serialized_start=1226
+  _globals['_STOREHEALTH']._serialized_end=1293
+  _globals['_INTERVALTOTALS']._serialized_start=1295
+  _globals['_INTERVALTOTALS']._serialized_end=1369
+  _globals['_HOTKEY']._serialized_start=1371
+  _globals['_HOTKEY']._serialized_end=1460
+  _globals['_GETOVERVIEWREQUEST']._serialized_start=1462
+  _globals['_GETOVERVIEWREQUEST']._serialized_end=1500
+  _globals['_GETOVERVIEWRESPONSE']._serialized_start=1503
+  _globals['_GETOVERVIEWRESPONSE']._serialized_end=1697
+  _globals['_TOPOLOGYOVERVIEW']._serialized_start=1700
+  _globals['_TOPOLOGYOVERVIEW']._serialized_end=1995
+  _globals['_COMPUTATIONOVERVIEW']._serialized_start=1998
+  _globals['_COMPUTATIONOVERVIEW']._serialized_end=2530
+  _globals['_WATERMARKOVERVIEW']._serialized_start=2532
+  _globals['_WATERMARKOVERVIEW']._serialized_end=2632
+  _globals['_STREAMOVERVIEW']._serialized_start=2635
+  _globals['_STREAMOVERVIEW']._serialized_end=2833
+  _globals['_LOGOVERVIEW']._serialized_start=2836
+  _globals['_LOGOVERVIEW']._serialized_end=2975
+  _globals['_LISTEVENTSREQUEST']._serialized_start=2977
+  _globals['_LISTEVENTSREQUEST']._serialized_end=3085
+  _globals['_LISTEVENTSRESPONSE']._serialized_start=3087
+  _globals['_LISTEVENTSRESPONSE']._serialized_end=3175
+  _globals['_EXPLAINHOLDREQUEST']._serialized_start=3177
+  _globals['_EXPLAINHOLDREQUEST']._serialized_end=3236
+  _globals['_EXPLAINHOLDRESPONSE']._serialized_start=3239
+  _globals['_EXPLAINHOLDRESPONSE']._serialized_end=3451
+  _globals['_HOLDSTEP']._serialized_start=3453
+  _globals['_HOLDSTEP']._serialized_end=3517
+  _globals['_CLUSTERSERVICE']._serialized_start=3520
+  _globals['_CLUSTERSERVICE']._serialized_end=4193
 # @@protoc_insertion_point(module_scope)

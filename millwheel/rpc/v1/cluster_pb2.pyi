@@ -190,17 +190,21 @@ class MasterHealth(_message.Message):
 
     ADDRESS_FIELD_NUMBER: _builtins.int
     LEADS_FIELD_NUMBER: _builtins.int
+    CONSOLE_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     leads: _builtins.bool
+    console: _builtins.str
+    """The URL of its web console. Empty: it serves none."""
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         leads: _builtins.bool = ...,
+        console: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "leads", b"leads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "leads", b"leads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -431,11 +435,15 @@ class TopologyOverview(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _builtins.int
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     STREAMS_FIELD_NUMBER: _builtins.int
+    VERSION_AT_US_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _catalog_pb2.TopologyState.ValueType
     version: _builtins.int
     submitted_at_us: _builtins.int
+    """When the first version was submitted."""
     state_changed_at_us: _builtins.int
+    version_at_us: _builtins.int
+    """When the present version was submitted. 0: not known."""
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the topology still waits for while it drains or changes to a new version."""
@@ -457,10 +465,11 @@ class TopologyOverview(_message.Message):
         waiting_for: _abc.Iterable[_builtins.str] | None = ...,
         computations: _abc.Iterable[Global___ComputationOverview] | None = ...,
         streams: _abc.Iterable[Global___StreamOverview] | None = ...,
+        version_at_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "version", b"version", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "version", b"version", "version_at_us", b"version_at_us", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -645,25 +654,97 @@ class LogOverview(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
     CACHED_BYTES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_US_FIELD_NUMBER: _builtins.int
     worker: _builtins.str
     """Empty while no worker owns the log."""
     records_per_second: _builtins.float
     cached_bytes: _builtins.int
     """The memory that the log takes at its owner."""
+    created_at_us: _builtins.int
+    """The log keeps records that were produced from this time on. 0: not known."""
+    @_builtins.property
+    def kept(self) -> _inspection_pb2.LogLoad:
+        """What the log keeps, from its owner's last report. Absent if there is none."""
+
     def __init__(
         self,
         *,
         worker: _builtins.str = ...,
         records_per_second: _builtins.float = ...,
         cached_bytes: _builtins.int = ...,
+        kept: _inspection_pb2.LogLoad | None = ...,
+        created_at_us: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["kept", b"kept"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "records_per_second", b"records_per_second", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_bytes", b"cached_bytes", "created_at_us", b"created_at_us", "kept", b"kept", "records_per_second", b"records_per_second", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogOverview: _TypeAlias = LogOverview  # noqa: Y015
+
+@_typing.final
+class ListEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SINCE_US_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """Only events of this topology. Empty: all."""
+    kind: _builtins.str
+    """Only events whose kind begins so, such as interval, or interval.moved. Empty: all."""
+    since_us: _builtins.int
+    """Only events from this time on. 0: all."""
+    page_size: _builtins.int
+    """The most events of the response, 1,000 at most. 0: 100."""
+    page_token: _builtins.str
+    """From the response before, or empty."""
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        since_us: _builtins.int = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "page_size", b"page_size", "page_token", b"page_token", "since_us", b"since_us", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsRequest: _TypeAlias = ListEventsRequest  # noqa: Y015
+
+@_typing.final
+class ListEventsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: there are no more."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.EventRecord]:
+        """The newest first."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[_catalog_pb2.EventRecord] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEventsResponse: _TypeAlias = ListEventsResponse  # noqa: Y015
 
 @_typing.final
 class ExplainHoldRequest(_message.Message):

@@ -50,6 +50,11 @@ class ClusterServiceStub:
                 request_serializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.FromString,
                 _registered_method=True)
+        self.ListEvents = channel.unary_unary(
+                '/millwheel.v1.ClusterService/ListEvents',
+                request_serializer=millwheel_dot_v1_dot_cluster__pb2.ListEventsRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListEventsResponse.FromString,
+                _registered_method=True)
         self.ExplainHold = channel.unary_unary(
                 '/millwheel.v1.ClusterService/ExplainHold',
                 request_serializer=millwheel_dot_v1_dot_cluster__pb2.ExplainHoldRequest.SerializeToString,
@@ -86,6 +91,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvents(self, request, context):
+        """Returns what has happened, the newest first. The master keeps the last 1,000 events.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExplainHold(self, request, context):
         """Follows the holds of a computation's low watermark upstream, to what holds it (4.5).
         """
@@ -110,6 +122,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.GetOverview,
                     request_deserializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.SerializeToString,
+            ),
+            'ListEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvents,
+                    request_deserializer=millwheel_dot_v1_dot_cluster__pb2.ListEventsRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_cluster__pb2.ListEventsResponse.SerializeToString,
             ),
             'ExplainHold': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainHold,
@@ -199,6 +216,33 @@ class ClusterService:
             '/millwheel.v1.ClusterService/GetOverview',
             millwheel_dot_v1_dot_cluster__pb2.GetOverviewRequest.SerializeToString,
             millwheel_dot_v1_dot_cluster__pb2.GetOverviewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.ClusterService/ListEvents',
+            millwheel_dot_v1_dot_cluster__pb2.ListEventsRequest.SerializeToString,
+            millwheel_dot_v1_dot_cluster__pb2.ListEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

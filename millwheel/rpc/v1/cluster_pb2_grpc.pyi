@@ -45,6 +45,8 @@ class ClusterServiceStub:
     topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
     number. Loads are from the workers' last reports, and watermarks are present.
     """
+    ListEvents: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ListEventsRequest, _cluster_pb2.ListEventsResponse]
+    """Returns what has happened, the newest first. The master keeps the last 1,000 events."""
     ExplainHold: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.ExplainHoldRequest, _cluster_pb2.ExplainHoldResponse]
     """Follows the holds of a computation's low watermark upstream, to what holds it (4.5)."""
 
@@ -65,6 +67,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
     number. Loads are from the workers' last reports, and watermarks are present.
     """
+    ListEvents: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ListEventsRequest, _cluster_pb2.ListEventsResponse]  # type: ignore[assignment]
+    """Returns what has happened, the newest first. The master keeps the last 1,000 events."""
     ExplainHold: _aio.UnaryUnaryMultiCallable[_cluster_pb2.ExplainHoldRequest, _cluster_pb2.ExplainHoldResponse]  # type: ignore[assignment]
     """Follows the holds of a computation's low watermark upstream, to what holds it (4.5)."""
 
@@ -100,6 +104,14 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         topology, computation, stream and injector process. Intervals are summed up, so the size does not depend on their
         number. Loads are from the workers' last reports, and watermarks are present.
         """
+
+    @_abc_1.abstractmethod
+    def ListEvents(
+        self,
+        request: _cluster_pb2.ListEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.ListEventsResponse, _abc.Awaitable[_cluster_pb2.ListEventsResponse]]:
+        """Returns what has happened, the newest first. The master keeps the last 1,000 events."""
 
     @_abc_1.abstractmethod
     def ExplainHold(

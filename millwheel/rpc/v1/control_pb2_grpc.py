@@ -165,7 +165,8 @@ class TopologyServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetTopologyQuota(self, request, context):
-        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart.
+        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart. Its role is for
+        the whole cluster, because a topology takes from the others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,9 @@ class TopologyServiceStub:
     ResumeTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]
     """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
     SetTopologyQuota: _grpc.UnaryUnaryMultiCallable[_control_pb2.SetTopologyQuotaRequest, _control_pb2.SetTopologyQuotaResponse]
-    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
+    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart. Its role is for
+    the whole cluster, because a topology takes from the others.
+    """
     DrainTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]
     """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _grpc.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]
@@ -86,7 +88,9 @@ class TopologyServiceAsyncStub(TopologyServiceStub):
     ResumeTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.ResumeTopologyRequest, _control_pb2.ResumeTopologyResponse]  # type: ignore[assignment]
     """Assigns owners to the intervals of a paused topology. They continue from the last commits."""
     SetTopologyQuota: _aio.UnaryUnaryMultiCallable[_control_pb2.SetTopologyQuotaRequest, _control_pb2.SetTopologyQuotaResponse]  # type: ignore[assignment]
-    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
+    """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart. Its role is for
+    the whole cluster, because a topology takes from the others.
+    """
     DrainTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainTopologyRequest, _control_pb2.DrainTopologyResponse]  # type: ignore[assignment]
     """Refuses new injected records, processes everything pending, then ends the topology."""
     CancelTopology: _aio.UnaryUnaryMultiCallable[_control_pb2.CancelTopologyRequest, _control_pb2.CancelTopologyResponse]  # type: ignore[assignment]
@@ -175,7 +179,9 @@ class TopologyServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.SetTopologyQuotaRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.SetTopologyQuotaResponse, _abc.Awaitable[_control_pb2.SetTopologyQuotaResponse]]:
-        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart."""
+        """Changes what a topology may take of the cluster. It takes effect within seconds, without a restart. Its role is for
+        the whole cluster, because a topology takes from the others.
+        """
 
     @_abc_1.abstractmethod
     def DrainTopology(

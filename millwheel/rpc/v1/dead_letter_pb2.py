@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillwheel/v1/dead_letter.proto\x12\x0cmillwheel.v1\"=\n\x16ListLetterMarksRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"{\n\x17ListLetterMarksResponse\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\'\n\x05marks\x18\x04 \x03(\x0b\x32\x18.millwheel.v1.LetterMark\"`\n\nLetterMark\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.millwheel.v1.LetterState\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"f\n\x12MarkLettersRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12+\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x1a.millwheel.v1.LetterChange\"d\n\x0cLetterChange\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.millwheel.v1.LetterAction\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"\x15\n\x13MarkLettersResponse*~\n\x0bLetterState\x12\x1c\n\x18LETTER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LETTER_STATE_IN_REPLAY\x10\x01\x12\x19\n\x15LETTER_STATE_REPLAYED\x10\x02\x12\x1a\n\x16LETTER_STATE_DISCARDED\x10\x03*\xa6\x01\n\x0cLetterAction\x12\x1d\n\x19LETTER_ACTION_UNSPECIFIED\x10\x00\x12\x17\n\x13LETTER_ACTION_BEGIN\x10\x01\x12\x19\n\x15LETTER_ACTION_CONFIRM\x10\x02\x12\x19\n\x15LETTER_ACTION_DISCARD\x10\x03\x12(\n$LETTER_ACTION_DISCARD_ALSO_IN_REPLAY\x10\x04\x32\xcc\x01\n\x11\x44\x65\x61\x64LetterService\x12\x63\n\x0fListLetterMarks\x12$.millwheel.v1.ListLetterMarksRequest\x1a%.millwheel.v1.ListLetterMarksResponse\"\x03\x90\x02\x01\x12R\n\x0bMarkLetters\x12 .millwheel.v1.MarkLettersRequest\x1a!.millwheel.v1.MarkLettersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillwheel/v1/dead_letter.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"=\n\x16ListLetterMarksRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"{\n\x17ListLetterMarksResponse\x12\x14\n\x0cstart_offset\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x03 \x01(\x04\x12\'\n\x05marks\x18\x04 \x03(\x0b\x32\x18.millwheel.v1.LetterMark\"`\n\nLetterMark\x12(\n\x05state\x18\x01 \x01(\x0e\x32\x19.millwheel.v1.LetterState\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"f\n\x12MarkLettersRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12+\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x1a.millwheel.v1.LetterChange\"d\n\x0cLetterChange\x12*\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1a.millwheel.v1.LetterAction\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"\x15\n\x13MarkLettersResponse*~\n\x0bLetterState\x12\x1c\n\x18LETTER_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16LETTER_STATE_IN_REPLAY\x10\x01\x12\x19\n\x15LETTER_STATE_REPLAYED\x10\x02\x12\x1a\n\x16LETTER_STATE_DISCARDED\x10\x03*\xa6\x01\n\x0cLetterAction\x12\x1d\n\x19LETTER_ACTION_UNSPECIFIED\x10\x00\x12\x17\n\x13LETTER_ACTION_BEGIN\x10\x01\x12\x19\n\x15LETTER_ACTION_CONFIRM\x10\x02\x12\x19\n\x15LETTER_ACTION_DISCARD\x10\x03\x12(\n$LETTER_ACTION_DISCARD_ALSO_IN_REPLAY\x10\x04\x32\x8d\x02\n\x11\x44\x65\x61\x64LetterService\x12\x81\x01\n\x0fListLetterMarks\x12$.millwheel.v1.ListLetterMarksRequest\x1a%.millwheel.v1.ListLetterMarksResponse\"!\x90\x02\x01\xea\xe1\x18\x1a\n\x18\n\x01\x01\x1a\x06stream\"\x0bincarnation\x12t\n\x0bMarkLetters\x12 .millwheel.v1.MarkLettersRequest\x1a!.millwheel.v1.MarkLettersResponse\" \xea\xe1\x18\x1c\n\x18\n\x01\x04\x1a\x06stream\"\x0bincarnation\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,23 +33,25 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.dead_letter_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_DEADLETTERSERVICE'].methods_by_name['ListLetterMarks']._loaded_options = None
-  _globals['_DEADLETTERSERVICE'].methods_by_name['ListLetterMarks']._serialized_options = b'\220\002\001'
-  _globals['_LETTERSTATE']._serialized_start=563
-  _globals['_LETTERSTATE']._serialized_end=689
-  _globals['_LETTERACTION']._serialized_start=692
-  _globals['_LETTERACTION']._serialized_end=858
-  _globals['_LISTLETTERMARKSREQUEST']._serialized_start=48
-  _globals['_LISTLETTERMARKSREQUEST']._serialized_end=109
-  _globals['_LISTLETTERMARKSRESPONSE']._serialized_start=111
-  _globals['_LISTLETTERMARKSRESPONSE']._serialized_end=234
-  _globals['_LETTERMARK']._serialized_start=236
-  _globals['_LETTERMARK']._serialized_end=332
-  _globals['_MARKLETTERSREQUEST']._serialized_start=334
-  _globals['_MARKLETTERSREQUEST']._serialized_end=436
-  _globals['_LETTERCHANGE']._serialized_start=438
-  _globals['_LETTERCHANGE']._serialized_end=538
-  _globals['_MARKLETTERSRESPONSE']._serialized_start=540
-  _globals['_MARKLETTERSRESPONSE']._serialized_end=561
-  _globals['_DEADLETTERSERVICE']._serialized_start=861
-  _globals['_DEADLETTERSERVICE']._serialized_end=1065
+  _globals['_DEADLETTERSERVICE'].methods_by_name['ListLetterMarks']._serialized_options = b'\220\002\001\352\341\030\032\n\030\n\001\001\032\006stream\"\013incarnation'
+  _globals['_DEADLETTERSERVICE'].methods_by_name['MarkLetters']._loaded_options = None
+  _globals['_DEADLETTERSERVICE'].methods_by_name['MarkLetters']._serialized_options = b'\352\341\030\034\n\030\n\001\004\032\006stream\"\013incarnation\020\001'
+  _globals['_LETTERSTATE']._serialized_start=590
+  _globals['_LETTERSTATE']._serialized_end=716
+  _globals['_LETTERACTION']._serialized_start=719
+  _globals['_LETTERACTION']._serialized_end=885
+  _globals['_LISTLETTERMARKSREQUEST']._serialized_start=75
+  _globals['_LISTLETTERMARKSREQUEST']._serialized_end=136
+  _globals['_LISTLETTERMARKSRESPONSE']._serialized_start=138
+  _globals['_LISTLETTERMARKSRESPONSE']._serialized_end=261
+  _globals['_LETTERMARK']._serialized_start=263
+  _globals['_LETTERMARK']._serialized_end=359
+  _globals['_MARKLETTERSREQUEST']._serialized_start=361
+  _globals['_MARKLETTERSREQUEST']._serialized_end=463
+  _globals['_LETTERCHANGE']._serialized_start=465
+  _globals['_LETTERCHANGE']._serialized_end=565
+  _globals['_MARKLETTERSRESPONSE']._serialized_start=567
+  _globals['_MARKLETTERSRESPONSE']._serialized_end=588
+  _globals['_DEADLETTERSERVICE']._serialized_start=888
+  _globals['_DEADLETTERSERVICE']._serialized_end=1157
 # @@protoc_insertion_point(module_scope)

@@ -22,24 +22,29 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/handover.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\";\n\x15PrepareReleaseRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\"9\n\x16PrepareReleaseResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\"d\n\x12PrepareOpenRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08journals\x18\x02 \x03(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\"\x15\n\x13PrepareOpenResponse2\xc2\x01\n\x0fHandoverService\x12[\n\x0ePrepareRelease\x12#.millwheel.v1.PrepareReleaseRequest\x1a$.millwheel.v1.PrepareReleaseResponse\x12R\n\x0bPrepareOpen\x12 .millwheel.v1.PrepareOpenRequest\x1a!.millwheel.v1.PrepareOpenResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/handover.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\";\n\x15PrepareReleaseRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x11\n\tsequencer\x18\x02 \x01(\x04\"9\n\x16PrepareReleaseResponse\x12\x0f\n\x07\x65ntries\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\"d\n\x12PrepareOpenRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08journals\x18\x02 \x03(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\"\x15\n\x13PrepareOpenResponse2\xdc\x01\n\x0fHandoverService\x12h\n\x0ePrepareRelease\x12#.millwheel.v1.PrepareReleaseRequest\x1a$.millwheel.v1.PrepareReleaseResponse\"\x0b\xea\xe1\x18\x07\n\x03\n\x01\x06\x10\x01\x12_\n\x0bPrepareOpen\x12 .millwheel.v1.PrepareOpenRequest\x1a!.millwheel.v1.PrepareOpenResponse\"\x0b\xea\xe1\x18\x07\n\x03\n\x01\x06\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.handover_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PREPARERELEASEREQUEST']._serialized_start=72
-  _globals['_PREPARERELEASEREQUEST']._serialized_end=131
-  _globals['_PREPARERELEASERESPONSE']._serialized_start=133
-  _globals['_PREPARERELEASERESPONSE']._serialized_end=190
-  _globals['_PREPAREOPENREQUEST']._serialized_start=192
-  _globals['_PREPAREOPENREQUEST']._serialized_end=292
-  _globals['_PREPAREOPENRESPONSE']._serialized_start=294
-  _globals['_PREPAREOPENRESPONSE']._serialized_end=315
-  _globals['_HANDOVERSERVICE']._serialized_start=318
-  _globals['_HANDOVERSERVICE']._serialized_end=512
+  _globals['_HANDOVERSERVICE'].methods_by_name['PrepareRelease']._loaded_options = None
+  _globals['_HANDOVERSERVICE'].methods_by_name['PrepareRelease']._serialized_options = b'\352\341\030\007\n\003\n\001\006\020\001'
+  _globals['_HANDOVERSERVICE'].methods_by_name['PrepareOpen']._loaded_options = None
+  _globals['_HANDOVERSERVICE'].methods_by_name['PrepareOpen']._serialized_options = b'\352\341\030\007\n\003\n\001\006\020\001'
+  _globals['_PREPARERELEASEREQUEST']._serialized_start=99
+  _globals['_PREPARERELEASEREQUEST']._serialized_end=158
+  _globals['_PREPARERELEASERESPONSE']._serialized_start=160
+  _globals['_PREPARERELEASERESPONSE']._serialized_end=217
+  _globals['_PREPAREOPENREQUEST']._serialized_start=219
+  _globals['_PREPAREOPENREQUEST']._serialized_end=319
+  _globals['_PREPAREOPENRESPONSE']._serialized_start=321
+  _globals['_PREPAREOPENRESPONSE']._serialized_end=342
+  _globals['_HANDOVERSERVICE']._serialized_start=345
+  _globals['_HANDOVERSERVICE']._serialized_end=565
 # @@protoc_insertion_point(module_scope)

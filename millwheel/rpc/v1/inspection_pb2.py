@@ -22,59 +22,74 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import watermark_pb2 as millwheel_dot_v1_dot_watermark__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillwheel/v1/inspection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\x1a\x1cmillwheel/v1/watermark.proto\"5\n\x11InspectKeyRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xd2\x02\n\x12InspectKeyResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\x0c\x12\x12\n\nstate_text\x18\x04 \x01(\t\x12)\n\x06timers\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.TimerStatus\x12\x14\n\x07hold_us\x18\x06 \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x05\x12\x17\n\x0fpending_records\x18\x08 \x01(\x05\x12)\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\x12\r\n\x05waits\x18\n \x01(\t\x12\x13\n\x0bstate_error\x18\x0b \x01(\t\x12\x0f\n\x07stopped\x18\x0c \x01(\t\x12\x15\n\rsealed_commit\x18\r \x01(\x04\x42\n\n\x08_hold_us\"\xfb\x01\n\nKeyFailure\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hook\x18\x02 \x01(\t\x12\x0c\n\x04work\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05place\x18\x06 \x01(\t\x12\x11\n\tpermanent\x18\x07 \x01(\x08\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\x03\x12\x10\n\x08since_us\x18\t \x01(\x10\x12\x0f\n\x07last_us\x18\n \x01(\x10\x12\x1c\n\x0fnext_attempt_us\x18\x0b \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13\x64\x65\x61\x64_letter_problem\x18\x0c \x01(\tB\x12\n\x10_next_attempt_us\"\xed\x01\n\x0cHookFailures\x12\x10\n\x08\x61ttempts\x18\x01 \x01(\x03\x12\x14\n\x0c\x62locked_keys\x18\x02 \x01(\x03\x12(\n\x06oldest\x18\x03 \x03(\x0b\x32\x18.millwheel.v1.KeyFailure\x12&\n\x04last\x18\x04 \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\x12*\n\x07\x61waited\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.AwaitedHook\x12\x37\n\rkey_functions\x18\x06 \x03(\x0b\x32 .millwheel.v1.KeyFunctionFailure\"\xdc\x01\n\x12KeyFunctionFailure\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\textractor\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05place\x18\x06 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x07 \x01(\x03\x12\x10\n\x08since_us\x18\x08 \x01(\x10\x12\x0f\n\x07last_us\x18\t \x01(\x10\x12-\n\x07waiting\x18\n \x03(\x0b\x32\x1c.millwheel.v1.WaitingRecords\"H\n\x0b\x41waitedHook\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hook\x18\x02 \x01(\t\x12\x0c\n\x04work\x18\x03 \x01(\t\x12\x10\n\x08since_us\x18\x04 \x01(\x10\"[\n\x08HookTime\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x03\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x10\n\x08\x66\x61ilures\x18\x04 \x01(\x03\x12\x0f\n\x07\x62locked\x18\x05 \x01(\x03\"e\n\x0bTimerStatus\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x11\n\twall_time\x18\x03 \x01(\x08\x12\x14\n\x07hold_us\x18\x04 \x01(\x10H\x00\x88\x01\x01\x42\n\n\x08_hold_us\"r\n\x0fListKeysRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"j\n\x10ListKeysResponse\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.millwheel.v1.ListedKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0espilled_timers\x18\x03 \x01(\x03\"N\n\tListedKey\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x13\n\x0bstate_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06timers\x18\x03 \x01(\x05\x12\x0f\n\x07\x64\x61maged\x18\x04 \x01(\x08\"e\n\x11ListTimersRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x10\n\x03key\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\tB\x06\n\x04_key\"t\n\x12ListTimersResponse\x12)\n\x06timers\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.ListedTimer\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x1a\n\x12input_watermark_us\x18\x03 \x01(\x10\"D\n\x0bListedTimer\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12(\n\x05timer\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.TimerStatus\"+\n\x18GetIntervalStatusRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\"\xf2\x04\n\x19GetIntervalStatusResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x18\n\x10truncation_point\x18\x06 \x01(\x04\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x1b\n\x13output_watermark_us\x18\x08 \x01(\x10\x12\x16\n\x0equeued_records\x18\t \x01(\x03\x12\x1b\n\x13pending_productions\x18\n \x01(\x03\x12\x0e\n\x06timers\x18\x0b \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x0c \x01(\x03\x12\x14\n\x0cpinned_bytes\x18\r \x01(\x03\x12\x0f\n\x07stopped\x18\x0e \x01(\t\x12\x15\n\rrecords_total\x18\x0f \x01(\x03\x12\x18\n\x10\x64uplicates_total\x18\x10 \x01(\x03\x12\x12\n\nlate_total\x18\x11 \x01(\x03\x12\x1a\n\x12\x64\x65\x61\x64_letters_total\x18\x12 \x01(\x03\x12)\n\x04hold\x18\x13 \x01(\x0b\x32\x1b.millwheel.v1.WatermarkHold\x12,\n\x08\x66\x61ilures\x18\x14 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x15 \x03(\x0b\x32\x16.millwheel.v1.HookTime\x12\x15\n\rdropped_total\x18\x16 \x01(\x03\x12\x16\n\x0e\x61waited_groups\x18\x17 \x03(\t\"\x16\n\x14GetWorkerLoadRequest\"\xee\x01\n\x15GetWorkerLoadResponse\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\x12-\n\tintervals\x18\x04 \x03(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12,\n\x05hooks\x18\x05 \x03(\x0b\x32\x1d.millwheel.v1.ComputationHook\x12\x37\n\rkey_functions\x18\x06 \x03(\x0b\x32 .millwheel.v1.KeyFunctionFailure\"^\n\x0f\x43omputationHook\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12$\n\x04time\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.HookTime\"\xa8\x04\n\x0cIntervalLoad\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x1a\n\x12records_per_second\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x16\n\x0equeued_records\x18\x06 \x01(\x03\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x03\x12\x0c\n\x04keys\x18\x08 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\t \x01(\x03\x12\x13\n\x0bindependent\x18\n \x01(\x08\x12%\n\x06sample\x18\x0b \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x14\n\x0c\x64\x61maged_rows\x18\x0c \x01(\x05\x12\x13\n\x0bquarantined\x18\r \x01(\x08\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\x12\x0f\n\x07stopped\x18\x0f \x01(\t\x12,\n\x08\x66\x61ilures\x18\x10 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x11 \x03(\x0b\x32\x16.millwheel.v1.HookTime\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x12 \x01(\x03\x12\x0c\n\x04slow\x18\x13 \x01(\x01\x12\x0f\n\x07serving\x18\x14 \x01(\x08\x12\x0c\n\x04late\x18\x15 \x01(\x03\x12\x0f\n\x07\x64ropped\x18\x16 \x01(\x03\x12\x0f\n\x07\x61\x62sence\x18\x17 \x01(\t\x12\x1a\n\x12system_lag_seconds\x18\x18 \x01(\x01\"%\n\x07KeyLoad\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05share\x18\x02 \x01(\x01\x32\xc0\x03\n\x11InspectionService\x12O\n\nInspectKey\x12\x1f.millwheel.v1.InspectKeyRequest\x1a .millwheel.v1.InspectKeyResponse\x12\x64\n\x11GetIntervalStatus\x12&.millwheel.v1.GetIntervalStatusRequest\x1a\'.millwheel.v1.GetIntervalStatusResponse\x12I\n\x08ListKeys\x12\x1d.millwheel.v1.ListKeysRequest\x1a\x1e.millwheel.v1.ListKeysResponse\x12O\n\nListTimers\x12\x1f.millwheel.v1.ListTimersRequest\x1a .millwheel.v1.ListTimersResponse\x12X\n\rGetWorkerLoad\x12\".millwheel.v1.GetWorkerLoadRequest\x1a#.millwheel.v1.GetWorkerLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmillwheel/v1/inspection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\x1a\x1cmillwheel/v1/watermark.proto\"5\n\x11InspectKeyRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xd2\x02\n\x12InspectKeyResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x0e\n\x06\x63ommit\x18\x02 \x01(\x04\x12\r\n\x05state\x18\x03 \x01(\x0c\x12\x12\n\nstate_text\x18\x04 \x01(\t\x12)\n\x06timers\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.TimerStatus\x12\x14\n\x07hold_us\x18\x06 \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x05\x12\x17\n\x0fpending_records\x18\x08 \x01(\x05\x12)\n\x07\x66\x61ilure\x18\t \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\x12\r\n\x05waits\x18\n \x01(\t\x12\x13\n\x0bstate_error\x18\x0b \x01(\t\x12\x0f\n\x07stopped\x18\x0c \x01(\t\x12\x15\n\rsealed_commit\x18\r \x01(\x04\x42\n\n\x08_hold_us\"\xfb\x01\n\nKeyFailure\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hook\x18\x02 \x01(\t\x12\x0c\n\x04work\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05place\x18\x06 \x01(\t\x12\x11\n\tpermanent\x18\x07 \x01(\x08\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\x03\x12\x10\n\x08since_us\x18\t \x01(\x10\x12\x0f\n\x07last_us\x18\n \x01(\x10\x12\x1c\n\x0fnext_attempt_us\x18\x0b \x01(\x10H\x00\x88\x01\x01\x12\x1b\n\x13\x64\x65\x61\x64_letter_problem\x18\x0c \x01(\tB\x12\n\x10_next_attempt_us\"\xed\x01\n\x0cHookFailures\x12\x10\n\x08\x61ttempts\x18\x01 \x01(\x03\x12\x14\n\x0c\x62locked_keys\x18\x02 \x01(\x03\x12(\n\x06oldest\x18\x03 \x03(\x0b\x32\x18.millwheel.v1.KeyFailure\x12&\n\x04last\x18\x04 \x01(\x0b\x32\x18.millwheel.v1.KeyFailure\x12*\n\x07\x61waited\x18\x05 \x03(\x0b\x32\x19.millwheel.v1.AwaitedHook\x12\x37\n\rkey_functions\x18\x06 \x03(\x0b\x32 .millwheel.v1.KeyFunctionFailure\"\xdc\x01\n\x12KeyFunctionFailure\x12\x10\n\x08\x63onsumer\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x11\n\textractor\x18\x03 \x01(\t\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05place\x18\x06 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x07 \x01(\x03\x12\x10\n\x08since_us\x18\x08 \x01(\x10\x12\x0f\n\x07last_us\x18\t \x01(\x10\x12-\n\x07waiting\x18\n \x03(\x0b\x32\x1c.millwheel.v1.WaitingRecords\"H\n\x0b\x41waitedHook\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0c\n\x04hook\x18\x02 \x01(\t\x12\x0c\n\x04work\x18\x03 \x01(\t\x12\x10\n\x08since_us\x18\x04 \x01(\x10\"[\n\x08HookTime\x12\x0c\n\x04hook\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x03\x12\x0f\n\x07seconds\x18\x03 \x01(\x01\x12\x10\n\x08\x66\x61ilures\x18\x04 \x01(\x03\x12\x0f\n\x07\x62locked\x18\x05 \x01(\x03\"e\n\x0bTimerStatus\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x02 \x01(\x10\x12\x11\n\twall_time\x18\x03 \x01(\x08\x12\x14\n\x07hold_us\x18\x04 \x01(\x10H\x00\x88\x01\x01\x42\n\n\x08_hold_us\"r\n\x0fListKeysRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"j\n\x10ListKeysResponse\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.millwheel.v1.ListedKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0espilled_timers\x18\x03 \x01(\x03\"N\n\tListedKey\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x13\n\x0bstate_bytes\x18\x02 \x01(\x03\x12\x0e\n\x06timers\x18\x03 \x01(\x05\x12\x0f\n\x07\x64\x61maged\x18\x04 \x01(\x08\"e\n\x11ListTimersRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x10\n\x03key\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\tB\x06\n\x04_key\"t\n\x12ListTimersResponse\x12)\n\x06timers\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.ListedTimer\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x1a\n\x12input_watermark_us\x18\x03 \x01(\x10\"D\n\x0bListedTimer\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12(\n\x05timer\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.TimerStatus\"+\n\x18GetIntervalStatusRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\"\xf2\x04\n\x19GetIntervalStatusResponse\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tsequencer\x18\x04 \x01(\x04\x12\x0e\n\x06\x63ommit\x18\x05 \x01(\x04\x12\x18\n\x10truncation_point\x18\x06 \x01(\x04\x12\x1a\n\x12input_watermark_us\x18\x07 \x01(\x10\x12\x1b\n\x13output_watermark_us\x18\x08 \x01(\x10\x12\x16\n\x0equeued_records\x18\t \x01(\x03\x12\x1b\n\x13pending_productions\x18\n \x01(\x03\x12\x0e\n\x06timers\x18\x0b \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x0c \x01(\x03\x12\x14\n\x0cpinned_bytes\x18\r \x01(\x03\x12\x0f\n\x07stopped\x18\x0e \x01(\t\x12\x15\n\rrecords_total\x18\x0f \x01(\x03\x12\x18\n\x10\x64uplicates_total\x18\x10 \x01(\x03\x12\x12\n\nlate_total\x18\x11 \x01(\x03\x12\x1a\n\x12\x64\x65\x61\x64_letters_total\x18\x12 \x01(\x03\x12)\n\x04hold\x18\x13 \x01(\x0b\x32\x1b.millwheel.v1.WatermarkHold\x12,\n\x08\x66\x61ilures\x18\x14 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x15 \x03(\x0b\x32\x16.millwheel.v1.HookTime\x12\x15\n\rdropped_total\x18\x16 \x01(\x03\x12\x16\n\x0e\x61waited_groups\x18\x17 \x03(\t\"\x16\n\x14GetWorkerLoadRequest\"\xee\x01\n\x15GetWorkerLoadResponse\x12\x0b\n\x03\x63pu\x18\x01 \x01(\x01\x12\x16\n\x0eresident_bytes\x18\x02 \x01(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x03 \x01(\x03\x12-\n\tintervals\x18\x04 \x03(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12,\n\x05hooks\x18\x05 \x03(\x0b\x32\x1d.millwheel.v1.ComputationHook\x12\x37\n\rkey_functions\x18\x06 \x03(\x0b\x32 .millwheel.v1.KeyFunctionFailure\"^\n\x0f\x43omputationHook\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12$\n\x04time\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.HookTime\"\xcc\x04\n\x0cIntervalLoad\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0f\n\x07journal\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x1a\n\x12records_per_second\x18\x04 \x01(\x01\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x16\n\x0equeued_records\x18\x06 \x01(\x03\x12\x1b\n\x13pending_productions\x18\x07 \x01(\x03\x12\x0c\n\x04keys\x18\x08 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\t \x01(\x03\x12\x13\n\x0bindependent\x18\n \x01(\x08\x12%\n\x06sample\x18\x0b \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x14\n\x0c\x64\x61maged_rows\x18\x0c \x01(\x05\x12\x13\n\x0bquarantined\x18\r \x01(\x08\x12\x0e\n\x06\x64\x61mage\x18\x0e \x01(\t\x12\x0f\n\x07stopped\x18\x0f \x01(\t\x12,\n\x08\x66\x61ilures\x18\x10 \x01(\x0b\x32\x1a.millwheel.v1.HookFailures\x12%\n\x05hooks\x18\x11 \x03(\x0b\x32\x16.millwheel.v1.HookTime\x12\x14\n\x0c\x64\x65\x61\x64_letters\x18\x12 \x01(\x03\x12\x0c\n\x04slow\x18\x13 \x01(\x01\x12\x0f\n\x07serving\x18\x14 \x01(\x08\x12\x0c\n\x04late\x18\x15 \x01(\x03\x12\x0f\n\x07\x64ropped\x18\x16 \x01(\x03\x12\x0f\n\x07\x61\x62sence\x18\x17 \x01(\t\x12\x1a\n\x12system_lag_seconds\x18\x18 \x01(\x01\x12\"\n\x03log\x18\x19 \x01(\x0b\x32\x15.millwheel.v1.LogLoad\"\x9f\x01\n\x07LogLoad\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x04\x12\x12\n\nend_offset\x18\x02 \x01(\x04\x12\x12\n\nkept_bytes\x18\x03 \x01(\x03\x12\x16\n\x0eoldest_seconds\x18\x04 \x01(\x01\x12(\n\x07\x63ursors\x18\x05 \x03(\x0b\x32\x17.millwheel.v1.LogCursor\x12\x14\n\x0c\x63ursor_count\x18\x06 \x01(\x05\"1\n\tLogCursor\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x63ked_offset\x18\x02 \x01(\x04\"%\n\x07KeyLoad\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05share\x18\x02 \x01(\x01\x32\xa0\x04\n\x11InspectionService\x12g\n\nInspectKey\x12\x1f.millwheel.v1.InspectKeyRequest\x1a .millwheel.v1.InspectKeyResponse\"\x16\xea\xe1\x18\x12\n\x10\n\x01\x01\"\x0bincarnation\x12y\n\x11GetIntervalStatus\x12&.millwheel.v1.GetIntervalStatusRequest\x1a\'.millwheel.v1.GetIntervalStatusResponse\"\x13\xea\xe1\x18\x0f\n\r\n\x02\x01\x02*\x07journal\x12]\n\x08ListKeys\x12\x1d.millwheel.v1.ListKeysRequest\x1a\x1e.millwheel.v1.ListKeysResponse\"\x12\xea\xe1\x18\x0e\n\x0c\n\x01\x01*\x07journal\x12\x63\n\nListTimers\x12\x1f.millwheel.v1.ListTimersRequest\x1a .millwheel.v1.ListTimersResponse\"\x12\xea\xe1\x18\x0e\n\x0c\n\x01\x01*\x07journal\x12\x63\n\rGetWorkerLoad\x12\".millwheel.v1.GetWorkerLoadRequest\x1a#.millwheel.v1.GetWorkerLoadResponse\"\t\xea\xe1\x18\x05\n\x03\n\x01\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.inspection_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_INSPECTKEYREQUEST']._serialized_start=104
-  _globals['_INSPECTKEYREQUEST']._serialized_end=157
-  _globals['_INSPECTKEYRESPONSE']._serialized_start=160
-  _globals['_INSPECTKEYRESPONSE']._serialized_end=498
-  _globals['_KEYFAILURE']._serialized_start=501
-  _globals['_KEYFAILURE']._serialized_end=752
-  _globals['_HOOKFAILURES']._serialized_start=755
-  _globals['_HOOKFAILURES']._serialized_end=992
-  _globals['_KEYFUNCTIONFAILURE']._serialized_start=995
-  _globals['_KEYFUNCTIONFAILURE']._serialized_end=1215
-  _globals['_AWAITEDHOOK']._serialized_start=1217
-  _globals['_AWAITEDHOOK']._serialized_end=1289
-  _globals['_HOOKTIME']._serialized_start=1291
-  _globals['_HOOKTIME']._serialized_end=1382
-  _globals['_TIMERSTATUS']._serialized_start=1384
-  _globals['_TIMERSTATUS']._serialized_end=1485
-  _globals['_LISTKEYSREQUEST']._serialized_start=1487
-  _globals['_LISTKEYSREQUEST']._serialized_end=1601
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1603
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1709
-  _globals['_LISTEDKEY']._serialized_start=1711
-  _globals['_LISTEDKEY']._serialized_end=1789
-  _globals['_LISTTIMERSREQUEST']._serialized_start=1791
-  _globals['_LISTTIMERSREQUEST']._serialized_end=1892
-  _globals['_LISTTIMERSRESPONSE']._serialized_start=1894
-  _globals['_LISTTIMERSRESPONSE']._serialized_end=2010
-  _globals['_LISTEDTIMER']._serialized_start=2012
-  _globals['_LISTEDTIMER']._serialized_end=2080
-  _globals['_GETINTERVALSTATUSREQUEST']._serialized_start=2082
-  _globals['_GETINTERVALSTATUSREQUEST']._serialized_end=2125
-  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_start=2128
-  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_end=2754
-  _globals['_GETWORKERLOADREQUEST']._serialized_start=2756
-  _globals['_GETWORKERLOADREQUEST']._serialized_end=2778
-  _globals['_GETWORKERLOADRESPONSE']._serialized_start=2781
-  _globals['_GETWORKERLOADRESPONSE']._serialized_end=3019
-  _globals['_COMPUTATIONHOOK']._serialized_start=3021
-  _globals['_COMPUTATIONHOOK']._serialized_end=3115
-  _globals['_INTERVALLOAD']._serialized_start=3118
-  _globals['_INTERVALLOAD']._serialized_end=3670
-  _globals['_KEYLOAD']._serialized_start=3672
-  _globals['_KEYLOAD']._serialized_end=3709
-  _globals['_INSPECTIONSERVICE']._serialized_start=3712
-  _globals['_INSPECTIONSERVICE']._serialized_end=4160
+  _globals['_INSPECTIONSERVICE'].methods_by_name['InspectKey']._loaded_options = None
+  _globals['_INSPECTIONSERVICE'].methods_by_name['InspectKey']._serialized_options = b'\352\341\030\022\n\020\n\001\001\"\013incarnation'
+  _globals['_INSPECTIONSERVICE'].methods_by_name['GetIntervalStatus']._loaded_options = None
+  _globals['_INSPECTIONSERVICE'].methods_by_name['GetIntervalStatus']._serialized_options = b'\352\341\030\017\n\r\n\002\001\002*\007journal'
+  _globals['_INSPECTIONSERVICE'].methods_by_name['ListKeys']._loaded_options = None
+  _globals['_INSPECTIONSERVICE'].methods_by_name['ListKeys']._serialized_options = b'\352\341\030\016\n\014\n\001\001*\007journal'
+  _globals['_INSPECTIONSERVICE'].methods_by_name['ListTimers']._loaded_options = None
+  _globals['_INSPECTIONSERVICE'].methods_by_name['ListTimers']._serialized_options = b'\352\341\030\016\n\014\n\001\001*\007journal'
+  _globals['_INSPECTIONSERVICE'].methods_by_name['GetWorkerLoad']._loaded_options = None
+  _globals['_INSPECTIONSERVICE'].methods_by_name['GetWorkerLoad']._serialized_options = b'\352\341\030\005\n\003\n\001\006'
+  _globals['_INSPECTKEYREQUEST']._serialized_start=131
+  _globals['_INSPECTKEYREQUEST']._serialized_end=184
+  _globals['_INSPECTKEYRESPONSE']._serialized_start=187
+  _globals['_INSPECTKEYRESPONSE']._serialized_end=525
+  _globals['_KEYFAILURE']._serialized_start=528
+  _globals['_KEYFAILURE']._serialized_end=779
+  _globals['_HOOKFAILURES']._serialized_start=782
+  _globals['_HOOKFAILURES']._serialized_end=1019
+  _globals['_KEYFUNCTIONFAILURE']._serialized_start=1022
+  _globals['_KEYFUNCTIONFAILURE']._serialized_end=1242
+  _globals['_AWAITEDHOOK']._serialized_start=1244
+  _globals['_AWAITEDHOOK']._serialized_end=1316
+  _globals['_HOOKTIME']._serialized_start=1318
+  _globals['_HOOKTIME']._serialized_end=1409
+  _globals['_TIMERSTATUS']._serialized_start=1411
+  _globals['_TIMERSTATUS']._serialized_end=1512
+  _globals['_LISTKEYSREQUEST']._serialized_start=1514
+  _globals['_LISTKEYSREQUEST']._serialized_end=1628
+  _globals['_LISTKEYSRESPONSE']._serialized_start=1630
+  _globals['_LISTKEYSRESPONSE']._serialized_end=1736
+  _globals['_LISTEDKEY']._serialized_start=1738
+  _globals['_LISTEDKEY']._serialized_end=1816
+  _globals['_LISTTIMERSREQUEST']._serialized_start=1818
+  _globals['_LISTTIMERSREQUEST']._serialized_end=1919
+  _globals['_LISTTIMERSRESPONSE']._serialized_start=1921
+  _globals['_LISTTIMERSRESPONSE']._serialized_end=2037
+  _globals['_LISTEDTIMER']._serialized_start=2039
+  _globals['_LISTEDTIMER']._serialized_end=2107
+  _globals['_GETINTERVALSTATUSREQUEST']._serialized_start=2109
+  _globals['_GETINTERVALSTATUSREQUEST']._serialized_end=2152
+  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_start=2155
+  _globals['_GETINTERVALSTATUSRESPONSE']._serialized_end=2781
+  _globals['_GETWORKERLOADREQUEST']._serialized_start=2783
+  _globals['_GETWORKERLOADREQUEST']._serialized_end=2805
+  _globals['_GETWORKERLOADRESPONSE']._serialized_start=2808
+  _globals['_GETWORKERLOADRESPONSE']._serialized_end=3046
+  _globals['_COMPUTATIONHOOK']._serialized_start=3048
+  _globals['_COMPUTATIONHOOK']._serialized_end=3142
+  _globals['_INTERVALLOAD']._serialized_start=3145
+  _globals['_INTERVALLOAD']._serialized_end=3733
+  _globals['_LOGLOAD']._serialized_start=3736
+  _globals['_LOGLOAD']._serialized_end=3895
+  _globals['_LOGCURSOR']._serialized_start=3897
+  _globals['_LOGCURSOR']._serialized_end=3946
+  _globals['_KEYLOAD']._serialized_start=3948
+  _globals['_KEYLOAD']._serialized_end=3985
+  _globals['_INSPECTIONSERVICE']._serialized_start=3988
+  _globals['_INSPECTIONSERVICE']._serialized_end=4532
 # @@protoc_insertion_point(module_scope)

@@ -799,6 +799,7 @@ class IntervalLoad(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     ABSENCE_FIELD_NUMBER: _builtins.int
     SYSTEM_LAG_SECONDS_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     incarnation: _IncarnationId
     journal: _builtins.str
     sequencer: _builtins.int
@@ -847,6 +848,10 @@ class IntervalLoad(_message.Message):
     def failures(self) -> Global___HookFailures: ...
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[Global___HookTime]: ...
+    @_builtins.property
+    def log(self) -> Global___LogLoad:
+        """Only for the log of a stream: what it keeps."""
+
     def __init__(
         self,
         *,
@@ -874,14 +879,82 @@ class IntervalLoad(_message.Message):
         dropped: _builtins.int = ...,
         absence: _builtins.str = ...,
         system_lag_seconds: _builtins.float = ...,
+        log: Global___LogLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "log", b"log"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped", "system_lag_seconds", b"system_lag_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absence", b"absence", "busy", b"busy", "cached_bytes", b"cached_bytes", "damage", b"damage", "damaged_rows", b"damaged_rows", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "incarnation", b"incarnation", "independent", b"independent", "journal", b"journal", "keys", b"keys", "late", b"late", "log", b"log", "pending_productions", b"pending_productions", "quarantined", b"quarantined", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "sample", b"sample", "sequencer", b"sequencer", "serving", b"serving", "slow", b"slow", "stopped", b"stopped", "system_lag_seconds", b"system_lag_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IntervalLoad: _TypeAlias = IntervalLoad  # noqa: Y015
+
+@_typing.final
+class LogLoad(_message.Message):
+    """What the log of a stream keeps, and its readers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    KEPT_BYTES_FIELD_NUMBER: _builtins.int
+    OLDEST_SECONDS_FIELD_NUMBER: _builtins.int
+    CURSORS_FIELD_NUMBER: _builtins.int
+    CURSOR_COUNT_FIELD_NUMBER: _builtins.int
+    first_offset: _builtins.int
+    """The oldest offset that the log keeps, and that of the next record."""
+    end_offset: _builtins.int
+    kept_bytes: _builtins.int
+    """The bytes of all values that the log keeps."""
+    oldest_seconds: _builtins.float
+    """How long the oldest of these records have been in the log, in seconds."""
+    cursor_count: _builtins.int
+    """The number of all durable cursors."""
+    @_builtins.property
+    def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogCursor]:
+        """The durable cursors that are furthest behind, 100 at most."""
+
+    def __init__(
+        self,
+        *,
+        first_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        kept_bytes: _builtins.int = ...,
+        oldest_seconds: _builtins.float = ...,
+        cursors: _abc.Iterable[Global___LogCursor] | None = ...,
+        cursor_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_count", b"cursor_count", "cursors", b"cursors", "end_offset", b"end_offset", "first_offset", b"first_offset", "kept_bytes", b"kept_bytes", "oldest_seconds", b"oldest_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogLoad: _TypeAlias = LogLoad  # noqa: Y015
+
+@_typing.final
+class LogCursor(_message.Message):
+    """A durable cursor. All records below the offset are processed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURSOR_FIELD_NUMBER: _builtins.int
+    ACKED_OFFSET_FIELD_NUMBER: _builtins.int
+    cursor: _builtins.str
+    acked_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        cursor: _builtins.str = ...,
+        acked_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_offset", b"acked_offset", "cursor", b"cursor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogCursor: _TypeAlias = LogCursor  # noqa: Y015
 
 @_typing.final
 class KeyLoad(_message.Message):

@@ -22,11 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import catalog_pb2 as millwheel_dot_v1_dot_catalog__pb2
+from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x1amillwheel/v1/catalog.proto\x1a\x1dmillwheel/v1/inspection.proto\"d\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xca\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12\'\n\x08hot_keys\x18\x05 \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x0e\n\x06stream\x18\x06 \x01(\t\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"j\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x83\x01\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\tB\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"l\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord2\xfe\x02\n\x0fIntervalService\x12]\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\"\x03\x90\x02\x01\x12U\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\x12X\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\x12[\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bmillwheel/v1/interval.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\x1a\x19millwheel/v1/common.proto\x1a\x1dmillwheel/v1/inspection.proto\"s\n\x14ListIntervalsRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\r\n\x05\x62rief\x18\x05 \x01(\x08\"a\n\x15ListIntervalsResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xca\x01\n\x0eIntervalStatus\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12.\n\x08interval\x18\x03 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12(\n\x04load\x18\x04 \x01(\x0b\x32\x1a.millwheel.v1.IntervalLoad\x12\'\n\x08hot_keys\x18\x05 \x03(\x0b\x32\x15.millwheel.v1.KeyLoad\x12\x0e\n\x06stream\x18\x06 \x01(\t\"`\n\x0cIntervalName\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x11\n\x07journal\x18\x03 \x01(\tH\x00\x12\r\n\x03key\x18\x04 \x01(\x0cH\x00\x42\x07\n\x05which\"\x86\x01\n\x13MoveIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x1a\n\x12\x65xpected_sequencer\x18\x04 \x01(\x04\"F\n\x14MoveIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x9f\x01\n\x14SplitIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x0f\n\x02\x61t\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\t\x12\x1a\n\x12\x65xpected_sequencer\x18\x05 \x01(\x04\x42\x05\n\x03_at\"H\n\x15SplitIntervalResponse\x12/\n\tintervals\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"\x88\x01\n\x15MergeIntervalsRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x1a\n\x12\x65xpected_sequencer\x18\x04 \x01(\x04\"H\n\x16MergeIntervalsResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\"B\n\x12GetIntervalRequest\x12,\n\x08interval\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.IntervalName\"\x92\x01\n\x13GetIntervalResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalStatus\x12\x36\n\x05owner\x18\x02 \x01(\x0b\x32\'.millwheel.v1.GetIntervalStatusResponse\x12\x13\n\x0bowner_error\x18\x03 \x01(\t\"\xc3\x01\n\x19PlanIntervalChangeRequest\x12\x31\n\x04move\x18\x01 \x01(\x0b\x32!.millwheel.v1.MoveIntervalRequestH\x00\x12\x33\n\x05split\x18\x02 \x01(\x0b\x32\".millwheel.v1.SplitIntervalRequestH\x00\x12\x34\n\x05merge\x18\x03 \x01(\x0b\x32#.millwheel.v1.MergeIntervalsRequestH\x00\x42\x08\n\x06\x63hange\"\xb2\x02\n\x1aPlanIntervalChangeResponse\x12\x31\n\x04move\x18\x01 \x01(\x0b\x32!.millwheel.v1.MoveIntervalRequestH\x00\x12\x33\n\x05split\x18\x02 \x01(\x0b\x32\".millwheel.v1.SplitIntervalRequestH\x00\x12\x34\n\x05merge\x18\x03 \x01(\x0b\x32#.millwheel.v1.MergeIntervalsRequestH\x00\x12-\n\x06\x62\x65\x66ore\x18\x04 \x03(\x0b\x32\x1d.millwheel.v1.PlannedInterval\x12,\n\x05\x61\x66ter\x18\x05 \x03(\x0b\x32\x1d.millwheel.v1.PlannedInterval\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x06 \x03(\tB\x08\n\x06\x63hange\"M\n\x0fPlannedInterval\x12\'\n\x04keys\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tworker_id\x18\x02 \x01(\t2\xd5\x07\n\x0fIntervalService\x12\x86\x01\n\rListIntervals\x12\".millwheel.v1.ListIntervalsRequest\x1a#.millwheel.v1.ListIntervalsResponse\",\x90\x02\x01\xea\xe1\x18%\n\x0f\n\x01\x01\x12\x08topologyH\x01\"\x12intervals.topology\x12\x85\x01\n\x0bGetInterval\x12 .millwheel.v1.GetIntervalRequest\x1a!.millwheel.v1.GetIntervalResponse\"1\x90\x02\x01\xea\xe1\x18*\n(\n\x01\x01\x12\x11interval.topology*\x10interval.journal\x12\x89\x02\n\x12PlanIntervalChange\x12\'.millwheel.v1.PlanIntervalChangeRequest\x1a(.millwheel.v1.PlanIntervalChangeResponse\"\x9f\x01\x90\x02\x01\xea\xe1\x18\x97\x01\n\x94\x01\n\x01\x01\x12\x16move.interval.topology\x12\x17split.interval.topology\x12\x17merge.interval.topology*\x15move.interval.journal*\x16split.interval.journal*\x16merge.interval.journal\x12\x87\x01\n\x0cMoveInterval\x12!.millwheel.v1.MoveIntervalRequest\x1a\".millwheel.v1.MoveIntervalResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x12\x8a\x01\n\rSplitInterval\x12\".millwheel.v1.SplitIntervalRequest\x1a#.millwheel.v1.SplitIntervalResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x12\x8d\x01\n\x0eMergeIntervals\x12#.millwheel.v1.MergeIntervalsRequest\x1a$.millwheel.v1.MergeIntervalsResponse\"0\xea\xe1\x18,\n(\n\x01\x04\x12\x11interval.topology*\x10interval.journal\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,27 +36,47 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.interval_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._loaded_options = None
-  _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._serialized_options = b'\220\002\001'
-  _globals['_LISTINTERVALSREQUEST']._serialized_start=104
-  _globals['_LISTINTERVALSREQUEST']._serialized_end=204
-  _globals['_LISTINTERVALSRESPONSE']._serialized_start=206
-  _globals['_LISTINTERVALSRESPONSE']._serialized_end=303
-  _globals['_INTERVALSTATUS']._serialized_start=306
-  _globals['_INTERVALSTATUS']._serialized_end=508
-  _globals['_INTERVALNAME']._serialized_start=510
-  _globals['_INTERVALNAME']._serialized_end=606
-  _globals['_MOVEINTERVALREQUEST']._serialized_start=608
-  _globals['_MOVEINTERVALREQUEST']._serialized_end=714
-  _globals['_MOVEINTERVALRESPONSE']._serialized_start=716
-  _globals['_MOVEINTERVALRESPONSE']._serialized_end=786
-  _globals['_SPLITINTERVALREQUEST']._serialized_start=789
-  _globals['_SPLITINTERVALREQUEST']._serialized_end=920
-  _globals['_SPLITINTERVALRESPONSE']._serialized_start=922
-  _globals['_SPLITINTERVALRESPONSE']._serialized_end=994
-  _globals['_MERGEINTERVALSREQUEST']._serialized_start=996
-  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1104
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1106
-  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1178
-  _globals['_INTERVALSERVICE']._serialized_start=1181
-  _globals['_INTERVALSERVICE']._serialized_end=1563
+  _globals['_INTERVALSERVICE'].methods_by_name['ListIntervals']._serialized_options = b'\220\002\001\352\341\030%\n\017\n\001\001\022\010topologyH\001\"\022intervals.topology'
+  _globals['_INTERVALSERVICE'].methods_by_name['GetInterval']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['GetInterval']._serialized_options = b'\220\002\001\352\341\030*\n(\n\001\001\022\021interval.topology*\020interval.journal'
+  _globals['_INTERVALSERVICE'].methods_by_name['PlanIntervalChange']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['PlanIntervalChange']._serialized_options = b'\220\002\001\352\341\030\227\001\n\224\001\n\001\001\022\026move.interval.topology\022\027split.interval.topology\022\027merge.interval.topology*\025move.interval.journal*\026split.interval.journal*\026merge.interval.journal'
+  _globals['_INTERVALSERVICE'].methods_by_name['MoveInterval']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['MoveInterval']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_INTERVALSERVICE'].methods_by_name['SplitInterval']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['SplitInterval']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_INTERVALSERVICE'].methods_by_name['MergeIntervals']._loaded_options = None
+  _globals['_INTERVALSERVICE'].methods_by_name['MergeIntervals']._serialized_options = b'\352\341\030,\n(\n\001\004\022\021interval.topology*\020interval.journal\020\001'
+  _globals['_LISTINTERVALSREQUEST']._serialized_start=158
+  _globals['_LISTINTERVALSREQUEST']._serialized_end=273
+  _globals['_LISTINTERVALSRESPONSE']._serialized_start=275
+  _globals['_LISTINTERVALSRESPONSE']._serialized_end=372
+  _globals['_INTERVALSTATUS']._serialized_start=375
+  _globals['_INTERVALSTATUS']._serialized_end=577
+  _globals['_INTERVALNAME']._serialized_start=579
+  _globals['_INTERVALNAME']._serialized_end=675
+  _globals['_MOVEINTERVALREQUEST']._serialized_start=678
+  _globals['_MOVEINTERVALREQUEST']._serialized_end=812
+  _globals['_MOVEINTERVALRESPONSE']._serialized_start=814
+  _globals['_MOVEINTERVALRESPONSE']._serialized_end=884
+  _globals['_SPLITINTERVALREQUEST']._serialized_start=887
+  _globals['_SPLITINTERVALREQUEST']._serialized_end=1046
+  _globals['_SPLITINTERVALRESPONSE']._serialized_start=1048
+  _globals['_SPLITINTERVALRESPONSE']._serialized_end=1120
+  _globals['_MERGEINTERVALSREQUEST']._serialized_start=1123
+  _globals['_MERGEINTERVALSREQUEST']._serialized_end=1259
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_start=1261
+  _globals['_MERGEINTERVALSRESPONSE']._serialized_end=1333
+  _globals['_GETINTERVALREQUEST']._serialized_start=1335
+  _globals['_GETINTERVALREQUEST']._serialized_end=1401
+  _globals['_GETINTERVALRESPONSE']._serialized_start=1404
+  _globals['_GETINTERVALRESPONSE']._serialized_end=1550
+  _globals['_PLANINTERVALCHANGEREQUEST']._serialized_start=1553
+  _globals['_PLANINTERVALCHANGEREQUEST']._serialized_end=1748
+  _globals['_PLANINTERVALCHANGERESPONSE']._serialized_start=1751
+  _globals['_PLANINTERVALCHANGERESPONSE']._serialized_end=2057
+  _globals['_PLANNEDINTERVAL']._serialized_start=2059
+  _globals['_PLANNEDINTERVAL']._serialized_end=2136
+  _globals['_INTERVALSERVICE']._serialized_start=2139
+  _globals['_INTERVALSERVICE']._serialized_end=3120
 # @@protoc_insertion_point(module_scope)

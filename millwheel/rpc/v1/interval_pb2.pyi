@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from millwheel.rpc.v1 import catalog_pb2 as _catalog_pb2
+from millwheel.rpc.v1 import common_pb2 as _common_pb2
 from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
 import builtins as _builtins
 import sys
@@ -28,12 +29,15 @@ class ListIntervalsRequest(_message.Message):
     COMPUTATION_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    BRIEF_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     """Empty: all topologies and the streams' logs."""
     computation: _builtins.str
     """A computation of the topology. Empty: all."""
     page_size: _builtins.int
     page_token: _builtins.str
+    brief: _builtins.bool
+    """Whether the loads leave out what is long: the samples of keys, the hooks' times, and all but the counts of failures."""
     def __init__(
         self,
         *,
@@ -41,10 +45,11 @@ class ListIntervalsRequest(_message.Message):
         computation: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        brief: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "page_size", b"page_size", "page_token", b"page_token", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brief", b"brief", "computation", b"computation", "page_size", b"page_size", "page_token", b"page_token", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -156,9 +161,12 @@ class MoveIntervalRequest(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_SEQUENCER_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Empty: the worker with the smallest load."""
     request_id: _builtins.str
+    expected_sequencer: _builtins.int
+    """The sequencer that the interval must still have. 0: any. Otherwise the status is ABORTED."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -167,10 +175,11 @@ class MoveIntervalRequest(_message.Message):
         interval: Global___IntervalName | None = ...,
         worker_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        expected_sequencer: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_sequencer", b"expected_sequencer", "interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -204,11 +213,14 @@ class SplitIntervalRequest(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_SEQUENCER_FIELD_NUMBER: _builtins.int
     at: _builtins.bytes
     """The first key of the upper half. Absent: the key that halves the load."""
     request_id: _builtins.str
     worker_id: _builtins.str
     """The new owner of the upper half. Empty: the owner of the interval that is split."""
+    expected_sequencer: _builtins.int
+    """See MoveIntervalRequest."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -218,10 +230,11 @@ class SplitIntervalRequest(_message.Message):
         at: _builtins.bytes | None = ...,
         request_id: _builtins.str = ...,
         worker_id: _builtins.str = ...,
+        expected_sequencer: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at", b"_at", "at", b"at", "expected_sequencer", b"expected_sequencer", "interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at: _TypeAlias = _typing.Literal["at"]  # noqa: Y015
     _WhichOneofArgType__at: _TypeAlias = _typing.Literal["_at", b"_at"]  # noqa: Y015
@@ -256,9 +269,12 @@ class MergeIntervalsRequest(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
+    EXPECTED_SEQUENCER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     worker_id: _builtins.str
     """The owner of the merged interval. Empty: the owner of the named interval."""
+    expected_sequencer: _builtins.int
+    """See MoveIntervalRequest. It is that of the named interval."""
     @_builtins.property
     def interval(self) -> Global___IntervalName: ...
     def __init__(
@@ -267,10 +283,11 @@ class MergeIntervalsRequest(_message.Message):
         interval: Global___IntervalName | None = ...,
         request_id: _builtins.str = ...,
         worker_id: _builtins.str = ...,
+        expected_sequencer: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_sequencer", b"expected_sequencer", "interval", b"interval", "request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -295,3 +312,155 @@ class MergeIntervalsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MergeIntervalsResponse: _TypeAlias = MergeIntervalsResponse  # noqa: Y015
+
+@_typing.final
+class GetIntervalRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def interval(self) -> Global___IntervalName: ...
+    def __init__(
+        self,
+        *,
+        interval: Global___IntervalName | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetIntervalRequest: _TypeAlias = GetIntervalRequest  # noqa: Y015
+
+@_typing.final
+class GetIntervalResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERVAL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    OWNER_ERROR_FIELD_NUMBER: _builtins.int
+    owner_error: _builtins.str
+    """The reason why the owner's part is absent."""
+    @_builtins.property
+    def interval(self) -> Global___IntervalStatus: ...
+    @_builtins.property
+    def owner(self) -> _inspection_pb2.GetIntervalStatusResponse:
+        """Absent if the owner does not answer, or if there is none."""
+
+    def __init__(
+        self,
+        *,
+        interval: Global___IntervalStatus | None = ...,
+        owner: _inspection_pb2.GetIntervalStatusResponse | None = ...,
+        owner_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "owner", b"owner"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval", b"interval", "owner", b"owner", "owner_error", b"owner_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetIntervalResponse: _TypeAlias = GetIntervalResponse  # noqa: Y015
+
+@_typing.final
+class PlanIntervalChangeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def move(self) -> Global___MoveIntervalRequest: ...
+    @_builtins.property
+    def split(self) -> Global___SplitIntervalRequest: ...
+    @_builtins.property
+    def merge(self) -> Global___MergeIntervalsRequest: ...
+    def __init__(
+        self,
+        *,
+        move: Global___MoveIntervalRequest | None = ...,
+        split: Global___SplitIntervalRequest | None = ...,
+        merge: Global___MergeIntervalsRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "merge", b"merge", "move", b"move", "split", b"split"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "merge", b"merge", "move", b"move", "split", b"split"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["move", "split", "merge"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___PlanIntervalChangeRequest: _TypeAlias = PlanIntervalChangeRequest  # noqa: Y015
+
+@_typing.final
+class PlanIntervalChangeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVE_FIELD_NUMBER: _builtins.int
+    SPLIT_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    EFFECTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def move(self) -> Global___MoveIntervalRequest: ...
+    @_builtins.property
+    def split(self) -> Global___SplitIntervalRequest: ...
+    @_builtins.property
+    def merge(self) -> Global___MergeIntervalsRequest: ...
+    @_builtins.property
+    def before(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedInterval]:
+        """The intervals that change."""
+
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedInterval]:
+        """The intervals that replace them."""
+
+    @_builtins.property
+    def effects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What happens, in sentences."""
+
+    def __init__(
+        self,
+        *,
+        move: Global___MoveIntervalRequest | None = ...,
+        split: Global___SplitIntervalRequest | None = ...,
+        merge: Global___MergeIntervalsRequest | None = ...,
+        before: _abc.Iterable[Global___PlannedInterval] | None = ...,
+        after: _abc.Iterable[Global___PlannedInterval] | None = ...,
+        effects: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "merge", b"merge", "move", b"move", "split", b"split"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "change", b"change", "effects", b"effects", "merge", b"merge", "move", b"move", "split", b"split"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["move", "split", "merge"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___PlanIntervalChangeResponse: _TypeAlias = PlanIntervalChangeResponse  # noqa: Y015
+
+@_typing.final
+class PlannedInterval(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Empty: no worker."""
+    @_builtins.property
+    def keys(self) -> _common_pb2.KeyInterval: ...
+    def __init__(
+        self,
+        *,
+        keys: _common_pb2.KeyInterval | None = ...,
+        worker_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlannedInterval: _TypeAlias = PlannedInterval  # noqa: Y015

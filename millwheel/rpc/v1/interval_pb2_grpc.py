@@ -40,6 +40,16 @@ class IntervalServiceStub:
                 request_serializer=millwheel_dot_v1_dot_interval__pb2.ListIntervalsRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_interval__pb2.ListIntervalsResponse.FromString,
                 _registered_method=True)
+        self.GetInterval = channel.unary_unary(
+                '/millwheel.v1.IntervalService/GetInterval',
+                request_serializer=millwheel_dot_v1_dot_interval__pb2.GetIntervalRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_interval__pb2.GetIntervalResponse.FromString,
+                _registered_method=True)
+        self.PlanIntervalChange = channel.unary_unary(
+                '/millwheel.v1.IntervalService/PlanIntervalChange',
+                request_serializer=millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeResponse.FromString,
+                _registered_method=True)
         self.MoveInterval = channel.unary_unary(
                 '/millwheel.v1.IntervalService/MoveInterval',
                 request_serializer=millwheel_dot_v1_dot_interval__pb2.MoveIntervalRequest.SerializeToString,
@@ -63,6 +73,20 @@ class IntervalServiceServicer:
 
     def ListIntervals(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetInterval(self, request, context):
+        """Returns one interval, with what its owner says of it now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanIntervalChange(self, request, context):
+        """Returns what a move, a split or a merge would do now. It changes nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -95,6 +119,16 @@ def add_IntervalServiceServicer_to_server(servicer, server):
                     servicer.ListIntervals,
                     request_deserializer=millwheel_dot_v1_dot_interval__pb2.ListIntervalsRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_interval__pb2.ListIntervalsResponse.SerializeToString,
+            ),
+            'GetInterval': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInterval,
+                    request_deserializer=millwheel_dot_v1_dot_interval__pb2.GetIntervalRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_interval__pb2.GetIntervalResponse.SerializeToString,
+            ),
+            'PlanIntervalChange': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanIntervalChange,
+                    request_deserializer=millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeResponse.SerializeToString,
             ),
             'MoveInterval': grpc.unary_unary_rpc_method_handler(
                     servicer.MoveInterval,
@@ -140,6 +174,60 @@ class IntervalService:
             '/millwheel.v1.IntervalService/ListIntervals',
             millwheel_dot_v1_dot_interval__pb2.ListIntervalsRequest.SerializeToString,
             millwheel_dot_v1_dot_interval__pb2.ListIntervalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetInterval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.IntervalService/GetInterval',
+            millwheel_dot_v1_dot_interval__pb2.GetIntervalRequest.SerializeToString,
+            millwheel_dot_v1_dot_interval__pb2.GetIntervalResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanIntervalChange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.IntervalService/PlanIntervalChange',
+            millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeRequest.SerializeToString,
+            millwheel_dot_v1_dot_interval__pb2.PlanIntervalChangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

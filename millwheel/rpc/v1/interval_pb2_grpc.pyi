@@ -34,6 +34,10 @@ class IntervalServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> IntervalServiceAsyncStub: ...
     ListIntervals: _grpc.UnaryUnaryMultiCallable[_interval_pb2.ListIntervalsRequest, _interval_pb2.ListIntervalsResponse]
+    GetInterval: _grpc.UnaryUnaryMultiCallable[_interval_pb2.GetIntervalRequest, _interval_pb2.GetIntervalResponse]
+    """Returns one interval, with what its owner says of it now."""
+    PlanIntervalChange: _grpc.UnaryUnaryMultiCallable[_interval_pb2.PlanIntervalChangeRequest, _interval_pb2.PlanIntervalChangeResponse]
+    """Returns what a move, a split or a merge would do now. It changes nothing."""
     MoveInterval: _grpc.UnaryUnaryMultiCallable[_interval_pb2.MoveIntervalRequest, _interval_pb2.MoveIntervalResponse]
     """Assigns an interval to another worker, under a fresh sequencer."""
     SplitInterval: _grpc.UnaryUnaryMultiCallable[_interval_pb2.SplitIntervalRequest, _interval_pb2.SplitIntervalResponse]
@@ -47,6 +51,10 @@ class IntervalServiceAsyncStub(IntervalServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListIntervals: _aio.UnaryUnaryMultiCallable[_interval_pb2.ListIntervalsRequest, _interval_pb2.ListIntervalsResponse]  # type: ignore[assignment]
+    GetInterval: _aio.UnaryUnaryMultiCallable[_interval_pb2.GetIntervalRequest, _interval_pb2.GetIntervalResponse]  # type: ignore[assignment]
+    """Returns one interval, with what its owner says of it now."""
+    PlanIntervalChange: _aio.UnaryUnaryMultiCallable[_interval_pb2.PlanIntervalChangeRequest, _interval_pb2.PlanIntervalChangeResponse]  # type: ignore[assignment]
+    """Returns what a move, a split or a merge would do now. It changes nothing."""
     MoveInterval: _aio.UnaryUnaryMultiCallable[_interval_pb2.MoveIntervalRequest, _interval_pb2.MoveIntervalResponse]  # type: ignore[assignment]
     """Assigns an interval to another worker, under a fresh sequencer."""
     SplitInterval: _aio.UnaryUnaryMultiCallable[_interval_pb2.SplitIntervalRequest, _interval_pb2.SplitIntervalResponse]  # type: ignore[assignment]
@@ -63,6 +71,22 @@ class IntervalServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _interval_pb2.ListIntervalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_interval_pb2.ListIntervalsResponse, _abc.Awaitable[_interval_pb2.ListIntervalsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetInterval(
+        self,
+        request: _interval_pb2.GetIntervalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_interval_pb2.GetIntervalResponse, _abc.Awaitable[_interval_pb2.GetIntervalResponse]]:
+        """Returns one interval, with what its owner says of it now."""
+
+    @_abc_1.abstractmethod
+    def PlanIntervalChange(
+        self,
+        request: _interval_pb2.PlanIntervalChangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_interval_pb2.PlanIntervalChangeResponse, _abc.Awaitable[_interval_pb2.PlanIntervalChangeResponse]]:
+        """Returns what a move, a split or a merge would do now. It changes nothing."""
 
     @_abc_1.abstractmethod
     def MoveInterval(

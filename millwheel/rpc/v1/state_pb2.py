@@ -22,21 +22,24 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millwheel/v1/state.proto\x12\x0cmillwheel.v1\"5\n\x10GetStatesRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\";\n\x11GetStatesResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.KeyState\"(\n\x08KeyState\x12\r\n\x05state\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t2\\\n\x0cStateService\x12L\n\tGetStates\x12\x1e.millwheel.v1.GetStatesRequest\x1a\x1f.millwheel.v1.GetStatesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millwheel/v1/state.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"5\n\x10GetStatesRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\";\n\x11GetStatesResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.KeyState\"(\n\x08KeyState\x12\r\n\x05state\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t2t\n\x0cStateService\x12\x64\n\tGetStates\x12\x1e.millwheel.v1.GetStatesRequest\x1a\x1f.millwheel.v1.GetStatesResponse\"\x16\xea\xe1\x18\x12\n\x10\n\x01\x01\"\x0bincarnationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.state_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETSTATESREQUEST']._serialized_start=42
-  _globals['_GETSTATESREQUEST']._serialized_end=95
-  _globals['_GETSTATESRESPONSE']._serialized_start=97
-  _globals['_GETSTATESRESPONSE']._serialized_end=156
-  _globals['_KEYSTATE']._serialized_start=158
-  _globals['_KEYSTATE']._serialized_end=198
-  _globals['_STATESERVICE']._serialized_start=200
-  _globals['_STATESERVICE']._serialized_end=292
+  _globals['_STATESERVICE'].methods_by_name['GetStates']._loaded_options = None
+  _globals['_STATESERVICE'].methods_by_name['GetStates']._serialized_options = b'\352\341\030\022\n\020\n\001\001\"\013incarnation'
+  _globals['_GETSTATESREQUEST']._serialized_start=69
+  _globals['_GETSTATESREQUEST']._serialized_end=122
+  _globals['_GETSTATESRESPONSE']._serialized_start=124
+  _globals['_GETSTATESRESPONSE']._serialized_end=183
+  _globals['_KEYSTATE']._serialized_start=185
+  _globals['_KEYSTATE']._serialized_end=225
+  _globals['_STATESERVICE']._serialized_start=227
+  _globals['_STATESERVICE']._serialized_end=343
 # @@protoc_insertion_point(module_scope)

@@ -22,36 +22,43 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmillwheel/v1/subscription.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/common.proto\"w\n\x10SubscribeRequest\x12-\n\x05start\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.SubscribeStartH\x00\x12)\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x1a.millwheel.v1.SubscribeAckH\x00\x42\t\n\x07request\"\xdb\x01\n\x0eSubscribeStart\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12*\n\x05\x62\x65gin\x18\x03 \x01(\x0e\x32\x1b.millwheel.v1.SubscribeFrom\x12\x0e\n\x06window\x18\x04 \x01(\x05\x12\x1a\n\rresume_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rsubscriber_id\x18\x06 \x01(\t\x12\x13\n\x0b\x63ursor_life\x18\x07 \x01(\x04\x12\x13\n\x0bincarnation\x18\x08 \x01(\tB\x10\n\x0e_resume_offset\"$\n\x0cSubscribeAck\x12\x14\n\x0c\x62\x65low_offset\x18\x01 \x01(\x04\"\xe5\x01\n\x11SubscribeResponse\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x03(\x0c\x12\x15\n\rtimestamps_us\x18\x03 \x03(\x10\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x14\n\x0c\x61\x63ked_offset\x18\x06 \x01(\x04\x12\x13\n\x0b\x63ursor_life\x18\x07 \x01(\x04\x12\x12\n\nend_offset\x18\x08 \x01(\x04\x12)\n\x06traces\x18\t \x03(\x0b\x32\x19.millwheel.v1.RecordTrace\"9\n\x12ListCursorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"B\n\x13ListCursorsResponse\x12+\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.CursorStatus\"X\n\x0c\x43ursorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63ked_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\"J\n\x13\x44\x65leteCursorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"\x16\n\x14\x44\x65leteCursorResponse*b\n\rSubscribeFrom\x12\x1e\n\x1aSUBSCRIBE_FROM_UNSPECIFIED\x10\x00\x12\x19\n\x15SUBSCRIBE_FROM_OLDEST\x10\x01\x12\x16\n\x12SUBSCRIBE_FROM_NOW\x10\x02\x32\x92\x02\n\x13SubscriptionService\x12P\n\tSubscribe\x12\x1e.millwheel.v1.SubscribeRequest\x1a\x1f.millwheel.v1.SubscribeResponse(\x01\x30\x01\x12R\n\x0bListCursors\x12 .millwheel.v1.ListCursorsRequest\x1a!.millwheel.v1.ListCursorsResponse\x12U\n\x0c\x44\x65leteCursor\x12!.millwheel.v1.DeleteCursorRequest\x1a\".millwheel.v1.DeleteCursorResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmillwheel/v1/subscription.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"w\n\x10SubscribeRequest\x12-\n\x05start\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.SubscribeStartH\x00\x12)\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x1a.millwheel.v1.SubscribeAckH\x00\x42\t\n\x07request\"\xdb\x01\n\x0eSubscribeStart\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12*\n\x05\x62\x65gin\x18\x03 \x01(\x0e\x32\x1b.millwheel.v1.SubscribeFrom\x12\x0e\n\x06window\x18\x04 \x01(\x05\x12\x1a\n\rresume_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rsubscriber_id\x18\x06 \x01(\t\x12\x13\n\x0b\x63ursor_life\x18\x07 \x01(\x04\x12\x13\n\x0bincarnation\x18\x08 \x01(\tB\x10\n\x0e_resume_offset\"$\n\x0cSubscribeAck\x12\x14\n\x0c\x62\x65low_offset\x18\x01 \x01(\x04\"\xe5\x01\n\x11SubscribeResponse\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x04\x12\x0e\n\x06values\x18\x02 \x03(\x0c\x12\x15\n\rtimestamps_us\x18\x03 \x03(\x10\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x13\n\x0bnext_offset\x18\x05 \x01(\x04\x12\x14\n\x0c\x61\x63ked_offset\x18\x06 \x01(\x04\x12\x13\n\x0b\x63ursor_life\x18\x07 \x01(\x04\x12\x12\n\nend_offset\x18\x08 \x01(\x04\x12)\n\x06traces\x18\t \x03(\x0b\x32\x19.millwheel.v1.RecordTrace\"9\n\x12ListCursorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"B\n\x13ListCursorsResponse\x12+\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.CursorStatus\"X\n\x0c\x43ursorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63ked_offset\x18\x03 \x01(\x04\x12\x12\n\nend_offset\x18\x04 \x01(\x04\"J\n\x13\x44\x65leteCursorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\"\x16\n\x14\x44\x65leteCursorResponse*b\n\rSubscribeFrom\x12\x1e\n\x1aSUBSCRIBE_FROM_UNSPECIFIED\x10\x00\x12\x19\n\x15SUBSCRIBE_FROM_OLDEST\x10\x01\x12\x16\n\x12SUBSCRIBE_FROM_NOW\x10\x02\x32\x85\x03\n\x13SubscriptionService\x12\x80\x01\n\tSubscribe\x12\x1e.millwheel.v1.SubscribeRequest\x1a\x1f.millwheel.v1.SubscribeResponse\".\xea\xe1\x18*\n$\n\x01\x01\x1a\x0cstart.stream\"\x11start.incarnation\x10\x01\x18\x01(\x01\x30\x01\x12r\n\x0bListCursors\x12 .millwheel.v1.ListCursorsRequest\x1a!.millwheel.v1.ListCursorsResponse\"\x1e\xea\xe1\x18\x1a\n\x18\n\x01\x01\x1a\x06stream\"\x0bincarnation\x12w\n\x0c\x44\x65leteCursor\x12!.millwheel.v1.DeleteCursorRequest\x1a\".millwheel.v1.DeleteCursorResponse\" \xea\xe1\x18\x1c\n\x18\n\x01\x04\x1a\x06stream\"\x0bincarnation\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millwheel.v1.subscription_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SUBSCRIBEFROM']._serialized_start=1006
-  _globals['_SUBSCRIBEFROM']._serialized_end=1104
-  _globals['_SUBSCRIBEREQUEST']._serialized_start=76
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=195
-  _globals['_SUBSCRIBESTART']._serialized_start=198
-  _globals['_SUBSCRIBESTART']._serialized_end=417
-  _globals['_SUBSCRIBEACK']._serialized_start=419
-  _globals['_SUBSCRIBEACK']._serialized_end=455
-  _globals['_SUBSCRIBERESPONSE']._serialized_start=458
-  _globals['_SUBSCRIBERESPONSE']._serialized_end=687
-  _globals['_LISTCURSORSREQUEST']._serialized_start=689
-  _globals['_LISTCURSORSREQUEST']._serialized_end=746
-  _globals['_LISTCURSORSRESPONSE']._serialized_start=748
-  _globals['_LISTCURSORSRESPONSE']._serialized_end=814
-  _globals['_CURSORSTATUS']._serialized_start=816
-  _globals['_CURSORSTATUS']._serialized_end=904
-  _globals['_DELETECURSORREQUEST']._serialized_start=906
-  _globals['_DELETECURSORREQUEST']._serialized_end=980
-  _globals['_DELETECURSORRESPONSE']._serialized_start=982
-  _globals['_DELETECURSORRESPONSE']._serialized_end=1004
-  _globals['_SUBSCRIPTIONSERVICE']._serialized_start=1107
-  _globals['_SUBSCRIPTIONSERVICE']._serialized_end=1381
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['Subscribe']._loaded_options = None
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['Subscribe']._serialized_options = b'\352\341\030*\n$\n\001\001\032\014start.stream\"\021start.incarnation\020\001\030\001'
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['ListCursors']._loaded_options = None
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['ListCursors']._serialized_options = b'\352\341\030\032\n\030\n\001\001\032\006stream\"\013incarnation'
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['DeleteCursor']._loaded_options = None
+  _globals['_SUBSCRIPTIONSERVICE'].methods_by_name['DeleteCursor']._serialized_options = b'\352\341\030\034\n\030\n\001\004\032\006stream\"\013incarnation\020\001'
+  _globals['_SUBSCRIBEFROM']._serialized_start=1033
+  _globals['_SUBSCRIBEFROM']._serialized_end=1131
+  _globals['_SUBSCRIBEREQUEST']._serialized_start=103
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=222
+  _globals['_SUBSCRIBESTART']._serialized_start=225
+  _globals['_SUBSCRIBESTART']._serialized_end=444
+  _globals['_SUBSCRIBEACK']._serialized_start=446
+  _globals['_SUBSCRIBEACK']._serialized_end=482
+  _globals['_SUBSCRIBERESPONSE']._serialized_start=485
+  _globals['_SUBSCRIBERESPONSE']._serialized_end=714
+  _globals['_LISTCURSORSREQUEST']._serialized_start=716
+  _globals['_LISTCURSORSREQUEST']._serialized_end=773
+  _globals['_LISTCURSORSRESPONSE']._serialized_start=775
+  _globals['_LISTCURSORSRESPONSE']._serialized_end=841
+  _globals['_CURSORSTATUS']._serialized_start=843
+  _globals['_CURSORSTATUS']._serialized_end=931
+  _globals['_DELETECURSORREQUEST']._serialized_start=933
+  _globals['_DELETECURSORREQUEST']._serialized_end=1007
+  _globals['_DELETECURSORRESPONSE']._serialized_start=1009
+  _globals['_DELETECURSORRESPONSE']._serialized_end=1031
+  _globals['_SUBSCRIPTIONSERVICE']._serialized_start=1134
+  _globals['_SUBSCRIPTIONSERVICE']._serialized_end=1523
 # @@protoc_insertion_point(module_scope)

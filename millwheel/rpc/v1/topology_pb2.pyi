@@ -137,19 +137,23 @@ class CodeReference(_message.Message):
 
     DIGEST_FIELD_NUMBER: _builtins.int
     ENTRY_POINT_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
     """SHA-256 of the package, lower-case hex."""
     entry_point: _builtins.str
     """"module:attribute" of the millwheel.Topology object."""
+    signature: _builtins.bytes
+    """An Ed25519 signature of the digest (millwheel/rpc/access/signatures.py). Needed if the access policy lists signers."""
     def __init__(
         self,
         *,
         digest: _builtins.str = ...,
         entry_point: _builtins.str = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "entry_point", b"entry_point"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "entry_point", b"entry_point", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

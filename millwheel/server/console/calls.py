@@ -1,7 +1,6 @@
-"""The API's calls: each unary call of the master's services without side effects, as JSON.
+"""The API's calls: unary calls of the master's services, as JSON.
 
-The calls and the form of requests and responses come from the protos. A call without side effects is one with the
-option ``idempotency_level = NO_SIDE_EFFECTS``.
+The calls and the form of requests and responses come from the protos. ``permission.py`` says which calls are offered.
 """
 
 from __future__ import annotations
@@ -12,17 +11,33 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
-from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import cluster_pb2, control_pb2, injection_pb2, interval_pb2
+from millwheel.rpc.v1 import cluster_pb2, control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2
+from millwheel.server.console.permission import Permission, needed_permission
 
 __all__ = ["CALLS", "HTTP_STATUS", "ApiCall", "described_error"]
 
-_FILES: Final = (control_pb2, injection_pb2, interval_pb2, cluster_pb2)
+_FILES: Final = (control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2, cluster_pb2)
+
+_REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "TopologyService/GetTopology": ("name",),
+    "TopologyService/ValidateTopology": ("spec",),
+    "ClusterService/ExplainHold": ("topology", "computation"),
+    "InjectionService/GetBatchCursor": ("query",),
+    "KeyService/GetKey": ("topology", "computation"),
+    "KeyService/ListComputationKeys": ("topology", "computation"),
+    "KeyService/ListComputationTimers": ("topology", "computation"),
+    "StreamService/ReadStream": ("stream",),
+    "IntervalService/GetInterval": ("interval",),
+    "IntervalService/MoveInterval": ("interval", "request_id"),
+    "IntervalService/SplitInterval": ("interval", "request_id"),
+    "IntervalService/MergeIntervals": ("interval", "request_id"),
+}
+"""The fields of requests that must have a value."""
 
 HTTP_STATUS: Final = {
     FailureCode.INVALID_ARGUMENT: 400,
@@ -53,12 +68,13 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One call of the API. ``path`` is its address below ``/api/v1/``."""
+    """One call of the API: its address below ``/api/v1/``, and what a caller must be allowed to do."""
 
     path: str
     rpc: str
     request: type[Message]
     response: type[Message]
+    needs: Permission
 
     async def make(self, client: ControlClient, given: dict[str, Any]) -> dict[str, Any]:
         """Make the call.
@@ -83,10 +99,23 @@ class ApiCall:
                 "GET /api/v1 lists the fields of each call",
                 reason="REQUEST_MALFORMED",
             ) from error
+        self._check_required(request)
         answer = await client.call(self.rpc, request, self.response)
         return json_format.MessageToDict(
             answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
+
+    def _check_required(self, request: Message) -> None:
+        given = {field.name for field, _ in request.ListFields()}
+        missing = [name for name in _REQUIRED.get(self.path, ()) if name not in given]
+        if missing:
+            names = ", ".join(f"`{name}`" for name in missing)
+            raise RequestError(
+                FailureCode.INVALID_ARGUMENT,
+                f"{self.path} needs {names}",
+                "GET /api/v1 lists the fields of each call, and those that it needs",
+                reason="FIELD_MISSING",
+            )
 
     def from_query(self, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """Return the request that a query string gives. A repeated field takes each of its values."""
@@ -105,7 +134,13 @@ class ApiCall:
     def describe(self) -> dict[str, Any]:
         """Return the entry of this call in the list of all calls."""
         fields = {field.name: _type(field) for field in self.request.DESCRIPTOR.fields}
-        return {"path": f"/api/v1/{self.path}", "request": fields, "response": self.response.DESCRIPTOR.full_name}
+        return {
+            "path": f"/api/v1/{self.path}",
+            "request": fields,
+            "required": list(_REQUIRED.get(self.path, ())),
+            "response": self.response.DESCRIPTOR.full_name,
+            "permission": self.needs.name,
+        }
 
 
 def _type(field: Any) -> str:
@@ -119,19 +154,15 @@ def _type(field: Any) -> str:
     return f"repeated {name}" if field.is_repeated else name
 
 
-def _call(method: MethodDescriptor) -> ApiCall:
+def _call(method: MethodDescriptor, needs: Permission) -> ApiCall:
     service = method.containing_service
     return ApiCall(
         f"{service.name}/{method.name}",
         f"/{service.full_name}/{method.name}",
         GetMessageClass(method.input_type),
         GetMessageClass(method.output_type),
+        needs,
     )
-
-
-def _is_offered(method: MethodDescriptor) -> bool:
-    safe = method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
-    return bool(safe and not method.client_streaming and not method.server_streaming)
 
 
 CALLS: Final[Mapping[str, ApiCall]] = {
@@ -139,8 +170,8 @@ CALLS: Final[Mapping[str, ApiCall]] = {
     for file in _FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if _is_offered(method)
-    for call in [_call(method)]
+    if (needs := needed_permission(method)) is not None
+    for call in [_call(method, needs)]
 }
 """The calls by their paths."""
 

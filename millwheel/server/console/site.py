@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Final
@@ -20,90 +21,94 @@ from typing import Any, Final
 from aiohttp import web
 
 from millwheel.client.control import ControlClient
+from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
+from millwheel.server.console.login import ConsoleLogin
+from millwheel.server.console.permission import Permission, refuse_call
 
-__all__ = ["serve_console"]
+__all__ = ["serve_site"]
 
 _CALL_SECONDS: Final = 8.0
 _MAX_REQUEST_BYTES: Final = 1 << 20
-_EVERY: Final = frozenset({"0.0.0.0", "::"})
-"""Listen addresses that no client can connect to."""
 _STOP_SECONDS: Final = 0.5
 """Seconds that requests in progress have when the server stops."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
-async def serve_console(
-    stack: AsyncExitStack, master: str, host: str, port: int, tls: TlsFiles | None = None, name: str = ""
-) -> str:
-    """Serve the console until ``stack`` closes.
+async def serve_site(
+    stack: AsyncExitStack,
+    sockets: Sequence[socket.socket],
+    master: str,
+    names: Collection[str],
+    tls: TlsFiles | None,
+    access: Authorization | None,
+    read_only: bool,
+) -> None:
+    """Serve the console on listening sockets until ``stack`` closes.
 
     Args:
         stack: Ends the console.
+        sockets: The sockets.
         master: The address of a master, host:port.
-        host: The host name or address to listen on.
-        port: The port; 0 takes a free one.
-        tls: The cluster's certificates. Then a browser must show one, as every client of the master must.
-        name: The host name by which other machines reach this one, if it differs from ``host``.
-
-    Returns:
-        The URL.
-
-    Raises:
-        RequestError: The port is not available.
+        names: The host names by which this server is reached.
+        tls: The cluster's certificates, if any. Then a browser must show one, except where the policy takes tokens.
+        access: Says who uses it, and makes the calls for them. None without TLS.
+        read_only: Whether calls that change something are refused.
     """
     client = await stack.enter_async_context(ControlClient(master, deadline=_CALL_SECONDS))
-    application = web.Application(middlewares=[guarding({host, name})], client_max_size=_MAX_REQUEST_BYTES)
-    application.add_routes(_routes(client))
+    login = None if access is None else ConsoleLogin(access)
+    middlewares = [guarding(names), *([] if login is None else [login.middleware()])]
+    application = web.Application(middlewares=middlewares, client_max_size=_MAX_REQUEST_BYTES)
+    application.add_routes([*([] if login is None else login.routes()), *_routes(client, read_only)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=_STOP_SECONDS)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    site = web.TCPSite(runner, host, port, ssl_context=None if tls is None else tls.server_context(ssl.CERT_REQUIRED))
-    try:
-        await site.start()
-    except OSError as error:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"cannot serve the console on {host}:{port}: {error.strerror or error}",
-            "stop the process that has the port, or choose another --ui-port",
-            reason="PORT_UNAVAILABLE",
-        ) from error
-    reached = name if host in _EVERY and name else host
-    shown = f"[{reached}]" if ":" in reached else reached
-    return f"{'http' if tls is None else 'https'}://{shown}:{runner.addresses[0][1]}/"
+    context = None if tls is None else _context(tls, access)
+    for one in sockets:
+        await web.SockSite(runner, one, ssl_context=context).start()
 
 
-def _routes(client: ControlClient) -> list[web.RouteDef]:
-    routes = [web.get("/api/v1", _list_calls)]
+def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:
+    """Return the context of HTTPS. Who may log in by a token needs no certificate."""
+    by_token = access is not None and access.policy.tokens is not None
+    return tls.server_context(ssl.CERT_OPTIONAL if by_token else ssl.CERT_REQUIRED)
+
+
+def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
+    routes = [web.get("/api/v1", partial(_list_calls, read_only))]
     for call in CALLS.values():
-        handler = _ApiHandler(client, call)
-        routes += [web.get(f"/api/v1/{call.path}", handler.get), web.post(f"/api/v1/{call.path}", handler.post)]
+        handler = _ApiHandler(client, call, read_only)
+        routes.append(web.post(f"/api/v1/{call.path}", handler.post))
+        if call.needs is Permission.READ:
+            routes.append(web.get(f"/api/v1/{call.path}", handler.get))
     routes += [web.get(path, _serve_file) for path in _site_files()]
     return [*routes, web.route("*", "/{path:.*}", _not_found)]
 
 
-async def _list_calls(request: web.Request) -> web.Response:
-    return _json({"calls": [call.describe() for call in CALLS.values()]})
+async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
+    return _json({"read_only": read_only, "calls": [call.describe() for call in CALLS.values()]})
 
 
 async def _not_found(request: web.Request) -> web.Response:
     known = CALLS.get(request.path.removeprefix("/api/v1/"))
     if known is not None:
-        text, remedy, status = f"{request.method} is no method of {request.path}", "use GET or POST", 405
+        use = "use GET or POST" if known.needs is Permission.READ else "use POST: the call changes something"
+        text, remedy, status = f"{request.method} is no method of {request.path}", use, 405
     else:
         text, remedy, status = f"there is no {request.path} here", "GET /api/v1 lists the calls", 404
     return _json(described_error(RequestError(FailureCode.NOT_FOUND, text, remedy, reason="NO_SUCH_PATH")), status)
 
 
 class _ApiHandler:
-    """Serves one call: GET with its fields in the query, or POST with the request as JSON."""
+    """Serves one call: POST with the request as JSON, or GET with its fields in the query if it only reads."""
 
-    def __init__(self, client: ControlClient, call: ApiCall) -> None:
+    def __init__(self, client: ControlClient, call: ApiCall, read_only: bool) -> None:
         self._client = client
         self._call = call
+        self._read_only = read_only
 
     async def get(self, request: web.Request) -> web.Response:
         return await self._answer(self._call.from_query(request.query.items()))
@@ -122,6 +127,7 @@ class _ApiHandler:
 
     async def _answer(self, given: dict[str, Any]) -> web.Response:
         try:
+            refuse_call(self._call.needs, read_only=self._read_only)
             return _json(await self._call.make(self._client, given))
         except RequestError as error:
             return _failed(error)

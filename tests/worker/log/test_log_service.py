@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from millwheel.cli.stream import app
-from millwheel.cli.stream_records import show_value
 from millwheel.client.control import ControlClient
+from millwheel.client.shown_values import show_value
 from millwheel.client.subscription import Batch, BlockingSubscription, From, Subscription
 from millwheel.client.subscription.cursors import CursorStatus, delete_cursor, list_cursors
 from millwheel.model.incarnation import IncarnationId
@@ -281,6 +281,14 @@ async def test_the_program_sees_every_offset_once_while_the_log_moves(cluster: C
         await asyncio.gather(producing, wandering)
         assert seen == list(enumerate(named(0, total)))
         assert subscription.missed == 0
+
+
+async def test_a_tail_begins_at_an_offset(cluster: Cluster) -> None:
+    await cluster.produce(named(0, 5))
+    async with Subscription(STREAM, offset=3, address=cluster.address) as tail:
+        assert offsets(await collected(tail, 2)) == [3, 4]
+    with pytest.raises(RequestError, match="no offset 6"):
+        await Subscription(STREAM, offset=6, address=cluster.address, patience=0.2).__aenter__()
 
 
 async def test_a_tail_goes_on_where_it_was_when_the_log_moves(cluster: Cluster) -> None:

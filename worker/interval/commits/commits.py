@@ -100,7 +100,8 @@ class CommitPipeline:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
         checkpoints, waiting, batch = self.checkpoints, self._waiting, self._runner.batch
         still = self._in_flight is None and not waiting.queue
-        if not still and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight)):
+        taken = not still and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight))
+        if taken or self._journal.frozen:
             return False
         if still and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
@@ -286,7 +287,7 @@ class CommitPipeline:
 
     def next_alarm(self) -> int | None:
         """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
-        if self._in_flight is not None:
+        if self._appends():
             return None
         if self._waiting.queue:
             return self._waiting.queue[0][1]
@@ -326,13 +327,12 @@ class CommitPipeline:
         """
         over = False
         while self._waiting.queue and not self._appends():
-            sealed = self._waiting.pop()
-            if sealed is None:
+            if (sealed := self._waiting.pop()) is None:
                 break
             out.extend(self._append(sealed))
             over = over or not self._appends()
         return over
 
     def _appends(self) -> bool:
-        """Whether an append is in flight. The compiler takes an attribute for unchanged in a loop, but not a call."""
-        return self._in_flight is not None
+        """Whether no append may begin: the compiler takes an attribute for unchanged in a loop, but not a call."""
+        return self._in_flight is not None or bool(self._journal.frozen)

@@ -4,35 +4,47 @@ const REFRESH_MS = 1000;
 const PATIENCE_MS = 5000; // A request without an answer for so long has failed.
 const KEPT_SAMPLES = 120;
 
-/** Makes a call of the API. Throws an Error with `message` and `remedy`. */
-export async function call(path, request = {}) {
+/** Makes a call of the API. Throws an Error with `message`, `remedy` and `reason`. Without a request it is a GET, which the page has preloaded. */
+export async function call(path, request) {
+  const signal = AbortSignal.timeout(PATIENCE_MS);
+  const posted = request && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
   let response;
   try {
-    response = await fetch(`/api/v1/${path}`, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(request),
-      signal: AbortSignal.timeout(PATIENCE_MS),
-    });
+    response = await fetch(`/api/v1/${path}`, { signal, ...posted });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
   }
   const body = await response.json().catch(() => ({}));
+  if (response.status === 401 && body.error?.code === "UNAUTHENTICATED") location.assign("/login.html");
   if (!response.ok) {
     const error = new Error(body.error?.message ?? `status ${response.status}`);
     error.remedy = body.error?.remedy ?? "";
+    error.reason = body.error?.reason ?? "";
     throw error;
   }
   return body;
+}
+
+let readOnly = true;
+
+/** Whether this page may change something. Known once `learnPermission` has ended. */
+export const mayChange = () => !readOnly;
+
+/** Asks what this page may do. */
+export async function learnPermission() {
+  const response = await fetch("/api/v1");
+  if (response.ok) readOnly = (await response.json()).read_only;
 }
 
 /** Calls `changed(state)` after each refresh. The state: overview, since (of the answer), failure, history. */
 export function follow(changed) {
   const state = { overview: null, since: 0, failure: null, history: new Map() };
   let timer = 0;
+  let learned = false;
   const refresh = async () => {
     const began = performance.now();
     try {
+      if (!learned) learnPermission().then(() => { learned = true; }, () => {});
       state.overview = await call("ClusterService/GetOverview");
       state.since = Date.now();
       state.failure = null;

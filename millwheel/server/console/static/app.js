@@ -6,6 +6,9 @@ import { clock, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
 import { Time } from "/views/time.js";
+import { Events } from "/views/events.js";
+import { Key } from "/views/key.js";
+import { Keys } from "/views/keys.js";
 import { Streams } from "/views/streams.js";
 import { Injectors } from "/views/injectors.js";
 import { Cluster } from "/views/cluster.js";
@@ -13,9 +16,11 @@ import { Cluster } from "/views/cluster.js";
 const VIEWS = [
   ["topologies", "Topologies", Topologies],
   ["time", "Time", Time],
+  ["keys", "Keys", Keys],
   ["streams", "Streams", Streams],
   ["injectors", "Injectors", Injectors],
   ["cluster", "Cluster", Cluster],
+  ["events", "Events", Events],
 ];
 
 const place = () => location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
@@ -44,9 +49,16 @@ function Rail({ view, overview, since }) {
   </nav>`;
 }
 
+/** Links to the consoles of the other masters, at the place that is shown. */
+function Others({ overview }) {
+  const urls = (overview?.health.masters ?? []).map((one) => one.console).filter((url) => /^https?:/.test(url) && new URL(url).origin !== location.origin);
+  return urls.length > 0 && html`<div>Other masters serve it, too: ${urls.map((url) => html`<a key=${url} href=${url + location.hash}>${url}</a> `)}</div>`;
+}
+
 function View({ path, state }) {
   const [name, ...rest] = path;
   if (name === "topology") return html`<${Graph} name=${rest[0]} selected=${rest[1]} ...${state} />`;
+  if (name === "key") return html`<${Key} path=${rest} />`;
   const found = VIEWS.find(([one]) => one === name) ?? VIEWS[0];
   return html`<${found[2]} path=${rest} ...${state} />`;
 }
@@ -67,14 +79,16 @@ function Console() {
     addEventListener("keydown", pressed);
     return () => { removeEventListener("hashchange", moved); removeEventListener("keydown", pressed); };
   }, []);
-  const view = path[0] === "topology" ? "topologies" : path[0] ?? "topologies";
+  const view = { topology: "topologies", key: "keys" }[path[0]] ?? path[0] ?? "topologies";
   const title = [path[1], VIEWS.find(([name]) => name === view)?.[1], "MillWheel"].filter(Boolean).join(" · ");
   useEffect(() => { document.title = title; }, [title]);
   const { overview, since, failure } = state;
+  useEffect(() => { if (overview) performance.mark("data-shown"); }, [overview !== null]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <div role="status">${failure && html`<div class="banner">
       ${since ? `No answer since ${clock(since)} UTC: ${failure.message}. What is shown is from then.` : `The server does not answer: ${failure.message}.`}
+      <${Others} overview=${overview} />
     </div>`}</div>
     <div class=${`frame ${failure ? "old" : ""}`}>
       <${Rail} view=${view} overview=${overview} since=${since} />

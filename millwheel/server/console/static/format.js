@@ -12,26 +12,33 @@ export function rate(perSecond) {
   return perSecond < 10 ? perSecond.toFixed(1) : whole.format(perSecond);
 }
 
+/** Seconds of work per second, as a share of a core. */
+export const cpu = (busy) => `${busy > 0 && busy < 0.0995 ? (busy * 100).toFixed(1) : whole.format(busy * 100)} %`;
+
 export function bytes(given) {
   let value = Number(given);
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (value < 1024) return `${value < 10 && unit !== "B" ? value.toFixed(1) : whole.format(value)} ${unit}`;
-    value /= 1024;
+  if (value < 1000) return `${whole.format(value)} B`;
+  for (const unit of ["kB", "MB", "GB"]) {
+    value /= 1000;
+    if (value < 999.5) return `${value < 9.95 ? value.toFixed(1) : whole.format(value)} ${unit}`;
   }
-  return `${value.toFixed(1)} TiB`;
+  return `${(value / 1000).toFixed(1)} TB`;
 }
 
+const UNITS = [["y", 31_536_000], ["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+
+/** A duration as the command line has it: its two largest units. */
 export function duration(seconds) {
-  const size = Math.abs(seconds);
-  const sign = seconds < 0 ? "−" : "";
-  if (size < 0.0005) return "0 s";
-  if (size < 1) return `${sign}${Math.round(size * 1000)} ms`;
-  if (size < 10) return `${sign}${size.toFixed(1)} s`;
-  const [minutes, hours, days] = [size / 60, size / 3600, size / 86400];
-  if (size < 100) return `${sign}${Math.round(size)} s`;
-  if (size < 6000) return `${sign}${Math.floor(minutes)} min ${Math.floor(size % 60)} s`;
-  if (size < 172800) return `${sign}${Math.floor(hours)} h ${Math.floor(minutes % 60)} min`;
-  return days < 730 ? `${sign}${Math.round(days)} d` : `${sign}${(days / 365.25).toFixed(1)} y`;
+  if (seconds < 0) return `-${duration(-seconds)}`;
+  if (seconds === 0) return "0 s";
+  if (seconds < 0.9995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  const all = Math.round(seconds);
+  const large = UNITS.findIndex(([, size]) => all >= size);
+  const [name, size] = UNITS[large];
+  const [below, smaller] = UNITS[large + 1] ?? ["", 1];
+  const rest = Math.floor((all % size) / smaller);
+  return `${whole.format(Math.floor(all / size))} ${name}${below && rest ? ` ${rest} ${below}` : ""}`;
 }
 
 /** A watermark as a time in UTC, or in words. */

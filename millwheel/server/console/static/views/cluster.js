@@ -1,7 +1,7 @@
 // The processes of the cluster: masters, workers, the authority's shards, and the store.
 
 import { html } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, duration } from "/format.js";
+import { bytes, count, cpu, duration } from "/format.js";
 import { Figures, Heading, Problems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
@@ -14,24 +14,25 @@ export function Cluster({ overview }) {
     <${Figures} of=${[
       ["intervals", count(intervals.all)],
       ["without an owner", intervals.without_owner ? html`<span class="bad">${count(intervals.without_owner)}</span>` : "0"],
-      ["from a split or merge", count(intervals.with_parents)],
+      ["starting from others", count(intervals.with_parents)],
       ["store", store.answers ? html`${duration(store.read_seconds)}` : html`<span class="bad">${store.error}</span>`, store.answers ? "per read" : ""],
     ]} />
     <h2>Workers</h2>
-    <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cores", true], ["memory", true], ["code"]]}>
+    <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cpu", true], ["memory", true], ["code"]]}>
       ${workers.map((one) => html`<tr key=${one.worker_id} class=${one.answers ? "" : "failing"}>
         <td><b>${one.worker_id}</b></td><td class="mono">${one.address}</td><td><${Answers} is=${one.answers} /></td>
-        <td class="num">${count(one.intervals)}</td><td class="num">${one.cpu.toFixed(2)}</td>
+        <td class="num">${count(one.intervals)}</td><td class="num">${cpu(one.cpu)}</td>
         <td class="num">${bytes(one.resident_bytes)} <span class="muted">of ${bytes(one.memory_limit_bytes)}</span></td>
         <td class="mono">${one.package ? one.package.slice(0, 12) : html`<span class="muted">any</span>`}</td></tr>`)}</${Table}>
     <h2>Masters</h2>
-    <${Table} label="Masters" columns=${[["master"], ["state"]]}>
-      ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td></tr>`)}</${Table}>
+    <${Table} label="Masters" columns=${[["master"], ["state"], ["console"]]}>
+      ${masters.map((one) => html`<tr key=${one.address}><td class="mono">${one.address}</td><td>${one.leads ? html`<b>leads</b>` : "stands by"}</td>
+        <td>${one.console && html`<a href=${one.console}>${one.console}</a>`}</td></tr>`)}</${Table}>
     <h2>Watermark authority</h2>
     <${Table} label="Shards of the authority" columns=${[["shard"], ["address"], ["state"]]}>
       ${authorities.map((one) => html`<tr key=${one.shard} class=${one.answers ? "" : "failing"}><td>${one.shard}</td><td class="mono">${one.address || "no process serves it"}</td><td><${Answers} is=${one.answers} /></td></tr>`)}</${Table}>
     ${hot.length > 0 && html`<h2>Hot keys</h2>
-      <${Table} label="Hot keys" columns=${[["computation"], ["key"], ["share of its interval", true], ["busy cores", true]]}>
+      <${Table} label="Hot keys" columns=${[["computation"], ["key"], ["share of its interval", true], ["busy", true]]}>
         ${hot.map((one) => html`<tr key=${one.key}><td>${one.topology}/${one.computation}</td><td class="mono">${atob(one.key)}</td>
-          <td class="num">${Math.round(one.share * 100)} %</td><td class="num">${one.busy.toFixed(2)}</td></tr>`)}</${Table}>`}`;
+          <td class="num">${Math.round(one.share * 100)} %</td><td class="num">${cpu(one.busy)}</td></tr>`)}</${Table}>`}`;
 }

@@ -1,7 +1,7 @@
 // A topology as a graph, and the computation that is selected in it.
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
+import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
 import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -84,7 +84,7 @@ function Inspector({ topology, one, now, samples }) {
   const rows = [
     ["code", html`<code>${one.implementation}</code>`],
     ["records/s", html`<${Spark} samples=${samples} /> ${rate(one.records_per_second)}`],
-    ["busy cores", one.busy.toFixed(2)],
+    ["busy", cpu(one.busy)],
     ["data lag", lagText(now, one.watermark)],
     ["system lag", duration(one.system_lag_seconds)],
     ["queued records", count(one.queued_records)],
@@ -111,6 +111,13 @@ function Inspector({ topology, one, now, samples }) {
   </aside>`;
 }
 
+/** The version, and when it was submitted. A record of an earlier release has only the time of the first version. */
+function versionText({ version, version_at_us: at, submitted_at_us: first }) {
+  const since = `first submitted ${moment(first).slice(0, 16)} UTC`;
+  if (at === "0") return `version ${version}, ${since}`;
+  return `version ${version}, submitted ${moment(at).slice(0, 16)} UTC${at === first ? "" : `, ${since}`}`;
+}
+
 export function Graph({ name, selected, overview, history }) {
   const topology = overview.topologies.find((one) => one.name === name);
   useEffect(() => {
@@ -122,7 +129,7 @@ export function Graph({ name, selected, overview, history }) {
   const one = topology.computations.find((other) => other.name === selected);
   const failing = topology.computations.filter((other) => other.failures && other !== one).map((other) => other.failures.text);
   return html`
-    <${Heading} aside=${`version ${topology.version}, submitted ${moment(topology.submitted_at_us).slice(0, 16)} UTC`}>
+    <${Heading} aside=${versionText(topology)}>
       <a class="crumb" href="#/topologies">Topologies /</a> ${name} <span class="crumb">${stateName(topology.state)}</span></${Heading}>
     <${Problems} title="Failing hooks" texts=${failing} />
     <${Problems} title="Waits for" texts=${topology.waiting_for} />

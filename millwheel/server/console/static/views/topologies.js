@@ -1,11 +1,11 @@
 // The topologies: their states, loads, and what is wrong.
 
 import { html } from "/vendor/htm-preact-standalone.js";
-import { count, duration, lag, moment, plural, rate, stateName, to } from "/format.js";
+import { count, cpu, duration, lag, moment, plural, rate, stateName, to } from "/format.js";
 import { Figures, Heading, Problems, Table } from "/parts.js";
 
 const COLUMNS = [
-  ["topology"], ["state"], ["computations", true], ["records/s", true], ["busy cores", true], ["queued", true],
+  ["topology"], ["state"], ["computations", true], ["records/s", true], ["busy", true], ["queued", true],
   ["data lag", true], ["system lag", true], ["dead letters", true], ["problems"],
 ];
 
@@ -28,7 +28,7 @@ function Row({ topology, now }) {
     <td class=${state === "running" ? "good" : active || state === "paused" ? "warn" : "muted"}>${state}</td>
     <td class="num">${computations.length}</td>
     <td class="num">${rate(sum(computations, "records_per_second"))}</td>
-    <td class="num">${sum(computations, "busy").toFixed(2)}</td>
+    <td class="num">${cpu(sum(computations, "busy"))}</td>
     <td class="num">${count(sum(computations, "queued_records"))}</td>
     <td class="num">${worst(now, computations)}</td>
     <td class="num">${duration(Math.max(0, ...computations.map((one) => one.system_lag_seconds)))}</td>
@@ -62,7 +62,7 @@ export function Topologies({ overview }) {
       ["records/s", rate(sum(all, "records_per_second"))],
       ["queued", count(sum(all, "queued_records"))],
       ["workers", `${health.workers.filter((one) => one.answers).length}/${health.workers.length}`],
-      ["cores used", busy.toFixed(2)],
+      ["cpu of the workers", cpu(busy), "of a core"],
       ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""],
     ]} />
     ${topologies.length === 0

@@ -1,0 +1,55 @@
+"""The driver of :class:`EventWatch`: it looks once a second while this master leads, and has events recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from millwheel.coordination.contract import DamagedValueError
+from millwheel.master.event_watch import EventWatch
+from millwheel.master.hook_failures import hook_failures
+from millwheel.master.load_book import LoadBook
+from millwheel.master.messages import RecordEvent
+from millwheel.master.term import Term
+from millwheel.rpc.clock import wall_now
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+
+__all__ = ["EventRecorder"]
+
+_EVERY_SECONDS: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class EventRecorder:
+    """Records the beginning of a term, and what :class:`EventWatch` finds in it."""
+
+    def __init__(self, term: Term, address: str, book: Callable[[], LoadBook]) -> None:
+        """``address``: of the master that leads. ``book``: returns the workers' load reports."""
+        self._term = term
+        self._address = address
+        self._book = book
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await self._term.ready()
+        watch = EventWatch(self._term.catalog.events)
+        text = f"the master at {self._address} leads, term {self._term.number}"
+        await self._record(catalog.EventRecord(kind="master.elected", actor="master", subject=self._address, text=text))
+        while True:
+            try:
+                known = self._term.catalog
+                for event in watch.observe(known.workers, hook_failures(known, self._book(), wall_now())):
+                    await self._record(event)
+            except DamagedValueError as error:
+                _log.debug("no events are looked for: %s", error)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _record(self, event: catalog.EventRecord) -> None:
+        try:
+            await self._term.ask(RecordEvent(event))
+        except RequestError as error:
+            # The event tells of the past, and changes nothing. It is not worth a second attempt.
+            _log.info("event not recorded: %s: %s", event.text, error)

@@ -1,0 +1,89 @@
+"""Events that no change of the catalog by the master explains: workers that come and go, and hooks that fail. Pure.
+
+It compares what is now with what was at the look before. The events in the log are the memory of earlier leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as cluster
+
+__all__ = ["EventWatch"]
+
+_ACTOR = "master"
+_NEXT = "; next attempt"
+_FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
+_JOINED, _LOST = "worker.joined", "worker.lost"
+
+
+class EventWatch:
+    """What a leader has seen so far. Invariant: of one worker or computation, the two kinds of events alternate."""
+
+    def __init__(self, kept: Mapping[int, bytes]) -> None:
+        """``kept``: the events in the log, encoded, by number."""
+        self._workers: set[str] = set()
+        self._failing: set[tuple[str, str]] = set()
+        self._began = False
+        for _, value in sorted(kept.items()):
+            self._remember(value)
+
+    def _remember(self, value: bytes) -> None:
+        try:
+            event = catalog.EventRecord.FromString(value)
+        except ValueError:
+            return
+        place = event.topology, event.subject
+        if event.kind == _FAILING:
+            self._failing.add(place)
+        elif event.kind == _RECOVERED:
+            self._failing.discard(place)
+        elif event.kind == _JOINED:
+            self._workers.add(event.subject)
+        elif event.kind == _LOST:
+            self._workers.discard(event.subject)
+
+    def observe(
+        self, workers: Mapping[str, catalog.WorkerRecord], failing: Iterable[cluster.ComputationFailures]
+    ) -> list[catalog.EventRecord]:
+        """Return the events since the look before.
+
+        Args:
+            workers: The registered workers.
+            failing: The computations whose hooks raise.
+        """
+        found = [*self._of_workers(workers), *self._of_hooks(failing)]
+        self._began = True
+        return found
+
+    def _of_workers(self, workers: Mapping[str, catalog.WorkerRecord]) -> list[catalog.EventRecord]:
+        lost = [_worker(_LOST, name, f"worker {name} is gone") for name in sorted(self._workers - workers.keys())]
+        joined = []
+        # The log may have forgotten workers that joined long ago, so a new leader takes those that it finds as known.
+        for name in sorted(workers.keys() - self._workers) if self._began or not self._workers else ():
+            address = workers[name].endpoint.address
+            joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
+        self._workers = set(workers)
+        return [*lost, *joined]
+
+    def _of_hooks(self, failing: Iterable[cluster.ComputationFailures]) -> list[catalog.EventRecord]:
+        now = {(one.topology, one.computation): one for one in failing}
+        # When the next attempt is, is of no interest later.
+        begun = [
+            _hooks(_FAILING, place, now[place].text.partition(_NEXT)[0]) for place in sorted(now.keys() - self._failing)
+        ]
+        ended = [
+            _hooks(_RECOVERED, place, f"hooks of {'/'.join(place)} do not fail any more")
+            for place in sorted(self._failing - now.keys())
+        ]
+        self._failing = set(now)
+        return [*begun, *ended]
+
+
+def _worker(kind: str, name: str, text: str) -> catalog.EventRecord:
+    return catalog.EventRecord(kind=kind, actor=_ACTOR, subject=name, text=text)
+
+
+def _hooks(kind: str, place: tuple[str, str], text: str) -> catalog.EventRecord:
+    return catalog.EventRecord(kind=kind, actor=_ACTOR, topology=place[0], subject=place[1], text=text)

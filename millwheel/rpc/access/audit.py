@@ -1,0 +1,84 @@
+"""The audit log: a line for each call that changes something, and for each refusal. Logger: ``millwheel.audit``.
+
+A line has who, from where, what, on which topologies, the outcome, and what was there before and after. It never has
+keys, values, records, code or credentials: :func:`summary` lists the kinds of fields that it shows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from millwheel.rpc.principal import Principal
+
+__all__ = ["audit", "summary"]
+
+log = logging.getLogger("millwheel.audit")
+
+_SCALARS: Final = frozenset(
+    {
+        FieldDescriptor.CPPTYPE_INT32,
+        FieldDescriptor.CPPTYPE_INT64,
+        FieldDescriptor.CPPTYPE_UINT32,
+        FieldDescriptor.CPPTYPE_UINT64,
+        FieldDescriptor.CPPTYPE_BOOL,
+    }
+)
+_INNER: Final = frozenset({"spec", "topology", "quota", "interval", "owner", "code", "start"})
+"""The messages within a request or a response that a line shows."""
+_PACKAGE: Final = "/millwheel.v1."
+_MAX_TEXT: Final = 200
+_MAX_DEPTH: Final = 4
+
+
+def audit(
+    principal: Principal,
+    peer: str,
+    method: str,
+    outcome: str,
+    *,
+    topologies: tuple[str, ...] = (),
+    **values: object,
+) -> None:
+    """Write one line. ``outcome``: OK, OPENED for a stream, or the name of the status."""
+    method = method.removeprefix(_PACKAGE)
+    shown = {name: value for name, value in values.items() if value not in (None, "", {})}
+    line = {
+        "principal": principal.name,
+        "credential": principal.credential,
+        "peer": peer,
+        "method": method,
+        "topologies": list(topologies),
+        "outcome": outcome,
+        **shown,
+    }
+    level = logging.INFO if outcome in ("OK", "OPENED") else logging.WARNING
+    log.log(level, "%s by %s: %s", method, principal.name, outcome, extra={"fields": line})
+
+
+def summary(message: Message, depth: int = _MAX_DEPTH) -> dict[str, object]:
+    """Return the names and numbers of a message. Bytes, lists and other messages within it are left out."""
+    found: dict[str, object] = {}
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            continue
+        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            if field.name in _INNER and depth and (inner := summary(value, depth - 1)):
+                found[field.name] = inner
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            found[field.name] = _cut(value)
+        elif field.type == FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
+            named = field.enum_type.values_by_number.get(value)
+            found[field.name] = named.name if named is not None else value
+        elif field.cpp_type in _SCALARS:
+            found[field.name] = value
+    return found
+
+
+def _cut(text: Any) -> str:
+    shown = "".join(one if one.isprintable() else "?" for one in str(text)[:_MAX_TEXT])
+    return shown if len(text) <= _MAX_TEXT else f"{shown}…"

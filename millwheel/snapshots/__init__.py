@@ -1,0 +1,1 @@
+"""Snapshots of running topologies: taken, read back, and restored (docs/snapshots.md)."""

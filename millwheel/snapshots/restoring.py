@@ -1,0 +1,195 @@
+"""Makes a topology of a snapshot (docs/decisions/0034-snapshots.md).
+
+Incarnation ids are never used twice, so all incarnations and journals get fresh ones. Commits, positions and ids stay.
+First everything is written into the store under these ids, which no record of the coordinator names. Then one
+transaction of the master makes the topology. A master that ends before leaves data in the store that nothing names.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from millwheel.master.messages import RestoreTopology
+from millwheel.master.plans import name_taken
+from millwheel.master.replica import MasterReplica
+from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
+from millwheel.model.page_keys import row_owner
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.files import RowItem, read_file, read_items
+from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
+from millwheel.snapshots.manifest import read_manifest
+from millwheel.snapshots.renaming import RenamedJournal
+from millwheel.store.contract import Append, JournalExistsError, PartId, StateRow, StateStore, StoreError
+from millwheel.store.repetition import CertainCalls
+from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
+from millwheel.worker.names import RestoredNames
+
+__all__ = ["restore_snapshot"]
+
+_REFUSALS: Final = (FailureCode.ALREADY_EXISTS, FailureCode.INVALID_ARGUMENT, FailureCode.RESOURCE_EXHAUSTED)
+"""With these codes the master has changed nothing. With others the transaction may have taken effect."""
+_ROWS: Final = 200
+_ROWS_BYTES: Final = 2 << 20
+"""Rows of one write to the store."""
+
+
+async def restore_snapshot(replica: MasterReplica, location: str, name: str, paused: bool) -> catalog.TopologyRecord:
+    """Make the topology of the snapshot. Returns its record.
+
+    Raises:
+        RequestError: The snapshot is damaged, or its topology or one of its streams exists in this cluster.
+    """
+    folder = SnapshotLocation(location).folder(name)
+    manifest = await read_manifest(folder)
+    known = (await replica.term()).catalog
+    taken = known.topologies.get(manifest.topology.spec.name)
+    if taken is not None and taken.state in LIVE_STATES:
+        # The transaction refuses it, too. But much would be written until then.
+        raise name_taken(taken)
+    fresh = _FreshNames(manifest, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
+    writer = _StoreWriter(replica.store, fresh)
+    try:
+        await _write(folder, manifest, fresh, writer)
+        packages = await replica.packages()
+        for file in manifest.packages:
+            await packages.put(file.path.removeprefix("package-"), await read_file(folder, file))
+    except BaseException:
+        await writer.drop()
+        raise
+    try:
+        answer = await replica.ask(_request(manifest, fresh, paused))
+    except RequestError as error:
+        if error.code in _REFUSALS:
+            await writer.drop()
+        raise
+    assert isinstance(answer, catalog.TopologyRecord)
+    return answer
+
+
+async def _write(
+    folder: SnapshotFolder, manifest: wire.SnapshotManifest, fresh: _FreshNames, writer: _StoreWriter
+) -> None:
+    logs = {log.incarnation for log in manifest.logs}
+    for journal in manifest.journals:
+        await writer.write_journal(journal, RenamedJournal(folder, journal, journal.incarnation in logs, fresh.names))
+    for rows in manifest.rows:
+        async for row in read_items(folder, rows.files, RowItem):
+            await writer.add_row(rows.incarnation, row)
+        await writer.flush()
+
+
+def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool) -> RestoreTopology:
+    record = catalog.TopologyRecord()
+    record.CopyFrom(manifest.topology)
+    record.state = catalog.TOPOLOGY_STATE_PAUSED if paused else catalog.TOPOLOGY_STATE_RUNNING
+    for name, incarnation in manifest.topology.incarnations.items():
+        record.incarnations[name] = IncarnationId(fresh.names(incarnation))
+    logs = []
+    for log in manifest.logs:
+        restored = catalog.StreamLogRecord()
+        restored.CopyFrom(log)
+        restored.incarnation = IncarnationId(fresh.names(log.incarnation))
+        logs.append(restored)
+    batches = tuple(cursor for cursor in manifest.batches if cursor.query in fresh.names.queries)
+    return RestoreTopology(record, fresh.maps, tuple(logs), batches, fresh.drawn)
+
+
+class _FreshNames:
+    """The fresh ids of everything in a snapshot, and the interval maps with them."""
+
+    def __init__(self, manifest: wire.SnapshotManifest, block: SequencerBlock) -> None:
+        numbers = iter(range(block.first, block.last + 1))
+        names: dict[str, str] = {}
+        self.sequencer = next(numbers)
+        """The writer of the restored journals. Every owner's sequencer is larger."""
+        self.maps: dict[IncarnationId, catalog.IntervalMapRecord] = {}
+        self.drawn = self.sequencer
+        """The last number that is used here."""
+        self.intervals: dict[str, tuple[list[bytes], list[str]]] = {}
+        """By incarnation in the snapshot: the first keys of its intervals, and their fresh journals."""
+        for one in manifest.maps:
+            self.drawn = next(numbers)
+            incarnation = new_incarnation(one.incarnation.rpartition(".")[0], self.drawn)
+            names[one.incarnation] = incarnation
+            record = self.maps[incarnation] = catalog.IntervalMapRecord()
+            record.CopyFrom(one.map)
+            for interval in record.intervals:
+                self.drawn = next(numbers)
+                names[interval.journal] = interval.journal = new_journal(incarnation, self.drawn)
+                interval.sequencer = self.sequencer
+            starts = [interval.keys.start for interval in record.intervals]
+            self.intervals[one.incarnation] = starts, [interval.journal for interval in record.intervals]
+        self.names = RestoredNames(names)
+
+
+class _StoreWriter:
+    """Writes journals and rows under their fresh ids."""
+
+    def __init__(self, store: StateStore, fresh: _FreshNames) -> None:
+        self._store = store
+        self._fresh = fresh
+        self._certain = CertainCalls("restore")
+        self._rows: list[StateRow] = []
+        self._size = 0
+        self._rows_of: tuple[IncarnationId, str] = IncarnationId(""), ""
+        """The incarnation and the journal of the collected rows."""
+
+    async def write_journal(self, saved: wire.SnapshotJournal, renamed: RenamedJournal) -> None:
+        """Write a journal. Its last commit and its truncation point are those of the snapshot."""
+        store, call = self._store, self._certain.call
+        journal, sequencer, point = self._fresh.names(saved.journal), self._fresh.sequencer, saved.truncation_point
+        # The append of the truncation point names the base. Its entry is never read.
+        await call(partial(self._create, journal, max(point - 1, 0)))
+        named: list[PartId] = []
+        async for part, blob in renamed.parts():
+            await call(partial(store.write_part, journal, part, blob))
+            named.append(part)
+        if point:
+            await self._certain.append(store, journal, Append(sequencer, point, point, tuple(sorted(named)), b""))
+        async for entry in renamed.entries(sequencer):
+            for part, blob in entry.parts.items():
+                await call(partial(store.write_part, journal, part, blob))
+                named.append(part)
+            append = Append(sequencer, entry.commit, point, tuple(sorted(named)), entry.blob)
+            await self._certain.append(store, journal, append)
+        if point:
+            await call(partial(store.delete_entries, journal, point + 1))
+
+    async def _create(self, journal: str, commit: int) -> None:
+        """Idempotent: nothing else has this journal's name."""
+        with suppress(JournalExistsError):
+            await self._store.create_journal(journal, commit)
+        if (await self._store.read_head(journal)).sequencer != self._fresh.sequencer:
+            await self._store.fence(journal, self._fresh.sequencer)
+
+    async def add_row(self, incarnation: str, row: RowItem) -> None:
+        """Write a row of an incarnation of the snapshot, at the latest with ``flush``. Its journal is written."""
+        starts, journals = self._fresh.intervals[incarnation]
+        journal = journals[0] if len(journals) == 1 else journals[bisect_right(starts, row_owner(row.key)) - 1]
+        rows_of = IncarnationId(self._fresh.names(incarnation)), journal
+        if rows_of != self._rows_of or len(self._rows) >= _ROWS or self._size >= _ROWS_BYTES:
+            await self.flush()
+        self._rows_of = rows_of
+        self._rows.append(StateRow(row.key, row.commit, row.blob))
+        self._size += len(row.key) + len(row.blob)
+
+    async def flush(self) -> None:
+        """Write what is collected."""
+        if self._rows:
+            (incarnation, journal), sequencer, rows = self._rows_of, self._fresh.sequencer, self._rows
+            await self._certain.call(lambda: self._store.write_states(incarnation, journal, sequencer, rows))
+        self._rows, self._size = [], 0
+
+    async def drop(self) -> None:
+        """Delete what was written, as far as the store allows. Nothing refers to it."""
+        with suppress(StoreError):
+            for incarnation, record in self._fresh.maps.items():
+                for interval in record.intervals:
+                    await self._store.drop_journal(interval.journal)
+                await self._store.drop_incarnation(incarnation)

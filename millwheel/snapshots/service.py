@@ -1,0 +1,63 @@
+"""SnapshotService: the leading master takes and restores snapshots."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any, Final
+
+import grpc
+
+from millwheel.master.replica import MasterReplica
+from millwheel.rpc.errors import answering
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.rpc.v1.snapshot_pb2_grpc import SnapshotServiceServicer, add_SnapshotServiceServicer_to_server
+from millwheel.snapshots.creating import create_snapshot
+from millwheel.snapshots.restoring import restore_snapshot
+
+__all__ = ["SNAPSHOT_SERVICE", "SnapshotServicer", "add_snapshots"]
+
+SNAPSHOT_SERVICE: Final = "millwheel.v1.SnapshotService"
+"""The service's full name, for health and reflection."""
+
+
+def add_snapshots(server: grpc.aio.Server, replica: MasterReplica) -> None:
+    """Add the service to a master's ``server``."""
+    add_SnapshotServiceServicer_to_server(SnapshotServicer(replica), server)
+
+
+class SnapshotServicer(SnapshotServiceServicer):
+    """Answers for one master replica. Of one topology, one snapshot is taken at a time."""
+
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
+        self._version = metadata.version("openmillwheel")
+        self._taking: set[str] = set()
+
+    async def CreateSnapshot(self, request: wire.CreateSnapshotRequest, context: Any) -> wire.CreateSnapshotResponse:
+        """Take a snapshot of a topology while it runs."""
+        return await answering(context, lambda: self._create(request))
+
+    async def RestoreSnapshot(self, request: wire.RestoreSnapshotRequest, context: Any) -> wire.RestoreSnapshotResponse:
+        """Make a topology of a snapshot."""
+        return await answering(context, lambda: self._restore(request))
+
+    async def _create(self, request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse:
+        topology = request.topology
+        if topology in self._taking:
+            raise RequestError(
+                FailureCode.ABORTED,
+                f"a snapshot of topology {topology!r} is being taken",
+                "try again when it is complete",
+            )
+        name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        self._taking.add(topology)
+        try:
+            return await create_snapshot(self._replica, self._version, topology, request.location, name)
+        finally:
+            self._taking.discard(topology)
+
+    async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
+        record = await restore_snapshot(self._replica, request.location, request.name, request.paused)
+        return wire.RestoreSnapshotResponse(topology=record)

@@ -1,0 +1,1 @@
+"""Tests of who may call what, with real certificates, tokens and connections."""

@@ -1,0 +1,66 @@
+"""ListEvents over loopback gRPC: the caller's name, selections and pages, and what a term's recorder adds."""
+
+from __future__ import annotations
+
+from millwheel.client.control import ControlClient
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as wire
+from tests.master.test_interval_service import Cluster, named
+from tests.master.test_interval_service import cluster as cluster
+from tests.patience import patience, until
+
+LIST = "/millwheel.v1.ClusterService/ListEvents"
+
+
+async def listed(client: ControlClient, **request: object) -> wire.ListEventsResponse:
+    return await client.call(LIST, wire.ListEventsRequest(**request), wire.ListEventsResponse)  # type: ignore[arg-type]
+
+
+async def kinds(client: ControlClient) -> list[str]:
+    return [one.kind for one in await client.list_events()]
+
+
+async def test_a_callers_move_has_its_host_as_actor(cluster: Cluster) -> None:
+    before = await cluster.first()
+    (other,) = set(cluster.workers) - {before.owner.worker_id}
+    await cluster.client.move_interval(named(before.journal), other)
+    (event,) = await cluster.client.list_events(kind="interval.moved")
+    assert (event.actor, event.topology, event.subject) == ("127.0.0.1", "zeitgeist", "window-counter")
+    assert event.before.endswith(f" at {before.owner.worker_id}")
+    assert event.after.endswith(f" at {other}")
+
+
+async def test_a_term_begins_with_its_master_and_its_workers(cluster: Cluster) -> None:
+    found = await until(
+        lambda: kinds(cluster.client), patience(20), holds=lambda all_kinds: all_kinds.count("worker.joined") == 2
+    )
+    assert found.count("master.elected") == 1
+    (event,) = await cluster.client.list_events(kind="master")
+    assert event.subject == cluster.master.address
+
+
+async def test_events_are_selected_and_come_by_pages(cluster: Cluster) -> None:
+    for number in range(3):
+        await cluster.client.split_interval(named((await _last(cluster)).journal), b"z" + bytes([65 + number]))
+        for worker in cluster.workers.values():
+            worker.independent = True
+        await until(lambda: _is_free(cluster))
+    first = await listed(cluster.client, topology="zeitgeist", kind="interval.", page_size=2)
+    assert ([one.kind for one in first.events], bool(first.next_page_token)) == (["interval.split"] * 2, True)
+    rest = await listed(
+        cluster.client, topology="zeitgeist", kind="interval.", page_size=2, page_token=first.next_page_token
+    )
+    assert (len(rest.events), rest.next_page_token) == (1, "")
+    assert [one.number for one in [*first.events, *rest.events]] == sorted(
+        (one.number for one in [*first.events, *rest.events]), reverse=True
+    )
+    assert (await listed(cluster.client, since_us=first.events[0].at_us + 1, kind="interval.")).events == []
+    assert (await listed(cluster.client, topology="other")).events == []
+
+
+async def _last(cluster: Cluster) -> catalog.IntervalRecord:
+    return (await cluster.client.list_intervals("zeitgeist", "window-counter"))[-1].interval
+
+
+async def _is_free(cluster: Cluster) -> bool:
+    return not any(one.interval.parents for one in await cluster.client.list_intervals("zeitgeist", "window-counter"))

@@ -1,0 +1,66 @@
+"""Stored ids under other names: a restored topology has fresh incarnations and journals.
+
+What names a sequence or a sending group is renamed. The ids themselves stay (docs/decisions/0034-snapshots.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.worker.dedup.results import FORMAT, DedupError
+
+__all__ = ["renamed_delta", "renamed_snapshot"]
+
+_NAMED: Final = frozenset({"sequencer", "sequence", "seen", "horizon", "ids", "segment"})
+"""The kinds of rows in a snapshot whose first value is the name of a sequence or a group."""
+_UNNAMED: Final = frozenset({"counter", "batch"})
+
+
+def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], saw_query: Callable[[str], object]) -> list[Any]:
+    """What ``IdDelta.to_wire`` returned, with other names. ``saw_query`` gets each query of batches.
+
+    Raises:
+        DedupError: The facts have another format.
+    """
+    if not wire:
+        return []
+    if wire[0] != FORMAT:
+        raise DedupError(f"ids of format {wire[0]}; this version renames format {FORMAT}")
+    _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
+    for row in batches:
+        saw_query(row[0])
+    named = [[[name(row[0]), *row[1:]] for row in rows] for rows in (positions, opaque, admitted, marks)]
+    return [
+        FORMAT,
+        named[0],
+        named[1],
+        batches,
+        named[2],
+        named[3],
+        [name(sequence) for sequence in retired],
+        [[name(row[0]), *row[1:]] for row in sequencers],
+        [[name(row[0]), *row[1:]] for row in horizons],
+    ]
+
+
+def renamed_snapshot(blob: bytes, name: Callable[[str], str], saw_query: Callable[[str], object]) -> bytes:
+    """One blob of a ``DedupSnapshot``, with other names.
+
+    Raises:
+        DedupError: A row is of an unknown kind, or the blob has another format.
+    """
+    number, rows = msgspec.msgpack.decode(blob)
+    if number != FORMAT:
+        raise DedupError(f"ids of format {number}; this version renames format {FORMAT}")
+    for row in rows:
+        kind = row[0]
+        if kind in _NAMED:
+            row[1] = name(row[1])
+        elif kind not in _UNNAMED:
+            raise DedupError(f"row {kind!r} of a snapshot is unknown")
+        elif kind == "batch":
+            saw_query(row[1])
+    return msgspec.msgpack.encode((FORMAT, rows))

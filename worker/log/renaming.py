@@ -1,0 +1,41 @@
+"""A log's journal under other names: only the ids of its senders have names (docs/decisions/0034-snapshots.md)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from millwheel.store.contract import CorruptValueError, PartId
+from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
+from millwheel.worker.id_segments import SEGMENT_PART
+from millwheel.worker.journal_base import DEDUP_PART
+from millwheel.worker.log.checkpoint import META_PART
+from millwheel.worker.log.entry import LogEntry, LogMeta, decode, encode
+from millwheel.worker.names import RestoredNames
+
+__all__ = ["renamed_log_entry", "renamed_log_part"]
+
+
+def renamed_log_entry(blob: bytes, names: RestoredNames, where: str) -> bytes:
+    """An entry with other names.
+
+    Raises:
+        CorruptValueError: A takeover could not read the entry.
+    """
+    entry = decode(blob, LogEntry, where)
+    return encode(replace(entry, ids=renamed_delta(entry.ids, names, names.queries.add)))
+
+
+def renamed_log_part(part: PartId, blob: bytes, names: RestoredNames, where: str) -> bytes:
+    """A base part with other names.
+
+    Raises:
+        CorruptValueError: A takeover could not read the part.
+    """
+    kind = part.name.partition("/")[0]
+    if kind == DEDUP_PART:
+        return renamed_snapshot(blob, names, names.queries.add)
+    if kind == META_PART:
+        decode(blob, LogMeta, where)
+    elif kind != SEGMENT_PART:
+        raise CorruptValueError(where, "a part of a kind that this version does not know")
+    return blob

@@ -1,0 +1,33 @@
+"""What the log of a stream keeps, and how far its readers are, for the owner's load report."""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import Final
+
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.worker.log import LogCore
+
+__all__ = ["log_load"]
+
+_MAX_CURSORS: Final = 100
+_MICROSECONDS: Final = 1e6
+
+
+def log_load(core: LogCore) -> wire.LogLoad:
+    """Return what a log keeps now. Of many cursors, it has those that are furthest behind."""
+    records, clock, durable = core.state.records, core.state.clock, core.state.cursors.durable
+    load = wire.LogLoad(
+        first_offset=records.start,
+        end_offset=records.end,
+        kept_bytes=records.kept,
+        cursors=[
+            wire.LogCursor(cursor=name, acked_offset=acked)
+            for name, acked in nsmallest(_MAX_CURSORS, durable.items(), key=lambda one: (one[1], one[0]))
+        ],
+        cursor_count=len(durable),
+    )
+    if records.end > records.start:
+        oldest = records.closed[0] if records.closed else records.open
+        load.oldest_seconds = max(clock.age - oldest.opened, 0) / _MICROSECONDS
+    return load
