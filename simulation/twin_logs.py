@@ -66,7 +66,7 @@ def _read_base(store: MemoryStore, incarnation: str, blobs: Mapping[PartId, byte
             twin.watermark, twin.age, twin.end, twin.counts = meta.watermark, meta.age, meta.end, meta.counts
             twin.start = meta.segments[0][0] if meta.segments else meta.end
             twin.cursors = {name: (acked, life) for name, acked, life in meta.cursors}
-            twin.letters.restore(meta.letters)
+            twin.letters.restore(meta.letters, meta.letters_begun)
             for first, end, *_ in meta.segments:
                 _read_segment(store, incarnation, first, end, twin)
 

@@ -15,7 +15,7 @@ from millwheel.model.key_values import KeyChange
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.worker.messages import Acknowledge, Delivery
+from millwheel.worker.messages import Acknowledge, Delivery, Resend
 from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
@@ -107,6 +107,17 @@ def test_a_new_quota_counts_at_once() -> None:
     assert limited.wait("t") == 0.0
 
 
+def test_a_topology_that_has_ended_leaves_nothing() -> None:
+    clock, known = Clock(), cluster(1_000)
+    limited = quotas(known, clock)
+    limited.taken("t", 3_000)
+    limited.waits("t")
+    assert [one.labels for metric in limited.collect() for one in metric.samples] == [{"topology": "t"}]
+    known.apply([KeyChange(topology_key("t"), None, 2)])
+    limited.refresh()
+    assert [one.labels for metric in limited.collect() for one in metric.samples] == []
+
+
 def test_a_weight_is_one_unless_the_quota_says_otherwise() -> None:
     assert weight_of(cluster(0), "t") == 1.0
     assert weight_of(cluster(0, weight=2.5), "t") == 2.5
@@ -117,22 +128,40 @@ def _injected(token: int) -> Delivery:
     return replace(delivery(token, 3), sender=Sender("injector/s/p", 3, None, "injector/s", None))
 
 
-async def test_only_an_injectors_connection_waits_for_the_quota() -> None:
+@pytest.mark.guarantee("G8")
+async def test_only_injected_records_wait_for_the_quota() -> None:
     receiver = hosted(lambda event: [Acknowledge(event, wire.DELIVERY_OUTCOME_ACKED)])
+    answered = hosted(journal="u.1.j1")
     clock = Clock()
     limited = quotas(cluster(6), clock)
     async with delivering({"c.1.j1": receiver}, quotas=limited) as address:
         injector, worker = (PeerConnection(address, open_channel) for _ in range(2))
-        channel = LocalChannel(hosted(journal="u.1.j1"))
+        channel = LocalChannel(answered)
         for token in range(1, 7):
             injector.send(_injected(token), channel)
-        for token in range(1, 101):
+        for token in range(101, 201):
             worker.send(delivery(token, 3), channel)
-        # The third batch of three is taken whole, and leaves a debt.
+        # The third batch of three is taken whole, and leaves a debt. The others have an answer at once (G8).
         await until(lambda: len(core_of(receiver).events) == 100 + 3)
+        await until(lambda: sorted(token for one in core_of(answered).of(Resend) for token in one.tokens) == [4, 5, 6])
         for taken in (4, 5, 6):
             clock.now += 0.5
+            injector.send(_injected(taken), channel)
             await until(lambda taken=taken: len(core_of(receiver).events) == 100 + taken)  # type: ignore[misc]
         (waited,) = limited.collect()
-        assert waited.samples[0].value > 0
+        assert waited.samples[0].value == pytest.approx(0.5), "three batches waited at the same time"
         await asyncio.gather(injector.close(), worker.close())
+
+
+async def test_a_short_debt_is_waited_for() -> None:
+    receiver = hosted(lambda event: [Acknowledge(event, wire.DELIVERY_OUTCOME_ACKED)])
+    answered = hosted(journal="u.1.j1")
+    limited = RecordQuotas(cluster(300))
+    limited.refresh()
+    async with delivering({"c.1.j1": receiver}, quotas=limited) as address:
+        injector, channel = PeerConnection(address, open_channel), LocalChannel(answered)
+        for token in range(1, 131):
+            injector.send(_injected(token), channel)
+        await until(lambda: len(core_of(receiver).events) == 130)
+        assert core_of(answered).of(Resend) == []
+        await injector.close()

@@ -102,11 +102,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
 class _Topology:
     """Work for one share: each call takes a time and posts the next one, until the clock has reached an end."""
 
-    def __init__(self, queue: RunQueue, clock: _Clock, name: str, weight: float, seconds: float, calls: int) -> None:
+    def __init__(
+        self, queue: RunQueue, clock: _Clock, name: str, weight: float, seconds: float, calls: int, lasts: float = 1.0
+    ) -> None:
         self.share = queue.share(name, weight)
         self.used = 0.0
         self._clock, self._seconds = clock, seconds
-        self._end = clock.now + 1.0
+        self._end = clock.now + lasts
         for _ in range(calls):
             self.share.post(self._work, None)
 
@@ -161,6 +163,20 @@ async def test_a_share_takes_a_new_weight(clock: _Clock) -> None:
     assert queue.share("b", 3.0) is second.share
     await _until(clock, 101.0)
     assert abs(second.used - 3 * first.used) < 0.02
+
+
+async def test_a_larger_weight_counts_at_once(clock: _Clock) -> None:
+    """A long call with a small weight left the topology without any time for 100 s, also with its new weight."""
+    queue = RunQueue(asyncio.get_running_loop())
+    _Topology(queue, clock, "other", 1.0, 0.000_5, calls=1)
+    share = queue.share("raised", 0.01)
+    share.post(lambda _: setattr(clock, "now", clock.now + 1.0), None)
+    await _until(clock, 101.0)
+    queue.share("raised", 1.0)
+    _Topology(queue, clock, "other", 1.0, 0.000_5, calls=1, lasts=3.0)
+    raised = _Topology(queue, clock, "raised", 1.0, 0.000_5, calls=1, lasts=3.0)
+    await _until(clock, clock.now + 3.0)
+    assert raised.used == pytest.approx(1.0, abs=0.05), "it pays for its second, and then gets half"
 
 
 async def test_a_light_topology_waits_for_one_slice(clock: _Clock) -> None:

@@ -52,6 +52,7 @@ class LogCheckpointer:
             [facts_of(segment) for segment in records.closed],
             state.counts.row[:3],
             state.letters.facts(),
+            state.letters.begun,
         )
         return state.journal.write_base({META_PART: encode(meta)}, state.dedup.snapshot(), {}, ())
 

@@ -60,6 +60,8 @@ class LogMeta(msgspec.Struct, array_like=True, frozen=True):
     segments: list[SegmentFacts]
     counts: tuple[int, int, int]
     letters: LetterFacts = (0, [])
+    letters_begun: int = 0
+    """How many letters have begun in their last batch."""
 
 
 class SegmentBlob(msgspec.Struct, array_like=True, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.model.letters import LetterAction
 from millwheel.model.stream_names import is_dead_letter_stream
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.worker.log.letters import MAX_IN_REPLAY, MAX_MARKS, LetterChange
+from millwheel.worker.log.letters import MAX_IN_BATCH, MAX_MARKS, LetterChange
 from millwheel.worker.log.messages import LetterInfo, LettersAnswer, ListLetters, LogEffect, MarkLetters
 from millwheel.worker.log.state import LogState
 
@@ -42,10 +42,13 @@ def _too_many(state: LogState, changes: list[LetterChange]) -> RequestError | No
     if last > state.records.end:
         message = f"stream {stream!r} has no letter {last - 1:,}: its log ends at {state.records.end:,}"
         return RequestError(FailureCode.OUT_OF_RANGE, message, "list the letters, and name those")
-    begun = sum(end - first for action, first, end in changes if action == LetterAction.BEGIN)
-    if begun and letters.beginning + begun > MAX_IN_REPLAY:
-        message = f"{letters.beginning:,} letters of stream {stream!r} are in replay; the most are {MAX_IN_REPLAY:,}"
-        remedy = "run the replays that were not confirmed again, until they are"
+    before = letters.in_batch(())
+    if before < letters.in_batch(changes) > MAX_IN_BATCH:
+        message = (
+            f"the replays of {before:,} letters of stream {stream!r} have begun since none was in replay; "
+            f"the most are {MAX_IN_BATCH:,}"
+        )
+        remedy = "replay those that are in replay again, or discard them with `--in-replay`; then go on"
         return RequestError(FailureCode.RESOURCE_EXHAUSTED, message, remedy, reason="LETTERS_IN_REPLAY")
     grows = any(action != LetterAction.CONFIRM for action, _, _ in changes)
     if grows and letters.marks + 2 * len(changes) > MAX_MARKS:

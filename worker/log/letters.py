@@ -10,22 +10,24 @@ Invariants, from which the exactly-once replay follows (docs/decisions/0033-dead
 
 - A letter begins once, in one batch.
 - A batch begins only when no letter is in replay.
+- At most MAX_IN_BATCH letters begin in one batch, so receivers know no more ids of it (G13). While one letter stays in
+  replay, its batch goes on.
 - Only a letter in replay becomes replayed.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from millwheel.model.core_protocol import require
 from millwheel.model.letters import LetterAction, LetterState
 
-__all__ = ["MAX_IN_REPLAY", "MAX_MARKS", "LetterChange", "LetterFacts", "LetterMarks"]
+__all__ = ["MAX_IN_BATCH", "MAX_MARKS", "LetterChange", "LetterFacts", "LetterMarks"]
 
-MAX_IN_REPLAY: Final = 10_000
-"""Most letters in replay at once: receivers remember as many offsets (G13)."""
+MAX_IN_BATCH: Final = 10_000
+"""Most letters of one batch, replayed ones too: receivers remember as many offsets (G13)."""
 
 MAX_MARKS: Final = 50_000
 """Most runs of letters with equal states: well below a megabyte in a base (G13)."""
@@ -54,6 +56,8 @@ class LetterMarks:
     def __init__(self) -> None:
         self.batch = 0
         """The number of the last batch that has begun. 0: none has."""
+        self.begun = 0
+        """How many letters have begun in that batch. Values of former versions do not say it: then a lower bound."""
         self.unhandled_from = 0
         """The first kept offset whose letter is neither replayed nor discarded. There may be no letter yet."""
         self.changes: list[LetterChange] = []
@@ -75,12 +79,23 @@ class LetterMarks:
         self.changes += changes
         self._askers.append(asker)
 
-    @property
-    def beginning(self) -> int:
-        """The letters in replay, and at most so many more that begin with the next commits."""
-        coming = [*self._in_flight, *self.changes]
-        begun = sum(end - first for action, first, end in coming if action == LetterAction.BEGIN)
-        return self._counts[LetterState.IN_REPLAY] + begun
+    def in_batch(self, changes: Iterable[LetterChange]) -> int:
+        """At most so many letters have begun in the batch of these ``changes``, with those of commits before them.
+
+        Letters that do not wait do not begin, so a replay that was killed can always go on (G8).
+        """
+        coming = [*self._in_flight, *self.changes, *changes]
+        begin = sum(self._waiting(first, end) for action, first, end in coming if action == LetterAction.BEGIN)
+        return begin + (self.begun if self._counts[LetterState.IN_REPLAY] else 0)
+
+    def _waiting(self, first: int, end: int) -> int:
+        """How many of the letters ``first .. end - 1`` wait."""
+        count, first = 0, max(first, self.start)
+        for at in range(bisect_right(self._starts, first) - 1, bisect_left(self._starts, end)):
+            if self._states[at] is LetterState.WAITING:
+                high = self._starts[at + 1] if at + 1 < self.marks else end
+                count += min(end, high) - max(first, self._starts[at])
+        return count
 
     @property
     def marks(self) -> int:
@@ -121,8 +136,8 @@ class LetterMarks:
         """All states, for the base."""
         return self.batch, [(start, int(state)) for start, state in zip(self._starts, self._states, strict=True)]
 
-    def restore(self, facts: LetterFacts) -> None:
-        """Load the states of a base."""
+    def restore(self, facts: LetterFacts, begun: int) -> None:
+        """Load the states of a base. ``begun``: how many letters had begun in its batch."""
         self.batch, steps = facts
         if steps:
             self._starts = [start for start, _ in steps]
@@ -130,6 +145,7 @@ class LetterMarks:
             self.start = self._starts[0]
         for state, first, end in self.runs():
             self._counts[state] += end - first
+        self.begun = max(begun, self._counts[LetterState.IN_REPLAY])
         self.unhandled_from = self._first_unhandled()
 
     # States.
@@ -159,13 +175,15 @@ class LetterMarks:
         require(self.start == self._starts[0], "no dropped letter has a state")
         require(self._states[-1] is LetterState.WAITING, "letters after the last mark wait")
         require(self.batch > 0 or not counts[LetterState.IN_REPLAY], "a letter in replay is of a batch")
+        require(counts[LetterState.IN_REPLAY] <= self.begun, "letters in replay have begun in the last batch")
         require(self.marks <= 2 * MAX_MARKS, "the marks of letters are bounded (G13)")
 
     def _apply(self, action: LetterAction, first: int, end: int) -> None:
         allowed, target = _CHANGES[action]
         if end <= first or end <= self.start:
             return
-        idle = not self._counts[LetterState.IN_REPLAY]
+        in_replay = self._counts[LetterState.IN_REPLAY]
+        idle = not in_replay
         low, high = self._cut(max(first, self.start)), self._cut(end)
         for at in range(low, high):
             state, width = self._states[at], self._starts[at + 1] - self._starts[at]
@@ -177,6 +195,8 @@ class LetterMarks:
             self._states[at] = target
         if idle and self._counts[LetterState.IN_REPLAY]:
             self.batch += 1
+            self.begun = 0
+        self.begun += max(0, self._counts[LetterState.IN_REPLAY] - in_replay)
         self._join(low, high)
 
     def _cut(self, offset: int) -> int:

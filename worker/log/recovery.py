@@ -39,7 +39,7 @@ def _restore_meta(state: LogState, meta: LogMeta) -> None:
     state.clock.age = state.clock.journaled_age = meta.age
     state.records.restore([stored_segment(facts) for facts in meta.segments], meta.end)
     state.cursors.restore(meta.cursors)
-    state.letters.restore(meta.letters)
+    state.letters.restore(meta.letters, meta.letters_begun)
     state.counts.add(*meta.counts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -29,8 +28,12 @@ affects when the sender drops its copy, and when its low watermark advances.
 """
 
 
-_LONGEST_WAIT_SECONDS: Final = 1.0
-"""Seconds after which a waiting connection looks at the quota again: an operator may have changed it."""
+_LONGEST_WAIT_SECONDS: Final = 0.05
+"""Longest time for which a connection is not read because of a quota. If a longer wait is due, the batch is refused.
+
+What is behind it on the connection waits, too: of other topologies, and all that the injector has in flight. It takes
+batches as lost that have no answer for 30 s, and sends them again.
+"""
 
 
 class _StreamChannel:
@@ -133,22 +136,33 @@ class DeliveryService(DeliveryServiceServicer):
     async def _read(self, requests: AsyncIterator[wire.DeliverRequest], channel: _StreamChannel) -> None:
         try:
             async for request in requests:
-                self._take(request, channel)
-                if self._quotas.buckets and is_injector(GroupId(request.sender.group)):
-                    await self._await_quota(request)
+                injected = self._quotas.buckets and is_injector(GroupId(request.sender.group))
+                if not injected or await self._within_quota(request, channel):
+                    self._take(request, channel)
         finally:
             channel.ended()
 
-    async def _await_quota(self, request: wire.DeliverRequest) -> None:
-        """Read no more from an injector until its topology may take more. Flow control holds the injector back."""
-        hosted = self._hosted.get(request.journal)
+    async def _within_quota(self, request: wire.DeliverRequest, channel: _StreamChannel) -> bool:
+        """Whether the interval's topology may take the records of an injector now. Otherwise they are refused.
+
+        Invariant: each batch has an answer soon (G8). Who could break it: a connection that is not read for long.
+        """
+        hosted, quotas, records = self._hosted.get(request.journal), self._quotas, len(request.keys)
         if hosted is None:
-            return
-        self._quotas.taken(hosted.topology, len(request.keys))
-        while (seconds := self._quotas.wait(hosted.topology)) > 0:
-            began = time.monotonic()
-            await asyncio.sleep(min(seconds, _LONGEST_WAIT_SECONDS))
-            self._quotas.waited(hosted.topology, time.monotonic() - began)
+            return True
+        topology, now = hosted.topology, asyncio.get_running_loop().time
+        until = now() + _LONGEST_WAIT_SECONDS
+        while (seconds := quotas.wait(topology)) > 0:
+            quotas.waits(topology)
+            if seconds < until - now():
+                await asyncio.sleep(seconds)
+                continue
+            channel.taken(request.token, records)
+            message = f"topology {topology!r} has used up its quota of records for now"
+            channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(records), message)
+            return False
+        quotas.taken(topology, records)
+        return True
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
         channel.taken(request.token, len(request.keys))

@@ -132,7 +132,9 @@ class RunQueue:
         share = self._shares.get(name)
         if share is None:
             share = self._shares[name] = RunShare(self, weight)
-        share.weight = weight
+        if weight != share.weight:  # what it used beyond the others counts by the new weight, too
+            share.used = self._least + (share.used - self._least) * share.weight / weight
+            share.weight = weight
         return share
 
     def enter(self, share: RunShare) -> None:

@@ -28,13 +28,15 @@ def weight_of(known: Catalog, topology: str) -> float:
 class _Bucket:
     """Takes ``rate`` records a second. What was not used is kept for one second.
 
-    Records that have arrived are taken whole, so it may be in debt. Nothing more is read until the debt is paid.
+    A batch is taken whole, so it may be in debt. Nothing more is taken until the debt is paid.
     """
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
         self._left = rate
         self._at = now
+        self.counted_until = now
+        """Until when waiting is counted."""
 
     def take(self, records: int, now: float) -> None:
         """Take records that have arrived."""
@@ -60,11 +62,14 @@ class RecordQuotas(Collector):
         self.buckets: dict[str, _Bucket] = {}
         """By topology. Empty while none has a quota of records."""
         self._waited: dict[str, float] = {}
-        """By topology: the seconds for which connections of injectors have waited."""
+        """By topology: the seconds for which its injectors have waited."""
 
     def refresh(self) -> None:
         """The catalog has changed."""
-        limited = {name: one for name, one in self._known.live_topologies() if one.quota.records_per_second}
+        live = dict(self._known.live_topologies())
+        for name in self._waited.keys() - live.keys():
+            del self._waited[name]
+        limited = {name: one for name, one in live.items() if one.quota.records_per_second}
         for name, record in limited.items():
             rate = record.quota.records_per_second / max(1, self._owners(record))
             bucket = self.buckets.setdefault(name, _Bucket(rate, self._clock()))
@@ -84,19 +89,24 @@ class RecordQuotas(Collector):
             bucket.take(records, self._clock())
 
     def wait(self, topology: str) -> float:
-        """How many seconds an injector of the topology waits before more of its records are read."""
+        """How many seconds an injector of the topology waits before more of its records are taken."""
         bucket = self.buckets.get(topology)
         return 0.0 if bucket is None else bucket.wait(self._clock())
 
-    def waited(self, topology: str, seconds: float) -> None:
-        """An injector has waited."""
-        self._waited[topology] = self._waited.get(topology, 0.0) + seconds
+    def waits(self, topology: str) -> None:
+        """Records of an injector wait until the debt is paid. What waits at the same time counts once."""
+        bucket, now = self.buckets.get(topology), self._clock()
+        if bucket is not None:
+            until = now + bucket.wait(now)
+            seconds = max(0.0, until - max(now, bucket.counted_until))
+            self._waited[topology] = self._waited.get(topology, 0.0) + seconds
+            bucket.counted_until = max(until, bucket.counted_until)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics at this moment."""
         waited = CounterMetricFamily(
             "millwheel_quota_wait_seconds",
-            "Seconds for which connections of injectors waited because their topology's quota of records was used up",
+            "Seconds for which injectors waited because their topology's quota of records was used up",
             labels=["topology"],
         )
         for name, seconds in list(self._waited.items()):

@@ -12,7 +12,8 @@ import pytest
 
 import millwheel as mw
 from millwheel.model.time import Timestamp
-from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval import HookMeter, IntervalSettings
+from millwheel.worker.interval.hook_meter import Turn
 from millwheel.worker.interval.intake import QueuedRecords
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, SendDelivery, Tick
@@ -118,6 +119,28 @@ def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
     assert driver.state.timers.count == waiting - 1
     assert driver.sent()[-1] == ("k09 1", 109), "its timer has not seen the record"
     assert driver.state.intake.records == 0
+
+
+@pytest.mark.guarantee("G5", section="4.1")
+def test_a_quick_timer_lets_no_record_overtake_another_timer() -> None:
+    """The timers of the records that fit into the turn fire first. They were quick, so more records seemed to fit.
+
+    Those ran before the due timers of their keys.
+    """
+    meter = HookMeter(turn=Turn(300.5))
+    driver = IntervalDriver(Windows(), settings=IntervalSettings(outbox_records=3), meter=meter)
+    last = [f"z{number}" for number in range(10)]
+    driver.deliver(*((f"j{number}", "say", 60) for number in range(4)))
+    driver.deliver(*((key, "at 100", 60) for key in ("a", *last)))
+    driver.commit_all()
+    driver.watermark(1_000)
+    driver.commit_all()
+    assert driver.state.timers.count == 11
+    driver.sent()
+    meter.pace = 1.0
+    driver.deliver(*((key, "late", 20) for key in ("a", *(f"f{number}" for number in range(299)), *last)))
+    driver.commit_all()
+    assert [value for value, _ in driver.sent()] == ["a 1", *(f"{key} 1" for key in last)]
 
 
 @pytest.mark.guarantee("G8", section="4.5")

@@ -62,6 +62,7 @@ def test_marks_are_those_of_each_letter(entries: list[tuple[list[LetterChange], 
         marks.apply(changes, model.start)
         marks.check()
         assert (states(marks, model.start), marks.batch) == (model.kept(), model.batch)
+        assert marks.begun == list(model.begun.values()).count(model.batch)
         kept = list(model.kept().values())
         assert marks.handled() == kept.count(REPLAYED) + kept.count(DISCARDED)
         handled = {at for at, state in model.kept().items() if state is not IN_REPLAY}
@@ -73,19 +74,20 @@ def test_marks_are_those_of_each_letter(entries: list[tuple[list[LetterChange], 
 def test_a_base_and_its_entries_give_the_same_marks(entries: list[tuple[list[LetterChange], int]], cut: int) -> None:
     marks, start, after = LetterMarks(), 0, list[tuple[list[LetterChange], int]]()
     facts: LetterFacts = (0, [])
+    begun = 0
     for number, (changes, dropped) in enumerate(entries):
         start = min(start + dropped, LETTERS)
         marks.apply(changes, start)
         if number < cut:
-            facts = marks.facts()
+            facts, begun = marks.facts(), marks.begun
         else:
             after.append((changes, start))
     restored = LetterMarks()
-    restored.restore(facts)
+    restored.restore(facts, begun)
     for changes, kept_from in after:
         restored.apply(changes, kept_from)
     restored.check()
-    assert restored.facts() == marks.facts()
+    assert (restored.facts(), restored.begun) == (marks.facts(), marks.begun)
 
 
 def test_an_answer_waits_for_the_commit_of_its_change() -> None:

@@ -97,7 +97,7 @@ class Runner:
         self._blocked = state.blocked
         self._cells = state.cells
         self._holds = state.holds
-        self.batch = HookBatch()
+        self.batch, self._most = HookBatch(), state.settings.batch_records
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
         self.hooks = 0
@@ -128,8 +128,10 @@ class Runner:
 
     @property
     def most_records(self) -> int:
-        """How many records and timers make a full batch."""
-        return fitting(self._setup.meter, self._setup.settings.batch_records)
+        """How many records and timers make a full batch. It never rises within a batch: due timers were fired for no
+        more records than fitted then, and no record overtakes a timer (G5)."""
+        self._most = min(self._most, fitting(self._setup.meter, self._setup.settings.batch_records))
+        return self._most
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -138,7 +140,7 @@ class Runner:
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
-        self._setup.scope.produced_bytes = 0
+        self._setup.scope.produced_bytes, self._most = 0, self._setup.settings.batch_records
         self.number += 1
         return batch
 
