@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from millwheel.model.catalog import Catalog
-from millwheel.model.catalog_keys import chunk_key, topology_key
+from millwheel.model.catalog_keys import chunk_key, log_key, topology_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.key_values import KeyChange
@@ -85,6 +85,24 @@ def test_the_owners_of_intervals_share_a_quota() -> None:
     limited = quotas(cluster(1_000, ("w1", "w2", "w2", "w3")), clock)
     limited.taken("t", 1_000)
     assert limited.wait("t") == pytest.approx(2.0)
+
+
+def test_the_owner_of_an_injected_streams_log_has_a_part_too() -> None:
+    known = cluster(1_000)
+    known.topologies["t"].spec.streams.add(name="t/s", injected=True)
+    log = catalog.StreamLogRecord(stream="t/s", incarnation=IncarnationId("t/s.log.2"))
+    chunk = catalog.IntervalMapRecord(computation="t/s.log")
+    chunk.intervals.add(journal="t/s.log.2.j1", sequencer=1).owner.worker_id = "w9"
+    known.apply(
+        [
+            KeyChange(log_key("t/s"), log.SerializeToString(), 2),
+            KeyChange(chunk_key(IncarnationId("t/s.log.2"), 0), chunk.SerializeToString(), 2),
+        ]
+    )
+    clock = Clock()
+    limited = quotas(known, clock)
+    limited.taken("t", 1_000)
+    assert limited.wait("t") == pytest.approx(1.0)
 
 
 def test_a_topology_without_a_quota_never_waits() -> None:

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from millwheel.model.catalog import Catalog, incarnations_of
+from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 __all__ = ["RecordQuotas", "weight_of"]
@@ -79,8 +80,10 @@ class RecordQuotas(Collector):
             del self.buckets[name]
 
     def _owners(self, record: catalog.TopologyRecord) -> int:
-        """How many worker processes own intervals of the topology."""
-        maps = (self._known.maps.get(incarnation) for incarnation in incarnations_of(record))
+        """How many worker processes own intervals of the topology, or the log of a stream that is injected."""
+        logs = [self._known.logs.get(stream.name) for stream in record.spec.streams if stream.injected]
+        places = [*incarnations_of(record), *(IncarnationId(log.incarnation) for log in logs if log is not None)]
+        maps = (self._known.maps.get(incarnation) for incarnation in places)
         return len({one.owner.worker_id for chunk in maps if chunk is not None for one in chunk if one.owner.worker_id})
 
     def taken(self, topology: str, records: int) -> None:
