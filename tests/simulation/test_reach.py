@@ -29,7 +29,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
     ("seed", "reported"),
     [
         pytest.param(102, [*HELD_UP, "only the other way"], id="partitions"),
-        pytest.param(27, BALANCED, id="balancing"),
+        pytest.param(43, BALANCED, id="balancing"),
         pytest.param(6, TENDED, id="operators"),
         pytest.param(10, LEFT, id="leaving"),
         pytest.param(565, FORMS, id="forms"),
