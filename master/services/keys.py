@@ -81,8 +81,6 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
 
     async def _keys(self, request: wire.ListComputationKeysRequest) -> wire.ListComputationKeysResponse:
         within = _bounds(request)
-        if request.page_token:
-            within = KeyInterval(max(within.start, _from_token(request.page_token)), within.end)
         listings = await self._listings(request.topology, request.computation)
         page = await listings.keys(within, _rows(request.page_size), _INTERVALS_PER_PAGE)
         return wire.ListComputationKeysResponse(
@@ -135,12 +133,15 @@ def _rows(page_size: int) -> int:
 
 
 def _bounds(request: wire.ListComputationKeysRequest) -> KeyInterval:
-    if not request.HasField("keys"):
-        return ALL_KEYS
+    """Return the keys of the request, from its page on."""
     try:
-        return interval_from_proto(request.keys)
+        within = interval_from_proto(request.keys) if request.HasField("keys") else ALL_KEYS
+        if request.page_token:
+            return KeyInterval(max(within.start, _from_token(request.page_token)), within.end)
+        return within
     except ValueError as error:
-        raise RequestError(FailureCode.INVALID_ARGUMENT, str(error), reason="KEYS_INVALID") from error
+        remedy = "use the page_token of an answer with the same keys, and a start below the end"
+        raise RequestError(FailureCode.INVALID_ARGUMENT, str(error), remedy, reason="KEYS_INVALID") from error
 
 
 def _from_token(token: str) -> bytes:

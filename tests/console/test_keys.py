@@ -100,6 +100,9 @@ async def test_what_is_not_there_is_named(api: Api, http: ClientSession, server:
     status, answer = await api.call("GetKey", topology="shop", computation="account", key=encoded("ann"))
     assert (status, answer["error"]["reason"]) == (404, "COMPUTATION_UNKNOWN")
     assert "'accounts'" in answer["error"]["message"]
+    beyond = {"page_token": base64.b64encode(b"z").decode(), "keys": {"end": base64.b64encode(b"b").decode()}}
+    status, answer = await api.call("ListComputationKeys", **ACCOUNTS, **beyond)
+    assert (status, answer["error"]["reason"]) == (400, "KEYS_INVALID")
     status, answer = await api.call("ListComputationKeys", **ACCOUNTS, page_token="no token!")
     assert (status, answer["error"]["reason"]) == (400, "PAGE_TOKEN_INVALID")
     status, answer = await api.call("ListComputationKeys", **ACCOUNTS, keys={"start": "Yg==", "end": "YQ=="})
