@@ -33,7 +33,15 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.principal import Principal, current_principal
 from millwheel.rpc.server import bind, create_server
-from millwheel.rpc.v1 import control_pb2, delivery_pb2, injection_pb2, interval_pb2, subscription_pb2, watermark_pb2
+from millwheel.rpc.v1 import (
+    control_pb2,
+    delivery_pb2,
+    injection_pb2,
+    interval_pb2,
+    snapshot_pb2,
+    subscription_pb2,
+    watermark_pb2,
+)
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, DeliveryServiceStub
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceServicer
@@ -166,6 +174,8 @@ REPORT = "/millwheel.v1.WatermarkService/Report"
 ACCEPT = "/millwheel.v1.WatermarkService/AcceptSequencer"
 COMMIT = "/millwheel.v1.InjectionService/CommitBatch"
 LIST = "/millwheel.v1.TopologyService/ListTopologies"
+QUOTA = "/millwheel.v1.TopologyService/SetTopologyQuota"
+SNAPSHOT = "/millwheel.v1.SnapshotService/CreateSnapshot"
 ROUTING = "/millwheel.v1.RoutingService/WatchRouting"
 
 
@@ -180,6 +190,14 @@ def submit(name: str, reads: str) -> control_pb2.SubmitTopologyRequest:
     request = control_pb2.SubmitTopologyRequest()
     request.spec.name = name
     request.spec.computations.add(name="c").inputs.add(stream=reads)
+    return request
+
+
+def declares(name: str, stream: str) -> control_pb2.SubmitTopologyRequest:
+    """A topology that declares a stream and reads none."""
+    request = control_pb2.SubmitTopologyRequest()
+    request.spec.name = name
+    request.spec.streams.add(name=stream, external=True)
     return request
 
 
@@ -220,6 +238,8 @@ CASES: list[tuple[str, Any, bool]] = [
     (SUBMIT, submit("web", "web/clicks"), True),
     (SUBMIT, submit("web", "shop/orders"), False),
     (SUBMIT, submit("shop", "web/clicks"), False),
+    (SUBMIT, declares("web", "web/clicks"), True),
+    (SUBMIT, declares("web", "shop/orders"), False),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="web/clicks"), True),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="shop/orders"), False),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="clicks"), False),
@@ -470,3 +490,15 @@ async def test_refusals_and_changes_are_in_the_audit_log(guarded: Guarded, caplo
     assert lines[1]["topologies"] == ["web"]
     assert all("127.0.0.1" in one["peer"] for one in lines)
     assert "confidential" not in caplog.text
+
+
+async def test_a_change_for_the_whole_cluster_names_its_topology(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.authorization.describe = lambda name: {"name": name}
+    root = guarded.certificate("root", "admin")
+    with caplog.at_level(logging.INFO, "millwheel.audit"):
+        await guarded.failure(root, QUOTA, control_pb2.SetTopologyQuotaRequest(name="web"))
+        await guarded.failure(root, SNAPSHOT, snapshot_pb2.CreateSnapshotRequest(topology="web"))
+    lines: list[Any] = [getattr(record, "fields") for record in caplog.records]  # noqa: B009  # logging adds it
+    assert [(one["topologies"], one["before"]) for one in lines] == [(["web"], {"web": {"name": "web"}})] * 2
