@@ -335,6 +335,8 @@ WRONG: dict[str, tuple[Callable[[Identities], str], str]] = {
     "no-subject": (lambda one: one.token(sub=None), "it has no claim 'sub'"),
     "unknown-key": (lambda one: one.token(kid="two"), "its issuer has no such key"),
     "garbage": (lambda one: "not-a-token", "it is no JSON Web Token"),
+    "long-subject": (lambda one: one.token(sub="x" * 257), "the subject or a group has more than 256 characters"),
+    "long-group": (lambda one: one.token(groups=["x" * 257]), "the subject or a group has more than 256 characters"),
     "huge": (lambda one: "x" * 7_000, "it has more than 6,000 characters"),
 }
 

@@ -25,12 +25,19 @@ class Issuer:
         self.names = ""
         """Whom the discovery document names as issuer. Empty: this server."""
         self.asked = 0
+        self.moved = ""
+        """Where the keys are said to be now."""
 
     async def discovery(self, _: web.Request) -> web.Response:
         return web.json_response({"issuer": self.names or self.url, "jwks_uri": f"{self.url}/keys"})
 
-    async def keys(self, _: web.Request) -> web.Response:
+    async def keys(self, request: web.Request) -> web.Response:
         self.asked += 1
+        if self.moved:
+            raise web.HTTPFound(self.moved)
+        return await self.moved_keys(request)
+
+    async def moved_keys(self, _: web.Request) -> web.Response:
         return web.json_response(json.loads(self.identities.jwks.read_text()))
 
     def verifier(self, issuer: str = "") -> TokenVerifier:
@@ -43,7 +50,8 @@ class Issuer:
 @pytest.fixture
 async def issuer(tmp_path: Path) -> AsyncIterator[Issuer]:
     made, application = Issuer(Identities(tmp_path)), web.Application()
-    application.add_routes([web.get("/.well-known/openid-configuration", made.discovery), web.get("/keys", made.keys)])
+    places = {"/.well-known/openid-configuration": made.discovery, "/keys": made.keys, "/moved": made.moved_keys}
+    application.add_routes([web.get(path, handler) for path, handler in places.items()])
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -93,3 +101,13 @@ async def test_another_issuers_document_does_not_count(issuer: Issuer) -> None:
 async def test_keys_do_not_come_over_plain_http_from_afar(issuer: Issuer) -> None:
     error = await refusal(issuer.verifier("http://login.example"), issuer.token())
     assert "is not https" in str(error)
+
+
+async def test_an_issuer_cannot_redirect_to_plain_http(issuer: Issuer) -> None:
+    issuer.moved = "http://login.example/keys"
+    assert "'http://login.example/keys' is not https" in str(await refusal(issuer.verifier(), issuer.token()))
+
+
+async def test_keys_that_have_moved_on_this_machine_are_found(issuer: Issuer) -> None:
+    issuer.moved = f"{issuer.url}/moved"
+    assert (await issuer.verifier().principal(issuer.token())).name == "token:ada"
