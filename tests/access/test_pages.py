@@ -46,7 +46,9 @@ class Lister:
 
     async def pages(self, who: str) -> tuple[list[str], list[str]]:
         """The names and the tokens of all pages."""
-        names, tokens, token = [], [], ""
+        names: list[str] = []
+        tokens: list[str] = []
+        token = ""
         while True:
             page = await self.page(who, token)
             names += [one.spec.name for one in page.topologies]
