@@ -108,9 +108,11 @@ class Authorization(Interceptor):
         if (error := self._source.current.refusal(principal, time.time())) is not None:
             raise error
 
-    def note_login(self, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = "") -> None:
-        """Write a line of the audit log for a login."""
-        audit(principal, peer, "console/login", outcome, reason=reason)
+    def note_request(
+        self, what: str, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = ""
+    ) -> None:
+        """Write a line of the audit log for a login, or for a request that the console itself refuses."""
+        audit(principal, peer, f"console/{what}", outcome, reason=reason)
 
     # For the guarded methods.
 
