@@ -34,8 +34,12 @@ _KEY_BYTES: Final = 32
 
 def read_policy(path: Path) -> AccessPolicy:
     """Return the policy in a file. ConfigError lists all problems."""
+    return parse_policy(_text_of(path), path)
+
+
+def _text_of(path: Path) -> str:
     try:
-        return parse_policy(path.read_bytes().decode(), path)
+        return path.read_bytes().decode()
     except OSError as error:
         raise ConfigError([Problem(str(path), f"the policy cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
@@ -225,7 +229,11 @@ class PolicyFile:
             return
         self._seen = state
         try:
-            policy = read_policy(self._path)
+            text = _text_of(self._path)
+            if not text.strip():
+                # A program that writes in place empties the file first. Nothing would be revoked meanwhile.
+                raise ConfigError([Problem(str(self._path), "the file is empty")])
+            policy = parse_policy(text, self._path)
             self._accept(policy)
         except ConfigError as error:
             log.error("the policy %s has changed and is not taken, so the one before holds: %s", self._path, error)

@@ -146,6 +146,9 @@ def test_a_changed_file_counts_and_a_wrong_one_does_not(tmp_path: Path, caplog: 
         file.reload()
     assert holds(file.current, "certificate:bob", "submit", "web"), "the last good one holds"
     assert caplog.text.count("is not taken, so the one before holds") == 1
+    for text in ("", "\n"):
+        write(text)
+        assert holds(file.current, "certificate:bob", "submit", "web"), "somebody is writing it"
     path.unlink()
     file.reload()
     assert holds(file.current, "certificate:bob", "submit", "web"), "a lost file opens nothing"
