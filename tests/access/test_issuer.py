@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from millwheel.rpc.access.policy import TokenIssuer
 from millwheel.rpc.access.tokens import TokenVerifier
 from millwheel.rpc.failures import FailureCode, RequestError
 from tests.access.identities import AUDIENCE, Identities
+from tests.patience import patience, until
 
 
 class Issuer:
@@ -25,6 +27,8 @@ class Issuer:
         self.names = ""
         """Whom the discovery document names as issuer. Empty: this server."""
         self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.moved = ""
         """Where the keys are said to be now."""
 
@@ -33,6 +37,7 @@ class Issuer:
 
     async def keys(self, request: web.Request) -> web.Response:
         self.asked += 1
+        await self.answers.wait()
         if self.moved:
             raise web.HTTPFound(self.moved)
         return await self.moved_keys(request)
@@ -84,6 +89,24 @@ async def test_tokens_with_unknown_keys_do_not_flood_it(issuer: Issuer, monkeypa
     monkeypatch.setattr(tokens, "RETRY_SECONDS", 0.0)
     assert (await verifier.principal(issuer.token("two"))).name == "token:ada", "a new key is asked for"
     assert issuer.asked == 2
+
+
+@pytest.mark.parametrize("keys_seconds", [300.0, 0.0])
+async def test_a_slow_issuer_delays_no_known_token(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, keys_seconds: float
+) -> None:
+    """Somebody without a credential can make the verifier ask the issuer, by a token with an unknown key."""
+    monkeypatch.setattr(tokens, "RETRY_SECONDS", 0.0)
+    verifier = issuer.verifier()
+    await verifier.principal(issuer.token())
+    monkeypatch.setattr(tokens, "_KEYS_SECONDS", keys_seconds)
+    issuer.answers.clear()
+    asking = asyncio.ensure_future(refusal(verifier, issuer.token("unknown")))
+    await until(lambda: issuer.asked == 2, patience(5))
+    assert (await verifier.principal(issuer.token())).name == "token:ada"
+    assert not asking.done()
+    issuer.answers.set()
+    assert "no such key" in str(await asking)
 
 
 async def test_an_issuer_that_is_away_is_no_open_door(issuer: Issuer) -> None:

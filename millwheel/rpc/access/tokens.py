@@ -120,11 +120,17 @@ class TokenVerifier:
         )
 
     async def _refresh(self, unknown: bool = False) -> None:
-        """Read the keys where they are old, or lack the key of a token. An issuer is asked at most every 10 s."""
+        """Read the keys where they are old, or lack the key of a token. An issuer is asked at most every 10 s.
+
+        While one call asks a slow issuer, the others go on with the keys that are there.
+        """
+        if self.issuer.jwks is not None:
+            self._read_file()
+            return
+        is_fresh = time.monotonic() - self._fetched < _KEYS_SECONDS
+        if self._keys and not unknown and (is_fresh or self._lock.locked()):
+            return
         async with self._lock:
-            if self.issuer.jwks is not None:
-                self._read_file()
-                return
             now = time.monotonic()
             if (now - self._fetched < _KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
                 return
@@ -169,7 +175,11 @@ class _CheckedRedirects(HTTPRedirectHandler):
     """Follows an issuer's redirects to places from which keys may come."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
-        _refuse_plain(newurl)
+        try:
+            _refuse_plain(newurl)
+        except ValueError:
+            fp.close()
+            raise
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
