@@ -15,6 +15,7 @@ from aiohttp import ClientConnectorError, ClientSession, CookieJar, ServerDiscon
 
 from deploy.local.child import free_ports
 from millwheel.rpc.identity import TlsFiles
+from millwheel.server.console import login
 from millwheel.server.console.login import MAX_OWN_SESSIONS
 from tests.access.identities import Identities, grant
 from tests.daemons.together import together
@@ -138,7 +139,7 @@ async def test_a_session_ends_with_its_token_and_by_revocation(console: Console)
 
 
 async def test_many_logins_end_no_session_of_another(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.server.console.login._MAX_SESSIONS", MAX_OWN_SESSIONS + 2)
+    monkeypatch.setattr(login, "MAX_SESSIONS", MAX_OWN_SESSIONS + 2)
     async with console.browser() as browser, console.browser() as first, console.browser() as eve:
         await console.log_in(browser, console.identities.token("ada"))
         await console.log_in(first, console.identities.token("eve"))

@@ -99,7 +99,7 @@ async def test_a_slow_issuer_delays_no_known_token(
     monkeypatch.setattr(tokens, "RETRY_SECONDS", 0.0)
     verifier = issuer.verifier()
     await verifier.principal(issuer.token())
-    monkeypatch.setattr(tokens, "_KEYS_SECONDS", keys_seconds)
+    monkeypatch.setattr(tokens, "KEYS_SECONDS", keys_seconds)
     issuer.answers.clear()
     asking = asyncio.ensure_future(refusal(verifier, issuer.token("unknown")))
     await until(lambda: issuer.asked == 2, patience(5))

@@ -22,7 +22,7 @@ from millwheel.rpc.access.policy import TokenIssuer
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 
-__all__ = ["MAX_TOKEN_CHARACTERS", "RETRY_SECONDS", "TokenVerifier"]
+__all__ = ["KEYS_SECONDS", "MAX_TOKEN_CHARACTERS", "RETRY_SECONDS", "TokenVerifier"]
 
 MAX_TOKEN_CHARACTERS: Final = 6_000
 """gRPC begins to refuse calls whose metadata has more than 8 KiB."""
@@ -30,7 +30,7 @@ _MAX_NAME: Final = 256
 """The most characters of a subject or a group."""
 _MAX_CACHED: Final = 4_096
 """Tokens whose signature is checked once and not at each call."""
-_KEYS_SECONDS: Final = 300.0
+KEYS_SECONDS: Final = 300.0
 """Seconds for which keys of an issuer are used before they are asked for again."""
 RETRY_SECONDS: Final = 10.0
 """The least seconds between two requests to an issuer. So tokens with unknown keys cannot flood it."""
@@ -127,12 +127,12 @@ class TokenVerifier:
         if self.issuer.jwks is not None:
             self._read_file()
             return
-        is_fresh = time.monotonic() - self._fetched < _KEYS_SECONDS
+        is_fresh = time.monotonic() - self._fetched < KEYS_SECONDS
         if self._keys and not unknown and (is_fresh or self._lock.locked()):
             return
         async with self._lock:
             now = time.monotonic()
-            if (now - self._fetched < _KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
+            if (now - self._fetched < KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
                 return
             self._tried = now
             try:

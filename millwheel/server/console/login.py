@@ -26,12 +26,12 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 from millwheel.server.console.calls import HTTP_STATUS, described_error
 
-__all__ = ["ConsoleLogin"]
+__all__ = ["MAX_OWN_SESSIONS", "MAX_SESSIONS", "ConsoleLogin"]
 
 COOKIE: Final = "__Host-millwheel"
 """The prefix makes browsers refuse the cookie without ``Secure`` or from another host."""
 SESSION_SECONDS: Final = 12 * 3_600.0
-_MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS: Final = 10_000
 MAX_OWN_SESSIONS: Final = 20
 """The most sessions of one person. So nobody can end the sessions of others by many logins."""
 _PAGE: Final = "/login.html"
@@ -117,7 +117,7 @@ class ConsoleLogin:
         own = [name for name, one in self._sessions.items() if one.principal.name == session.principal.name]
         if len(own) >= MAX_OWN_SESSIONS:
             del self._sessions[own[0]]
-        elif len(self._sessions) >= _MAX_SESSIONS:
+        elif len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         name = secrets.token_urlsafe(32)
         self._sessions[name] = session
