@@ -109,7 +109,7 @@ async def test_a_session_begins_and_ends(console: Console) -> None:
         assert (await console.ask(other))[0] == 401, "the session is gone at the server"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"{"])
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"{", b"[" * 100_000])
 async def test_a_malformed_login_is_refused(console: Console, body: bytes) -> None:
     async with console.browser() as browser:
         headers = {"Content-Type": "application/json"}

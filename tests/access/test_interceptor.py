@@ -322,6 +322,11 @@ def _forged(identities: Identities) -> str:
     return jwt.encode(claims, Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": "one"})
 
 
+def _nested() -> str:
+    """Its header is deeper than Python's JSON goes."""
+    return base64.urlsafe_b64encode(b"[" * 4_000).rstrip(b"=").decode() + ".e30.x"
+
+
 WRONG: dict[str, tuple[Callable[[Identities], str], str]] = {
     "alg-none": (_none, "its algorithm is not among EdDSA"),
     "shared-secret": (_shared, "its algorithm is not among EdDSA"),
@@ -334,6 +339,7 @@ WRONG: dict[str, tuple[Callable[[Identities], str], str]] = {
     "not-yet": (lambda one: one.token(nbf=time.time() + 3_600), "PyJWT refuses it (ImmatureSignatureError)"),
     "no-subject": (lambda one: one.token(sub=None), "it has no claim 'sub'"),
     "unknown-key": (lambda one: one.token(kid="two"), "its issuer has no such key"),
+    "nested": (lambda one: _nested(), "it is no JSON Web Token"),
     "garbage": (lambda one: "not-a-token", "it is no JSON Web Token"),
     "long-subject": (lambda one: one.token(sub="x" * 257), "the subject or a group has more than 256 characters"),
     "long-group": (lambda one: one.token(groups=["x" * 257]), "the subject or a group has more than 256 characters"),

@@ -95,7 +95,7 @@ class ConsoleLogin:
                 raise _malformed("the body must be JSON")
             try:
                 given = json.loads(await request.read())
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _malformed("the body is no JSON") from None
             token = given.get("token") if isinstance(given, dict) else None
             if not isinstance(token, str):

@@ -119,7 +119,7 @@ class _ApiHandler:
             return _failed(_malformed("the body must be JSON", "send it with Content-Type: application/json"), 415)
         try:
             given = json.loads(await request.read() or b"{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _failed(_malformed(f"the body is no JSON: {error}"))
         if not isinstance(given, dict):
             return _failed(_malformed("the body is no JSON object"))
