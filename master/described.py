@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.master.replica import MasterReplica
 from millwheel.model.wording import state_name
+from millwheel.rpc.access.audit import summary
 
 __all__ = ["described_topology"]
 
@@ -20,4 +21,5 @@ def described_topology(replica: MasterReplica, name: str) -> dict[str, object] |
         "version": record.version,
         "code_digest": record.spec.code.digest,
         "intervals": sum(sum(1 for _ in one) for one in maps),
+        **({"quota": summary(record.quota)} if record.HasField("quota") else {}),
     }

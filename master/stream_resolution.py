@@ -34,8 +34,13 @@ def resolve_stream(name: str, known: Catalog) -> str:
 
 
 def refuse_unknown_stream(name: str, known: Catalog) -> NoReturn:
-    """Raise NOT_FOUND with the nearest existing name."""
+    """Raise NOT_FOUND with the nearest existing name.
+
+    For a full name only streams of its topology are named: the caller may have no role for others.
+    """
     streams = sorted(known.streams())
+    if is_full(name):
+        streams = [stream for stream in streams if owner_of(stream) == owner_of(name)]
     short = sorted({local_name(owner_of(stream), stream) for stream in streams})
     meant = candidates(name, streams)
     hint = f" (in full: {', '.join(meant)})" if meant else did_you_mean(name, streams if is_full(name) else short)

@@ -30,12 +30,17 @@ log = logging.getLogger("millwheel.security")
 _SECTIONS: Final = ("certificate_roles", "grants", "tokens", "revoked", "packages")
 _NAME_KINDS: Final = ("certificate:", "unit:", "name:", "token:", "group:")
 _KEY_BYTES: Final = 32
+_FINGERPRINT_DIGITS: Final = 64
 
 
 def read_policy(path: Path) -> AccessPolicy:
     """Return the policy in a file. ConfigError lists all problems."""
+    return parse_policy(_text_of(path), path)
+
+
+def _text_of(path: Path) -> str:
     try:
-        return parse_policy(path.read_bytes().decode(), path)
+        return path.read_bytes().decode()
     except OSError as error:
         raise ConfigError([Problem(str(path), f"the policy cannot be read: {error.strerror}")]) from error
     except UnicodeDecodeError as error:
@@ -85,9 +90,7 @@ class _PolicyReader:
             self._known(place, one, ("who", "roles", "topologies"))
             who = self._texts(place, one, "who", required=True)
             roles = self._texts(place, one, "roles", required=True)
-            for name in who:
-                if name != "*" and not name.startswith(_NAME_KINDS):
-                    self._wrong(f"{place}.who", f"{name!r} has no kind: begin it with {_listed(_NAME_KINDS)}")
+            self._kinds(f"{place}.who", who)
             for role in roles:
                 if role not in ROLES:
                     self._wrong(f"{place}.roles", f"{role!r} is no role{did_you_mean(role, ROLES)}: {_listed(ROLES)}")
@@ -104,8 +107,13 @@ class _PolicyReader:
         prints = frozenset(
             self._hex("revoked.fingerprints", one) for one in self._texts("revoked", given, "fingerprints")
         )
+        for one in prints:
+            if len(one) != _FINGERPRINT_DIGITS:
+                self._wrong("revoked.fingerprints", f"{one!r} is no SHA-256: it has {len(one)} digits, and not 64")
         ids = frozenset(self._texts("revoked", given, "token_ids"))
-        return RevokedCredentials(serials, prints, ids, self._texts("revoked", given, "principals"))
+        principals = self._texts("revoked", given, "principals")
+        self._kinds("revoked.principals", principals)
+        return RevokedCredentials(serials, prints, ids, principals)
 
     def _tokens(self, content: Mapping[str, Any]) -> TokenIssuer | None:
         names = ("issuer", "audience", "algorithms", "jwks", "name_claim", "groups_claim", "leeway_seconds")
@@ -180,6 +188,12 @@ class _PolicyReader:
             self._wrong(f"{place}.{name}", "is missing, or empty")
         return tuple(value)
 
+    def _kinds(self, place: str, names: Sequence[str]) -> None:
+        """A name without a kind is nobody's: a grant or a revocation would do nothing."""
+        for name in names:
+            if name != "*" and not name.startswith(_NAME_KINDS):
+                self._wrong(place, f"{name!r} has no kind: begin it with {_listed(_NAME_KINDS)}")
+
     def _hex(self, place: str, text: str) -> str:
         digits = text.lower().removeprefix("0x").replace(":", "").removeprefix("sha256")
         if not digits or any(one not in string.hexdigits for one in digits):
@@ -225,7 +239,11 @@ class PolicyFile:
             return
         self._seen = state
         try:
-            policy = read_policy(self._path)
+            text = _text_of(self._path)
+            if not text.strip():
+                # A program that writes in place empties the file first. Nothing would be revoked meanwhile.
+                raise ConfigError([Problem(str(self._path), "the file is empty")])
+            policy = parse_policy(text, self._path)
             self._accept(policy)
         except ConfigError as error:
             log.error("the policy %s has changed and is not taken, so the one before holds: %s", self._path, error)

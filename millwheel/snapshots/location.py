@@ -27,6 +27,8 @@ __all__ = ["MANIFEST", "SnapshotFolder", "SnapshotLocation"]
 
 MANIFEST: Final = "manifest.json"
 
+_SCHEMES: Final = frozenset(("file", "memory", "s3", "gs", "az"))
+"""Others of obstore are no places for snapshots. The master would ask any web server, for example."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
@@ -117,8 +119,25 @@ def _directory_of(text: str) -> Path | None:
                 FailureCode.INVALID_ARGUMENT, "the snapshots' location is empty", "name a directory or a URL"
             )
         return Path(os.path.abspath(text))  # noqa: PTH100  # without links resolved: the server may have other ones
-    url = urlsplit(text)
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        raise _no_location("the snapshots' location is no URL") from None
+    if url.scheme not in _SCHEMES:
+        raise _no_location(f"a snapshots' location cannot begin with {url.scheme}://")
+    if url.username is not None or url.query or url.fragment:
+        # The text is not repeated: it may have a secret.
+        raise _no_location("the URL of the snapshots' location has more than a host and a path")
     return Path(os.path.abspath(unquote(url.path))) if url.scheme == "file" else None  # noqa: PTH100
+
+
+def _no_location(what: str) -> RequestError:
+    return RequestError(
+        FailureCode.INVALID_ARGUMENT,
+        what,
+        "name a directory, or file://, s3://, gs:// or az://; credentials come from the environment of the process",
+        reason="LOCATION_INVALID",
+    )
 
 
 def _sync(file: Path) -> None:

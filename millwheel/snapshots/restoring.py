@@ -43,10 +43,14 @@ async def restore_snapshot(replica: MasterReplica, location: str, name: str, pau
     """Make the topology of the snapshot. Returns its record.
 
     Raises:
-        RequestError: The snapshot is damaged, or its topology or one of its streams exists in this cluster.
+        RequestError: The snapshot is damaged, its code lacks a signature that the policy wants, or its topology or one
+            of its streams exists in this cluster.
     """
     folder = SnapshotLocation(location).folder(name)
     manifest = await read_manifest(folder)
+    spec = manifest.topology.spec
+    for code in (spec.code, *(one.code for one in spec.computations if one.HasField("code"))):
+        replica.admit_code(code)
     known = (await replica.term()).catalog
     taken = known.topologies.get(manifest.topology.spec.name)
     if taken is not None and taken.state in LIVE_STATES:

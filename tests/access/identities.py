@@ -64,7 +64,7 @@ class Identities:
 
     def without_tokens(self) -> None:
         """Write a policy that takes no tokens."""
-        (self.folder / "policy.toml").write_text("")
+        (self.folder / "policy.toml").write_text("certificate_roles = true\n")
 
 
 def grant(who: str, roles: Sequence[str], topologies: Sequence[str] = ()) -> str:

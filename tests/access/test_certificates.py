@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
 
+from millwheel.cli.certificate_files import utc_now
 from millwheel.cli.main import app
 from millwheel.config import ConfigError
 from millwheel.rpc.access.authorization import Authorization
@@ -151,3 +156,13 @@ async def test_a_policy_without_tls_is_a_mistake(tmp_path: Path) -> None:
         assert await master.ended() == 5
     assert "security.policy" in master.tail()
     assert "is of no use without TLS" in master.tail()
+
+
+def test_a_long_name_is_not_cut_to_another_one() -> None:
+    """A pattern such as name:*/ops would match what is left of it."""
+    key, now, place = ec.generate_private_key(ec.SECP256R1()), utc_now(), "spiffe://x/" + "a" * 300
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "eve")])
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(place)])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    made = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    assert of_certificate(made.public_bytes(serialization.Encoding.PEM)).groups == (f"name:{place}",)

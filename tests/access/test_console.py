@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import time
@@ -14,6 +15,8 @@ from aiohttp import ClientConnectorError, ClientSession, CookieJar, ServerDiscon
 
 from deploy.local.child import free_ports
 from millwheel.rpc.identity import TlsFiles
+from millwheel.server.console import login
+from millwheel.server.console.login import MAX_OWN_SESSIONS
 from tests.access.identities import Identities, grant
 from tests.daemons.together import together
 from tests.patience import patience, until
@@ -110,7 +113,7 @@ async def test_a_session_begins_and_ends(console: Console) -> None:
         assert (await console.ask(other))[0] == 401, "the session is gone at the server"
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"{"])
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"{", b"[" * 100_000])
 async def test_a_malformed_login_is_refused(console: Console, body: bytes) -> None:
     async with console.browser() as browser:
         headers = {"Content-Type": "application/json"}
@@ -137,3 +140,35 @@ async def test_a_session_ends_with_its_token_and_by_revocation(console: Console)
             return status == 401 and body["error"]["reason"] == "CREDENTIAL_REVOKED"
 
         await until(revoked, patience(10), every=0.2)
+
+
+async def test_many_logins_end_no_session_of_another(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "MAX_SESSIONS", MAX_OWN_SESSIONS + 2)
+    async with console.browser() as browser, console.browser() as first, console.browser() as eve:
+        await console.log_in(browser, console.identities.token("ada"))
+        await console.log_in(first, console.identities.token("eve"))
+        for _ in range(MAX_OWN_SESSIONS + 5):
+            await console.log_in(eve, console.identities.token("eve"))
+        assert (await console.ask(browser))[0] == 200
+        assert (await console.ask(first))[0] == 401, "a person's oldest session ends"
+        assert (await console.ask(eve))[0] == 403, "the newest one is there, without a role"
+
+
+async def test_a_refused_credential_is_in_the_audit_log(console: Console, caplog: pytest.LogCaptureFixture) -> None:
+    async with console.browser() as browser:
+        with caplog.at_level(logging.INFO, "millwheel.audit"):
+            await console.ask(browser)
+            await console.ask(browser, console.identities.token("ada", aud="billing"))
+    lines: list[Any] = [getattr(one, "fields") for one in caplog.records if one.name == "millwheel.audit"]  # noqa: B009
+    found = [(one["method"], one["outcome"], one["reason"]) for one in lines]
+    assert found == [("console/request", "UNAUTHENTICATED", "TOKEN_INVALID")], "a page without a login is no refusal"
+
+
+@pytest.mark.parametrize("origin", ["http://[", "null", "https://evil.example"])
+async def test_an_origin_that_is_no_url_is_a_foreign_one(console: Console, origin: str) -> None:
+    async with (
+        console.browser() as browser,
+        browser.post(f"{console.url}/logout", headers={"Origin": origin}) as response,
+    ):
+        assert response.status == 403
+        assert (await response.json())["error"]["reason"] == "CROSS_SITE"

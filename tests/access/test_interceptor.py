@@ -33,7 +33,15 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.principal import Principal, current_principal
 from millwheel.rpc.server import bind, create_server
-from millwheel.rpc.v1 import control_pb2, delivery_pb2, injection_pb2, interval_pb2, subscription_pb2, watermark_pb2
+from millwheel.rpc.v1 import (
+    control_pb2,
+    delivery_pb2,
+    injection_pb2,
+    interval_pb2,
+    snapshot_pb2,
+    subscription_pb2,
+    watermark_pb2,
+)
 from millwheel.rpc.v1.delivery_pb2_grpc import DeliveryServiceServicer, DeliveryServiceStub
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceServicer
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceServicer
@@ -166,6 +174,8 @@ REPORT = "/millwheel.v1.WatermarkService/Report"
 ACCEPT = "/millwheel.v1.WatermarkService/AcceptSequencer"
 COMMIT = "/millwheel.v1.InjectionService/CommitBatch"
 LIST = "/millwheel.v1.TopologyService/ListTopologies"
+QUOTA = "/millwheel.v1.TopologyService/SetTopologyQuota"
+SNAPSHOT = "/millwheel.v1.SnapshotService/CreateSnapshot"
 ROUTING = "/millwheel.v1.RoutingService/WatchRouting"
 
 
@@ -180,6 +190,14 @@ def submit(name: str, reads: str) -> control_pb2.SubmitTopologyRequest:
     request = control_pb2.SubmitTopologyRequest()
     request.spec.name = name
     request.spec.computations.add(name="c").inputs.add(stream=reads)
+    return request
+
+
+def declares(name: str, stream: str) -> control_pb2.SubmitTopologyRequest:
+    """A topology that declares a stream and reads none."""
+    request = control_pb2.SubmitTopologyRequest()
+    request.spec.name = name
+    request.spec.streams.add(name=stream, external=True)
     return request
 
 
@@ -220,12 +238,18 @@ CASES: list[tuple[str, Any, bool]] = [
     (SUBMIT, submit("web", "web/clicks"), True),
     (SUBMIT, submit("web", "shop/orders"), False),
     (SUBMIT, submit("shop", "web/clicks"), False),
+    (SUBMIT, declares("web", "web/clicks"), True),
+    (SUBMIT, declares("web", "shop/orders"), False),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="web/clicks"), True),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="shop/orders"), False),
     (OPEN, injection_pb2.OpenInjectorRequest(stream="clicks"), False),
     (DELIVER, deliver("web/clicks"), True),
     (DELIVER, deliver("shop/orders"), False),
     (DELIVER, deliver("web/clicks", sender=WORKER), False),
+    (DELIVER, deliver("web/clicks", sender=None), False),
+    (DELIVER, deliver("web/clicks", sender=delivery_pb2.Sender(name="injector/web/clicks/p")), False),
+    (DELIVER, deliver("web/clicks", sender=delivery_pb2.Sender(group="injector/web/clicks")), False),
+    (DELIVER, deliver("web/clicks", sender=None, consumer="visits.9"), False),
     (DELIVER, deliver("web/clicks", positions=FOREIGN), False),
     (DELIVER, deliver("web/clicks", batch=delivery_pb2.BatchIds(query="q/shop/orders")), False),
     (DELIVER, deliver("web/clicks", batch=delivery_pb2.BatchIds(query="q/web/clicks")), True),
@@ -298,6 +322,11 @@ def _forged(identities: Identities) -> str:
     return jwt.encode(claims, Ed25519PrivateKey.generate(), algorithm="EdDSA", headers={"kid": "one"})
 
 
+def _nested() -> str:
+    """Its header is deeper than Python's JSON goes."""
+    return base64.urlsafe_b64encode(b"[" * 4_000).rstrip(b"=").decode() + ".e30.x"
+
+
 WRONG: dict[str, tuple[Callable[[Identities], str], str]] = {
     "alg-none": (_none, "its algorithm is not among EdDSA"),
     "shared-secret": (_shared, "its algorithm is not among EdDSA"),
@@ -310,7 +339,10 @@ WRONG: dict[str, tuple[Callable[[Identities], str], str]] = {
     "not-yet": (lambda one: one.token(nbf=time.time() + 3_600), "PyJWT refuses it (ImmatureSignatureError)"),
     "no-subject": (lambda one: one.token(sub=None), "it has no claim 'sub'"),
     "unknown-key": (lambda one: one.token(kid="two"), "its issuer has no such key"),
+    "nested": (lambda one: _nested(), "it is no JSON Web Token"),
     "garbage": (lambda one: "not-a-token", "it is no JSON Web Token"),
+    "long-subject": (lambda one: one.token(sub="x" * 257), "the subject or a group has more than 256 characters"),
+    "long-group": (lambda one: one.token(groups=["x" * 257]), "the subject or a group has more than 256 characters"),
     "huge": (lambda one: "x" * 7_000, "it has more than 6,000 characters"),
 }
 
@@ -466,3 +498,15 @@ async def test_refusals_and_changes_are_in_the_audit_log(guarded: Guarded, caplo
     assert lines[1]["topologies"] == ["web"]
     assert all("127.0.0.1" in one["peer"] for one in lines)
     assert "confidential" not in caplog.text
+
+
+async def test_a_change_for_the_whole_cluster_names_its_topology(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    guarded.authorization.describe = lambda name: {"name": name}
+    root = guarded.certificate("root", "admin")
+    with caplog.at_level(logging.INFO, "millwheel.audit"):
+        await guarded.failure(root, QUOTA, control_pb2.SetTopologyQuotaRequest(name="web"))
+        await guarded.failure(root, SNAPSHOT, snapshot_pb2.CreateSnapshotRequest(topology="web"))
+    lines: list[Any] = [getattr(record, "fields") for record in caplog.records]  # noqa: B009  # logging adds it
+    assert [(one["topologies"], one["before"]) for one in lines] == [(["web"], {"web": {"name": "web"}})] * 2

@@ -34,13 +34,13 @@ leeway_seconds = 5
 
 [revoked]
 serials = ["0x0AB1", "AB:CD"]
-fingerprints = ["SHA256:00ff"]
+fingerprints = ["SHA256:%s"]
 token_ids = ["t-1"]
 principals = ["certificate:mallory"]
 
 [packages.signers]
 ada = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
-"""
+""" % ("00FF" * 16)
 
 WRONG = """
 certificate_roles = "yes"
@@ -57,6 +57,8 @@ algorithms = ["none", "HS256", "RS256"]
 leeway_seconds = true
 [revoked]
 serials = ["xyz"]
+fingerprints = ["00ff"]
+principals = ["mallory"]
 tokens = []
 [packages]
 signers = { ada = "short" }
@@ -72,6 +74,8 @@ PROBLEMS = [
     "grants[2].roles: is missing, or empty",
     "revoked.tokens: is unknown (did you mean 'token_ids'?): there are serials, fingerprints, token_ids, principals",
     "revoked.serials: 'xyz' is no number in hex, as `millwheel certificates show` prints it",
+    "revoked.fingerprints: '00ff' is no SHA-256: it has 4 digits, and not 64",
+    "revoked.principals: 'mallory' has no kind: begin it with certificate:, unit:, name:, token:, group:",
     "tokens.leeway_seconds: it takes a number",
     "tokens.audience: is missing: a token for another service must not count here",
     "tokens.algorithms: 'none' is not allowed",
@@ -96,7 +100,7 @@ def test_a_policy_grants_roles_by_name_and_topology() -> None:
     assert policy.tokens is not None
     assert policy.tokens.jwks == Path("/etc/millwheel/keys.json"), "beside the policy"
     assert policy.revoked.serials == {"ab1", "abcd"}
-    assert policy.revoked.fingerprints == {"00ff"}
+    assert policy.revoked.fingerprints == {"00ff" * 16}
     assert policy.signers == {"ada": bytes(32)}
 
 
@@ -111,6 +115,19 @@ def test_roles_include_others() -> None:
 def test_a_policy_may_ignore_roles_in_certificates() -> None:
     policy = parse_policy("certificate_roles = false", HERE)
     assert not policy.holds(Principal("certificate:x", roles=("admin",)), ["read"], None)
+
+
+def test_only_the_star_is_special_in_a_pattern() -> None:
+    """A name with brackets or a question mark means itself, so its revocation counts."""
+    policy = parse_policy('[revoked]\nprincipals = ["certificate:ada [ops]", "token:a?c*"]\n', HERE)
+    for name, gone in (
+        ("certificate:ada [ops]", True),
+        ("certificate:ada o", False),
+        ("token:a?c", True),
+        ("token:a?cd", True),
+        ("token:abc", False),
+    ):
+        assert (policy.refusal(Principal(name), 0.0) is not None) == gone, name
 
 
 def test_all_mistakes_are_named_with_their_place() -> None:
@@ -146,6 +163,9 @@ def test_a_changed_file_counts_and_a_wrong_one_does_not(tmp_path: Path, caplog: 
         file.reload()
     assert holds(file.current, "certificate:bob", "submit", "web"), "the last good one holds"
     assert caplog.text.count("is not taken, so the one before holds") == 1
+    for text in ("", "\n"):
+        write(text)
+        assert holds(file.current, "certificate:bob", "submit", "web"), "somebody is writing it"
     path.unlink()
     file.reload()
     assert holds(file.current, "certificate:bob", "submit", "web"), "a lost file opens nothing"

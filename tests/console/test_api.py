@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionError, ClientSession
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import MethodOptions
 
 from deploy.local.child import free_ports
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS
 from millwheel.server.console.guard import HEADERS
-from millwheel.server.console.permission import Permission
 from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer
 from millwheel.store.memory import MemoryStore
@@ -85,7 +86,7 @@ async def test_each_call_without_side_effects_answers_in_json(
     _, listed = await get(http, f"{server.console}api/v1")
     assert [one["path"] for one in listed["calls"]] == [f"/api/v1/{path}" for path in CALLS]
     for path, call in CALLS.items():
-        if call.needs is not Permission.READ:
+        if call.access.changes:
             continue
         call_it = partial(post, http, f"{server.console}api/v1/{path}", needed.get(path, {}))
         # An owner answers once it has opened its intervals.
@@ -96,11 +97,34 @@ async def test_each_call_without_side_effects_answers_in_json(
 
 def test_the_page_of_the_api_names_all_calls_that_are_offered() -> None:
     verbs = ("Get", "List", "Read", "Explain", "Validate", "Plan")
-    changes = {path for path, call in CALLS.items() if call.needs is Permission.OPERATE}
+    changes = {path for path, call in CALLS.items() if call.access.changes}
     assert {path for path in CALLS if not path.partition("/")[2].startswith(verbs)} == changes
     assert changes == {f"IntervalService/{name}" for name in ("MoveInterval", "SplitInterval", "MergeIntervals")}
     page = (ROOT / "docs" / "console.md").read_text()
     assert [path for path in CALLS if f"`{path}`" not in page] == []
+
+
+def test_the_api_states_what_the_protos_state_of_a_call() -> None:
+    described = {path: call.describe() for path, call in CALLS.items()}
+    assert [(described[path]["changes"], described[path]["roles"]) for path in _STATED] == list(_STATED.values())
+    for path, call in CALLS.items():
+        assert described[path]["changes"] == call.access.changes
+        safe = _method(path).GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS
+        assert safe != call.access.changes, path
+
+
+_STATED = {
+    "TopologyService/GetTopology": (False, [["read"]]),
+    "TopologyService/ValidateTopology": (False, [["submit"], ["read"]]),
+    "InjectionService/GetBatchCursor": (False, [["inject", "read"]]),
+    "IntervalService/PlanIntervalChange": (False, [["read"]]),
+    "IntervalService/SplitInterval": (True, [["operate"]]),
+}
+
+
+def _method(path: str) -> Any:
+    service, _, name = path.partition("/")
+    return descriptor_pool.Default().FindServiceByName(f"millwheel.v1.{service}").methods_by_name[name]
 
 
 async def test_other_changes_are_not_offered(server: DevServer, http: ClientSession, start: Start) -> None:
@@ -302,11 +326,15 @@ async def test_a_port_in_use_is_an_error_that_names_it(server: DevServer) -> Non
 
 
 def test_all_modules_are_preloaded() -> None:
-    """A browser then asks for all of them at once, and not for each when another one imports it."""
+    """A browser then asks for all of them at once, and not for each when another one imports it.
+
+    The page of the login has a script of its own.
+    """
     root = Path(ROOT, "millwheel/server/console/static")
-    page = (root / "index.html").read_text()
-    # The login page has its own script, and needs no other one.
-    modules = [f"/{path.relative_to(root)}" for path in root.rglob("*.js") if path.name != "login.js"]
+    page, login = ((root / name).read_text() for name in ("index.html", "login.html"))
+    files = [f"/{path.relative_to(root)}" for path in root.rglob("*.js")]
+    modules = [one for one in files if f'src="{one}"' not in login]
+    assert len(files) - len(modules) == 1
     assert [one for one in modules if f'"{one}"' not in page] == []
     linked = re.findall('(?:href|src)="(/[^"]+[.]js)"', page)
     assert sorted(linked) == sorted(modules)

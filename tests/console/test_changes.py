@@ -125,3 +125,10 @@ async def test_another_site_changes_nothing(
     async with http.get(server.console + SPLIT, params={"request_id": "a-test"}) as response:
         assert response.status == 405, "a link changes nothing"
     assert len(await intervals(http, server)) == 2
+
+
+async def test_a_body_that_is_nested_too_deeply_is_malformed(server: DevServer, http: ClientSession) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with http.post(server.console + PLAN, data=b"[" * 100_000, headers=headers) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["reason"] == "REQUEST_MALFORMED"

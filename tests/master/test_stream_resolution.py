@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.master.messages import CancelTopology, OpenInjector, SubmitTopology
-from millwheel.master.stream_resolution import resolve_stream
+from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.rpc.failures import FailureCode, RequestError
 
 from .harness import Cluster, Master, topology
@@ -42,6 +42,16 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(RequestError, match=r"there is no stream 'querys' \(did you mean 'queries'\?\)") as caught:
         resolve_stream("querys", known)
     assert caught.value.code is FailureCode.NOT_FOUND
+
+
+def test_a_full_name_is_compared_with_its_own_topology_alone() -> None:
+    """The caller may have no role for another topology, and then its streams have no names for it."""
+    known = twins()[0].catalog()
+    with pytest.raises(RequestError, match=r"'other/querys' \(did you mean 'other/queries'\?\)"):
+        refuse_unknown_stream("other/querys", known)
+    with pytest.raises(RequestError) as caught:
+        refuse_unknown_stream("mother/queries", known)
+    assert caught.value.message == "there is no stream 'mother/queries'"
 
 
 def test_the_master_knows_streams_by_their_full_names_alone() -> None:

@@ -7,7 +7,8 @@ keys, values, records, code or credentials: :func:`summary` lists the kinds of f
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+import re
+from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -32,6 +33,7 @@ _INNER: Final = frozenset({"spec", "topology", "quota", "interval", "owner", "co
 _PACKAGE: Final = "/millwheel.v1."
 _MAX_TEXT: Final = 200
 _MAX_DEPTH: Final = 4
+_USER: Final = re.compile("//[^/]*@")
 
 
 def audit(
@@ -79,6 +81,14 @@ def summary(message: Message, depth: int = _MAX_DEPTH) -> dict[str, object]:
     return found
 
 
-def _cut(text: Any) -> str:
-    shown = "".join(one if one.isprintable() else "?" for one in str(text)[:_MAX_TEXT])
+def _cut(text: object) -> str:
+    text = _without_secrets(str(text))
+    shown = "".join(one if one.isprintable() else "?" for one in text[:_MAX_TEXT])
     return shown if len(text) <= _MAX_TEXT else f"{shown}…"
+
+
+def _without_secrets(text: str) -> str:
+    """Return a URL without its user, password and query. Other texts stay as they are."""
+    if "://" not in text:
+        return text
+    return _USER.sub("//…@", text.partition("?")[0])

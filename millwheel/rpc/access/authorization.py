@@ -24,8 +24,9 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.access.audit import audit, summary
 from millwheel.rpc.access.callers import Caller, Callers
 from millwheel.rpc.access.credentials import of_connection
-from millwheel.rpc.access.filtering import filtered
+from millwheel.rpc.access.filtering import filtered, sees_all
 from millwheel.rpc.access.open_calls import OpenCalls
+from millwheel.rpc.access.page_tokens import PageTokens
 from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.requirements import PUBLIC, MethodAccess, access_of
 from millwheel.rpc.errors import abort
@@ -58,6 +59,7 @@ class Authorization(Interceptor):
         self._source = source
         self._callers = Callers(lambda: self._source.current)
         self._open = OpenCalls()
+        self.pages = PageTokens()
         self.topology_of: Callable[[IncarnationId], Awaitable[str | None]] = _unknown
         """Returns the topology of an incarnation. A daemon sets it when its coordinator is open."""
         self.describe: Callable[[str], dict[str, object] | None] = _nothing
@@ -106,9 +108,11 @@ class Authorization(Interceptor):
         if (error := self._source.current.refusal(principal, time.time())) is not None:
             raise error
 
-    def note_login(self, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = "") -> None:
-        """Write a line of the audit log for a login."""
-        audit(principal, peer, "console/login", outcome, reason=reason)
+    def note_request(
+        self, what: str, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = ""
+    ) -> None:
+        """Write a line of the audit log for a login, or for a request that the console itself refuses."""
+        audit(principal, peer, f"console/{what}", outcome, reason=reason)
 
     # For the guarded methods.
 
@@ -138,6 +142,8 @@ class Authorization(Interceptor):
             return  # it cannot be parsed: the next interceptor refuses it
         try:
             await caller.admit(request, self.topology_of)
+            if caller.access.kept:
+                self.pages.unseal(request, sees_all(caller))
         except RequestError as error:
             self.audited(context, caller, error.code.name, request=summary(request), reason=error.reason)
             await abort(context, error)
@@ -176,7 +182,7 @@ class _Guarded:
             caller = await self._guard.caller(context, self._access, self._method)
             await self._guard.admit(context, caller, request)
             if not caller.is_audited:
-                return filtered(caller, await behave(request, context))
+                return filtered(caller, await behave(request, context), self._guard.pages)
             return await self._recorded(context, caller, request, behave)
 
         return call

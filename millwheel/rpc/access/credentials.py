@@ -35,8 +35,6 @@ ON_BEHALF: Final = "millwheel-principal-bin"
 
 _MAX_CACHED: Final = 4_096
 """Certificates of open connections whose content is kept: one is read once and not at each call."""
-_MAX_NAME: Final = 256
-"""The most characters of a name that a log or an error shows."""
 
 
 def of_connection(auth: Mapping[str, Any]) -> Principal:
@@ -88,8 +86,8 @@ def _alternative_names(certificate: x509.Certificate) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a name that forges no line of a log."""
-    return "".join(one if one.isprintable() else "?" for one in text[:_MAX_NAME])
+    """Return a name that forges no line of a log. It is not cut: a pattern of the policy could match the rest."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def delegated(principal: Principal) -> tuple[tuple[str, bytes], ...]:

@@ -8,18 +8,24 @@ from google.protobuf.message import Message
 
 from millwheel.model.stream_names import is_full, owner_of
 from millwheel.rpc.access.callers import Caller
+from millwheel.rpc.access.page_tokens import PageTokens
 from millwheel.rpc.access.requirements import Path, topology_of_query, values_at
 
-__all__ = ["filtered"]
+__all__ = ["filtered", "sees_all"]
 
 
-def filtered(caller: Caller, response: Any) -> Any:
-    """Return a response, without what is not for the caller. Who holds the role for the cluster gets all of it."""
+def sees_all(caller: Caller) -> bool:
+    """Whether a caller gets all of each response: it holds the role for the cluster, or the method has no such part."""
     access = caller.access
-    if not (access.kept or access.hidden) or not isinstance(response, Message):
+    return not (access.kept or access.hidden) or all(caller.holds(rule, None) for rule in access.rules)
+
+
+def filtered(caller: Caller, response: Any, pages: PageTokens) -> Any:
+    """Return a response, without what is not for the caller."""
+    access = caller.access
+    if not isinstance(response, Message) or sees_all(caller):
         return response
-    if all(caller.holds(rule, None) for rule in access.rules):
-        return response
+    pages.seal(response)
     for field in access.hidden:
         response.ClearField(field)
     for kind, name, path in access.kept:

@@ -43,6 +43,11 @@ def held(roles: Collection[str]) -> frozenset[str]:
     return frozenset(roles).union(*(_INCLUDED.get(role, ()) for role in roles))
 
 
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern matches a name. Only ``*`` is special: a name may have brackets and question marks."""
+    return fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
 @dataclass(frozen=True, slots=True)
 class AccessGrant:
     """Roles for principals whose name or group matches a pattern, in topologies whose name matches one."""
@@ -53,13 +58,13 @@ class AccessGrant:
 
     def applies(self, principal: Principal) -> bool:
         """Whether a pattern of ``who`` matches the principal."""
-        return any(fnmatchcase(name, pattern) for pattern in self.who for name in principal.names)
+        return any(_matches(name, pattern) for pattern in self.who for name in principal.names)
 
     def covers(self, topology: str | None) -> bool:
         """Whether the grant holds for a topology. None: for the whole cluster."""
         if topology is None:
             return ALL in self.topologies
-        return any(fnmatchcase(topology, pattern) for pattern in self.topologies)
+        return any(_matches(topology, pattern) for pattern in self.topologies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ class AccessPolicy:
     def refusal(self, principal: Principal, now: float) -> RequestError | None:
         """Return why the credential no longer counts: it is revoked, or has expired. None: it counts."""
         gone = self.revoked
-        by_name = any(fnmatchcase(name, pattern) for pattern in gone.principals for name in principal.names)
+        by_name = any(_matches(name, pattern) for pattern in gone.principals for name in principal.names)
         ids = gone.serials if principal.fingerprint else gone.token_ids
         if by_name or principal.credential in ids or principal.fingerprint in gone.fingerprints:
             return RequestError(

@@ -36,6 +36,8 @@ PUBLIC: Final = ("/grpc.health.v1.", "/grpc.reflection.")
 """Methods for everybody that TLS admits."""
 
 _REPLAY: Final = "replay/"
+_SENDERS: Final = frozenset(("injectors", "replays"))
+"""The kinds of names that a request must have."""
 
 Path = tuple[str, ...]
 TopologyOf = Callable[[IncarnationId], Awaitable[str | None]]
@@ -56,10 +58,16 @@ class RoleRule:
     anywhere: bool
 
     def named(self, message: Message) -> tuple[tuple[str, str], ...]:
-        """Return the names in a request, each with its kind. An absent single name is left out."""
+        """Return the names in a request, each with its kind. An absent single name is left out, but not a sender's.
+
+        A sender without a name would be nobody, and no rule would hold for what it sends.
+        """
         found: list[tuple[str, str]] = []
         for kind, path in self.paths:
-            found += [(kind, value) for value, listed in values_at(message, path) if value or listed]
+            values = list(values_at(message, path))
+            if kind in _SENDERS and not values:
+                found.append((kind, ""))
+            found += [(kind, value) for value, listed in values if value or listed or kind in _SENDERS]
         return tuple(dict.fromkeys(found))
 
     async def topologies(self, named: tuple[tuple[str, str], ...], topology_of: TopologyOf) -> frozenset[str | None]:

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Final
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import jwt
 
@@ -22,13 +22,15 @@ from millwheel.rpc.access.policy import TokenIssuer
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 
-__all__ = ["MAX_TOKEN_CHARACTERS", "RETRY_SECONDS", "TokenVerifier"]
+__all__ = ["KEYS_SECONDS", "MAX_TOKEN_CHARACTERS", "RETRY_SECONDS", "TokenVerifier"]
 
 MAX_TOKEN_CHARACTERS: Final = 6_000
 """gRPC begins to refuse calls whose metadata has more than 8 KiB."""
+_MAX_NAME: Final = 256
+"""The most characters of a subject or a group."""
 _MAX_CACHED: Final = 4_096
 """Tokens whose signature is checked once and not at each call."""
-_KEYS_SECONDS: Final = 300.0
+KEYS_SECONDS: Final = 300.0
 """Seconds for which keys of an issuer are used before they are asked for again."""
 RETRY_SECONDS: Final = 10.0
 """The least seconds between two requests to an issuer. So tokens with unknown keys cannot flood it."""
@@ -107,6 +109,9 @@ class TokenVerifier:
         groups = (groups,) if isinstance(groups, str) else groups
         if not isinstance(groups, (list, tuple)):
             raise _invalid(f"its claim {self.issuer.groups_claim!r} is no list of texts")
+        if any(len(str(name)) > _MAX_NAME for name in (claims[self.issuer.name_claim], *groups)):
+            # It is not cut: the rest could be another name, and a pattern of the policy could match it.
+            raise _invalid(f"the subject or a group has more than {_MAX_NAME} characters")
         return Principal(
             f"token:{_one_line(claims[self.issuer.name_claim])}",
             tuple(f"group:{_one_line(group)}" for group in groups),
@@ -115,13 +120,19 @@ class TokenVerifier:
         )
 
     async def _refresh(self, unknown: bool = False) -> None:
-        """Read the keys where they are old, or lack the key of a token. An issuer is asked at most every 10 s."""
+        """Read the keys where they are old, or lack the key of a token. An issuer is asked at most every 10 s.
+
+        While one call asks a slow issuer, the others go on with the keys that are there.
+        """
+        if self.issuer.jwks is not None:
+            self._read_file()
+            return
+        is_fresh = time.monotonic() - self._fetched < KEYS_SECONDS
+        if self._keys and not unknown and (is_fresh or self._lock.locked()):
+            return
         async with self._lock:
-            if self.issuer.jwks is not None:
-                self._read_file()
-                return
             now = time.monotonic()
-            if (now - self._fetched < _KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
+            if (now - self._fetched < KEYS_SECONDS and not unknown) or now - self._tried < RETRY_SECONDS:
                 return
             self._tried = now
             try:
@@ -160,11 +171,28 @@ def _fetch_keys(issuer: str) -> Any:
     return _fetch(str(document.get("jwks_uri", "")))
 
 
-def _fetch(url: str) -> Any:
+class _CheckedRedirects(HTTPRedirectHandler):
+    """Follows an issuer's redirects to places from which keys may come."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        try:
+            _refuse_plain(newurl)
+        except ValueError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _refuse_plain(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost", "::1")):
         raise ValueError(f"{url!r} is not https")
-    with urlopen(Request(url, headers={"Accept": "application/json"}), timeout=_FETCH_SECONDS) as answer:
+
+
+def _fetch(url: str) -> Any:
+    _refuse_plain(url)
+    request = Request(url, headers={"Accept": "application/json"})
+    with build_opener(_CheckedRedirects).open(request, timeout=_FETCH_SECONDS) as answer:
         content = answer.read(_MAX_DOCUMENT_BYTES + 1)
     if len(content) > _MAX_DOCUMENT_BYTES:
         raise ValueError(f"{url} has more than {_MAX_DOCUMENT_BYTES:,} bytes")
@@ -172,7 +200,7 @@ def _fetch(url: str) -> Any:
 
 
 def _one_line(text: object) -> str:
-    return "".join(one if one.isprintable() else "?" for one in str(text)[:256])
+    return "".join(one if one.isprintable() else "?" for one in str(text))
 
 
 def _invalid(why: str, reason: str = "TOKEN_INVALID") -> RequestError:

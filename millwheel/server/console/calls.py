@@ -15,9 +15,10 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from millwheel.client.control import ControlClient
+from millwheel.rpc.access.requirements import MethodAccess
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import cluster_pb2, control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2
-from millwheel.server.console.permission import Permission, needed_permission
+from millwheel.server.console.permission import offered_access
 
 __all__ = ["CALLS", "HTTP_STATUS", "ApiCall", "described_error"]
 
@@ -68,13 +69,13 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One call of the API: its address below ``/api/v1/``, and what a caller must be allowed to do."""
+    """One call of the API: its address below ``/api/v1/``, and what it requires."""
 
     path: str
     rpc: str
     request: type[Message]
     response: type[Message]
-    needs: Permission
+    access: MethodAccess
 
     async def make(self, client: ControlClient, given: dict[str, Any]) -> dict[str, Any]:
         """Make the call.
@@ -139,7 +140,8 @@ class ApiCall:
             "request": fields,
             "required": list(_REQUIRED.get(self.path, ())),
             "response": self.response.DESCRIPTOR.full_name,
-            "permission": self.needs.name,
+            "changes": self.access.changes,
+            "roles": [sorted(rule.roles) for rule in self.access.rules],
         }
 
 
@@ -154,14 +156,14 @@ def _type(field: Any) -> str:
     return f"repeated {name}" if field.is_repeated else name
 
 
-def _call(method: MethodDescriptor, needs: Permission) -> ApiCall:
+def _call(method: MethodDescriptor, access: MethodAccess) -> ApiCall:
     service = method.containing_service
     return ApiCall(
         f"{service.name}/{method.name}",
         f"/{service.full_name}/{method.name}",
         GetMessageClass(method.input_type),
         GetMessageClass(method.output_type),
-        needs,
+        access,
     )
 
 
@@ -170,8 +172,8 @@ CALLS: Final[Mapping[str, ApiCall]] = {
     for file in _FILES
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if (needs := needed_permission(method)) is not None
-    for call in [_call(method, needs)]
+    if (access := offered_access(method)) is not None
+    for call in [_call(method, access)]
 }
 """The calls by their paths."""
 

@@ -67,7 +67,7 @@ def _refusal(request: web.Request, names: Collection[str]) -> RequestError | Non
     site = request.headers.get("Sec-Fetch-Site", "none")
     follows_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and not request.path.startswith("/api/")
     origin = request.headers.get("Origin")
-    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host", "")
+    foreign = origin is not None and _place(origin) != request.headers.get("Host", "")
     if foreign or (site not in _OWN_SITES and not follows_link):
         return RequestError(
             FailureCode.PERMISSION_DENIED,
@@ -76,6 +76,14 @@ def _refusal(request: web.Request, names: Collection[str]) -> RequestError | Non
             reason="CROSS_SITE",
         )
     return None
+
+
+def _place(origin: str) -> str | None:
+    """Return the host and port of an Origin header. None: it is no URL."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _host_name(header: str) -> str:

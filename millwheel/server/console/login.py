@@ -26,14 +26,16 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 from millwheel.server.console.calls import HTTP_STATUS, described_error
 
-__all__ = ["COOKIE", "USER", "ConsoleLogin"]
+__all__ = ["COOKIE", "MAX_OWN_SESSIONS", "MAX_SESSIONS", "USER", "ConsoleLogin"]
 
 COOKIE: Final = "__Host-millwheel"
 """The prefix makes browsers refuse the cookie without ``Secure`` or from another host."""
 USER: Final = "millwheel.user"
 """Where a request has the name of its principal."""
 SESSION_SECONDS: Final = 12 * 3_600.0
-_MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS: Final = 10_000
+MAX_OWN_SESSIONS: Final = 20
+"""The most sessions of one person. So nobody can end the sessions of others by many logins."""
 _PAGE: Final = "/login.html"
 _PUBLIC: Final = (".js", ".css", ".svg", ".html")
 """Files of the page. They are the same for everybody, and have nothing of the cluster."""
@@ -68,6 +70,8 @@ class ConsoleLogin:
             try:
                 principal = await self._principal(request)
             except RequestError as error:
+                if error.reason != "LOGIN_NEEDED":
+                    self._access.note_request("request", str(request.remote), error.code.name, reason=error.reason)
                 if request.path == "/" and error.code is FailureCode.UNAUTHENTICATED:
                     return web.Response(status=303, headers={"Location": _PAGE, "Cache-Control": "no-store"})
                 return _failed(error)
@@ -94,25 +98,33 @@ class ConsoleLogin:
                 raise _malformed("the body must be JSON")
             try:
                 given = json.loads(await request.read())
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise _malformed("the body is no JSON") from None
             token = given.get("token") if isinstance(given, dict) else None
             if not isinstance(token, str):
                 raise _malformed("the body has no token")
             principal = await self._access.authenticate(_certificate(request), BEARER + token)
         except RequestError as error:
-            self._access.note_login(str(request.remote), error.code.name, reason=error.reason)
+            self._access.note_request("login", str(request.remote), error.code.name, reason=error.reason)
             return _failed(error)
-        self._access.note_login(str(request.remote), "OK", principal)
+        self._access.note_request("login", str(request.remote), "OK", principal)
         now = time.time()
         ends = min(now + SESSION_SECONDS, principal.expires or now + SESSION_SECONDS)
-        name = secrets.token_urlsafe(32)
-        self._sessions[name] = ConsoleSession(principal, ends)
-        if len(self._sessions) > _MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+        name = self._begin(ConsoleSession(principal, ends))
         response = _json({"principal": principal.name})
         response.set_cookie(COOKIE, name, max_age=int(ends - now), httponly=True, secure=True, samesite="Strict")
         return response
+
+    def _begin(self, session: ConsoleSession) -> str:
+        """Keep a session, and return its id. A person's oldest one ends before anybody else's."""
+        own = [name for name, one in self._sessions.items() if one.principal.name == session.principal.name]
+        if len(own) >= MAX_OWN_SESSIONS:
+            del self._sessions[own[0]]
+        elif len(self._sessions) >= MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = session
+        return name
 
     async def _log_out(self, request: web.Request) -> web.Response:
         """End the session."""

@@ -27,7 +27,7 @@ from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
 from millwheel.server.console.login import COOKIE, USER, ConsoleLogin
-from millwheel.server.console.permission import Permission, refuse_call
+from millwheel.server.console.permission import refuse_call
 
 __all__ = ["serve_site"]
 
@@ -82,7 +82,7 @@ def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
     for call in CALLS.values():
         handler = _ApiHandler(client, call, read_only)
         routes.append(web.post(f"/api/v1/{call.path}", handler.post))
-        if call.needs is Permission.READ:
+        if not call.access.changes:
             routes.append(web.get(f"/api/v1/{call.path}", handler.get))
     routes += [web.get(path, _serve_file) for path in _site_files()]
     return [*routes, web.route("*", "/{path:.*}", _not_found)]
@@ -96,7 +96,7 @@ async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
 async def _not_found(request: web.Request) -> web.Response:
     known = CALLS.get(request.path.removeprefix("/api/v1/"))
     if known is not None:
-        use = "use GET or POST" if known.needs is Permission.READ else "use POST: the call changes something"
+        use = "use GET or POST" if not known.access.changes else "use POST: the call changes something"
         text, remedy, status = f"{request.method} is no method of {request.path}", use, 405
     else:
         text, remedy, status = f"there is no {request.path} here", "GET /api/v1 lists the calls", 404
@@ -120,7 +120,7 @@ class _ApiHandler:
             return _failed(_malformed("the body must be JSON", "send it with Content-Type: application/json"), 415)
         try:
             given = json.loads(await request.read() or b"{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _failed(_malformed(f"the body is no JSON: {error}"))
         if not isinstance(given, dict):
             return _failed(_malformed("the body is no JSON object"))
@@ -128,7 +128,7 @@ class _ApiHandler:
 
     async def _answer(self, given: dict[str, Any]) -> web.Response:
         try:
-            refuse_call(self._call.needs, read_only=self._read_only)
+            refuse_call(self._call.access, read_only=self._read_only)
             return _json(await self._call.make(self._client, given))
         except RequestError as error:
             return _failed(error)
