@@ -467,17 +467,14 @@ class MasterCore:
                 return self._planner().drain(request)
             case CancelTopology():
                 return self._planner().cancel(request)
-            case UpdateTopology() | PauseTopology() | ResumeTopology():
+            case UpdateTopology() | PauseTopology() | ResumeTopology() | SetTopologyQuota():
                 return self._planner().change(request)
             case RestoreTopology():
                 self._unusable = max(self._unusable, request.drawn)
                 return self._planner().restore(request)
-            case SetTopologyQuota():
-                return self._planner().set_quota(request)
-            case EnsureLog():
-                return self._planner().ensure_log(request)
-            case DeleteLog():
-                return self._planner().delete_log(request)
+            case EnsureLog() | DeleteLog():
+                planner = self._planner()
+                return planner.ensure_log(request) if isinstance(request, EnsureLog) else planner.delete_log(request)
             case OpenInjector() | FinishInjector() | RetireInjector() | CommitBatch() | RetireQuery():
                 return injecting.plan_injection(self.catalog, request, self._unusable, self._now)
             case MoveInterval() | SplitInterval() | MergeIntervals():

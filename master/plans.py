@@ -183,11 +183,17 @@ class Planner:
             computation.name, record.spec.name, intervals, code, owned=owned
         )
 
-    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology) -> ChangePlan:
-        """Plan an update, a pause or a resumption of a topology."""
-        if isinstance(request, UpdateTopology):
-            return self.update(request)
-        return self.pause(request) if isinstance(request, PauseTopology) else self.resume(request)
+    def change(self, request: UpdateTopology | PauseTopology | ResumeTopology | SetTopologyQuota) -> ChangePlan:
+        """Plan an update, a pause, a resumption or another quota of a topology."""
+        match request:
+            case UpdateTopology():
+                return self.update(request)
+            case PauseTopology():
+                return self.pause(request)
+            case ResumeTopology():
+                return self.resume(request)
+            case SetTopologyQuota():
+                return self.set_quota(request)
 
     def update(self, request: UpdateTopology) -> ChangePlan:
         """Plan to add, change and remove computations in one transaction. Owners follow, interval by interval.
