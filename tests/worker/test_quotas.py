@@ -15,12 +15,12 @@ from millwheel.model.key_values import KeyChange
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import delivery_pb2 as wire
-from millwheel.worker.messages import Acknowledge, Delivery
+from millwheel.worker.messages import Acknowledge, Delivery, Resend
 from millwheel.worker.process.destinations import LocalChannel
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
 from tests.patience import until
-from tests.worker.doubles import delivery
+from tests.worker.doubles import ScriptedCore, delivery
 from tests.worker.test_delivery_service import core_of, delivering, hosted
 
 
@@ -117,21 +117,29 @@ def _injected(token: int) -> Delivery:
     return replace(delivery(token, 3), sender=Sender("injector/s/p", 3, None, "injector/s", None))
 
 
+def _refused(sender: ScriptedCore) -> set[int]:
+    """The tokens that have to be sent again. Each batch has an answer, or copies of it would use up the quota."""
+    return {token for event in sender.of(Resend) for token in event.tokens}
+
+
 async def test_only_an_injectors_connection_waits_for_the_quota() -> None:
     receiver = hosted(lambda event: [Acknowledge(event, wire.DELIVERY_OUTCOME_ACKED)])
     clock = Clock()
     limited = quotas(cluster(6), clock)
     async with delivering({"c.1.j1": receiver}, quotas=limited) as address:
         injector, worker = (PeerConnection(address, open_channel) for _ in range(2))
-        channel = LocalChannel(hosted(journal="u.1.j1"))
+        sender = hosted(journal="u.1.j1")
+        channel = LocalChannel(sender)
         for token in range(1, 7):
             injector.send(_injected(token), channel)
         for token in range(1, 101):
             worker.send(delivery(token, 3), channel)
         # The third batch of three is taken whole, and leaves a debt.
         await until(lambda: len(core_of(receiver).events) == 100 + 3)
+        await until(lambda: _refused(core_of(sender)) == {4, 5, 6})
         for taken in (4, 5, 6):
             clock.now += 0.5
+            injector.send(_injected(taken), channel)
             await until(lambda taken=taken: len(core_of(receiver).events) == 100 + taken)  # type: ignore[misc]
         (waited,) = limited.collect()
         assert waited.samples[0].value > 0

@@ -29,8 +29,11 @@ affects when the sender drops its copy, and when its low watermark advances.
 """
 
 
-_LONGEST_WAIT_SECONDS: Final = 1.0
-"""Seconds after which a waiting connection looks at the quota again: an operator may have changed it."""
+_LONGEST_HOLD_SECONDS: Final = 0.2
+"""Seconds for which an injector's connection is not read while its topology's quota is used up.
+
+Each batch has an answer after that time. Without one, the injector would send copies. They would use up the quota, too.
+"""
 
 
 class _StreamChannel:
@@ -133,22 +136,28 @@ class DeliveryService(DeliveryServiceServicer):
     async def _read(self, requests: AsyncIterator[wire.DeliverRequest], channel: _StreamChannel) -> None:
         try:
             async for request in requests:
-                self._take(request, channel)
                 if self._quotas.buckets and is_injector(GroupId(request.sender.group)):
-                    await self._await_quota(request)
+                    await self._take_injected(request, channel)
+                else:
+                    self._take(request, channel)
         finally:
             channel.ended()
 
-    async def _await_quota(self, request: wire.DeliverRequest) -> None:
-        """Read no more from an injector until its topology may take more. Flow control holds the injector back."""
-        hosted = self._hosted.get(request.journal)
-        if hosted is None:
-            return
-        self._quotas.taken(hosted.topology, len(request.keys))
-        while (seconds := self._quotas.wait(hosted.topology)) > 0:
-            began = time.monotonic()
-            await asyncio.sleep(min(seconds, _LONGEST_WAIT_SECONDS))
-            self._quotas.waited(hosted.topology, time.monotonic() - began)
+    async def _take_injected(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
+        """Take a batch of an injector, or refuse it for now because its topology's quota is used up."""
+        if (hosted := self._hosted.get(request.journal)) is not None:
+            topology = hosted.topology
+            if (seconds := self._quotas.wait(topology)) > 0:
+                began = time.monotonic()
+                await asyncio.sleep(min(seconds, _LONGEST_HOLD_SECONDS))
+                self._quotas.waited(topology, time.monotonic() - began)
+            if self._quotas.wait(topology) > 0:
+                channel.taken(request.token, len(request.keys))
+                message = f"topology {topology!r} has used up its quota of records"
+                channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(request.keys)), message)
+                return
+            self._quotas.taken(topology, len(request.keys))
+        self._take(request, channel)
 
     def _take(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
         channel.taken(request.token, len(request.keys))

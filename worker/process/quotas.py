@@ -28,7 +28,7 @@ def weight_of(known: Catalog, topology: str) -> float:
 class _Bucket:
     """Takes ``rate`` records a second. What was not used is kept for one second.
 
-    Records that have arrived are taken whole, so it may be in debt. Nothing more is read until the debt is paid.
+    A batch is taken whole, so it may be in debt. Nothing more is taken until the debt is paid.
     """
 
     def __init__(self, rate: float, now: float) -> None:
@@ -84,7 +84,7 @@ class RecordQuotas(Collector):
             bucket.take(records, self._clock())
 
     def wait(self, topology: str) -> float:
-        """How many seconds an injector of the topology waits before more of its records are read."""
+        """How many seconds it takes until more records of the topology's injectors are taken."""
         bucket = self.buckets.get(topology)
         return 0.0 if bucket is None else bucket.wait(self._clock())
 
