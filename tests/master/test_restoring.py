@@ -14,7 +14,8 @@ from millwheel.master.messages import (
     SetTopologyQuota,
     SubmitTopology,
 )
-from millwheel.model.incarnation import new_incarnation, new_journal
+from millwheel.model.incarnation import injector_group, new_incarnation, new_journal
+from millwheel.model.time import seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
 from .harness import Cluster, Master, topology
@@ -88,3 +89,16 @@ def test_a_restore_is_an_event() -> None:
     events = [catalog.EventRecord.FromString(kept[number]) for number in sorted(kept)]
     (event,) = [one for one in events if one.kind == "topology.restored"]
     assert (event.topology, event.text) == ("zeitgeist", "topology zeitgeist is restored: version 2")
+
+
+@pytest.mark.guarantee("G7", section="7.2")
+def test_broadcasts_of_the_former_life_do_not_apply_after_a_restore() -> None:
+    """A worker may see the restored topology without the time in between. It compares these values."""
+    cluster, master = started()
+    restore, before = snapshot(cluster), cluster.catalog()
+    master.call(CancelTopology("zeitgeist", "c"), now=seconds(1))
+    master.call(restore, now=seconds(2))
+    after = cluster.catalog()
+    assert after.injector_floors() == before.injector_floors(), "what is sent again is known"
+    group = injector_group("zeitgeist/queries")
+    assert after.injector_lives()[group] != before.injector_lives()[group]
