@@ -92,7 +92,7 @@ def test_a_restore_is_an_event() -> None:
 
 
 @pytest.mark.guarantee("G7", section="7.2")
-def test_broadcasts_of_the_former_life_do_not_apply_after_a_restore() -> None:
+def test_a_restore_leaves_former_broadcasts_behind() -> None:
     """A worker may see the restored topology without the time in between. It compares these values."""
     cluster, master = started()
     restore, before = snapshot(cluster), cluster.catalog()
