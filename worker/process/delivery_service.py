@@ -29,13 +29,6 @@ affects when the sender drops its copy, and when its low watermark advances.
 """
 
 
-_LONGEST_HOLD_SECONDS: Final = 0.2
-"""Seconds for which an injector's connection is not read while its topology's quota is used up.
-
-Each batch has an answer after that time. Without one, the injector would send copies. They would use up the quota, too.
-"""
-
-
 class _StreamChannel:
     """Answers for one ``Deliver`` call, in the order of the replies. ACKs of whole batches are combined.
 
@@ -134,24 +127,34 @@ class DeliveryService(DeliveryServiceServicer):
             await asyncio.gather(reader, return_exceptions=True)
 
     async def _read(self, requests: AsyncIterator[wire.DeliverRequest], channel: _StreamChannel) -> None:
+        refused_since: dict[str, float] = {}
         try:
             async for request in requests:
                 if self._quotas.buckets and is_injector(GroupId(request.sender.group)):
-                    await self._take_injected(request, channel)
+                    self._take_injected(request, channel, refused_since)
                 else:
                     self._take(request, channel)
         finally:
             channel.ended()
 
-    async def _take_injected(self, request: wire.DeliverRequest, channel: _StreamChannel) -> None:
-        """Take a batch of an injector, or refuse it for now because its topology's quota is used up."""
+    def _take_injected(
+        self, request: wire.DeliverRequest, channel: _StreamChannel, refused_since: dict[str, float]
+    ) -> None:
+        """Take a batch of an injector, or refuse it for now because its topology's quota is used up.
+
+        Invariant: each batch has an answer at once. Without one, an injector sends copies, which use up the quota, too.
+
+        Args:
+            request: The batch.
+            channel: Takes the answer.
+            refused_since: By topology: when this connection's injector began to wait.
+        """
         if (hosted := self._hosted.get(request.journal)) is not None:
-            topology = hosted.topology
-            if (seconds := self._quotas.wait(topology)) > 0:
-                began = time.monotonic()
-                await asyncio.sleep(min(seconds, _LONGEST_HOLD_SECONDS))
-                self._quotas.waited(topology, time.monotonic() - began)
+            topology, now = hosted.topology, time.monotonic()
+            if topology in refused_since:
+                self._quotas.waited(topology, now - refused_since.pop(topology))
             if self._quotas.wait(topology) > 0:
+                refused_since[topology] = now
                 channel.taken(request.token, len(request.keys))
                 message = f"topology {topology!r} has used up its quota of records"
                 channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(request.keys)), message)
