@@ -92,9 +92,21 @@ def assigned_text(owners: Iterable[catalog.OwnerChange]) -> str:
     return f"{total:,} {noun}{since}"
 
 
+def _same(kept: catalog.EventRecord, event: catalog.EventRecord) -> bool:
+    told = (kept.kind, kept.actor, kept.topology, kept.subject, kept.text)
+    return told == (event.kind, event.actor, event.topology, event.subject, event.text[:_MAX_TEXT])
+
+
 def plan_event(kept: Mapping[int, bytes], request: RecordEvent, now: Timestamp) -> ChangePlan:
-    """Plan to record an event that no other change explains."""
+    """Plan to record an event that no other change explains.
+
+    No change shows whether it is recorded already, after a transaction of unknown outcome. But then it is the last
+    event, because a leader makes one change at a time.
+    """
     event = catalog.EventRecord()
     event.CopyFrom(request.event)
+    last = _readable(kept[max(kept)]) if kept else None
+    if last is not None and _same(last, event):
+        return ChangePlan(answer=lambda: Intervals(()))
     put, old = recorded(kept, event, now)
     return ChangePlan(puts=(put,), deletes=old, answer=lambda: Intervals(()))

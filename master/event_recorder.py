@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.event_watch import EventWatch
-from millwheel.master.hook_failures import hook_failures
+from millwheel.master.hook_failures import all_reported, hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import RecordEvent
 from millwheel.master.term import Term
@@ -40,8 +41,9 @@ class EventRecorder:
         await self._record(catalog.EventRecord(kind="master.elected", actor="master", subject=self._address, text=text))
         while True:
             try:
-                known = self._term.catalog
-                for event in watch.observe(known.workers, hook_failures(known, self._book(), wall_now())):
+                known, book = self._term.catalog, self._book()
+                heard = partial(all_reported, known, book)
+                for event in watch.observe(known.workers, hook_failures(known, book, wall_now()), heard):
                     await self._record(event)
             except DamagedValueError as error:
                 _log.debug("no events are looked for: %s", error)

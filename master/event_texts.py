@@ -9,6 +9,7 @@ from millwheel.master.change_plan import ChangePlan
 from millwheel.master.event_log import ASSIGNED, assigned_text, owner_changes
 from millwheel.master.messages import (
     CancelTopology,
+    DeleteLog,
     DrainTopology,
     EnsureLog,
     MergeIntervals,
@@ -16,6 +17,7 @@ from millwheel.master.messages import (
     PauseTopology,
     Request,
     ReshapeRequest,
+    RestoreTopology,
     ResumeTopology,
     RetireInjector,
     RetireQuery,
@@ -58,6 +60,8 @@ def event_of_change(
     match request:
         case SubmitTopology(spec) | UpdateTopology(spec):
             return _of_version(known, spec.name, actor, plan)
+        case RestoreTopology(record):
+            return _of_version(known, record.spec.name, actor, plan, "restored")
         case PauseTopology(name) | ResumeTopology(name) | DrainTopology(name) | CancelTopology(name):
             return _of_state(known, name, actor, plan)
         case SetTopologyQuota(name):
@@ -67,6 +71,9 @@ def event_of_change(
         case EnsureLog(stream):
             text = f"stream {stream} gets a log, which keeps its records from now on"
             return catalog.EventRecord(kind="log.created", actor=actor, subject=stream, text=text)
+        case DeleteLog(stream):
+            text = f"the log of stream {stream} is deleted, with its cursors"
+            return catalog.EventRecord(kind="log.deleted", actor=actor, subject=stream, text=text)
         case RetireInjector(stream, process):
             text = f"injector process {process} of stream {stream} is retired"
             return catalog.EventRecord(kind="injector.retired", actor=actor, subject=stream, text=text)
@@ -87,12 +94,12 @@ def _version(record: catalog.TopologyRecord) -> str:
     return f"version {record.version}, code {record.spec.code.digest[:12]}"
 
 
-def _of_version(known: Catalog, name: str, actor: str, plan: ChangePlan) -> catalog.EventRecord | None:
+def _of_version(known: Catalog, name: str, actor: str, plan: ChangePlan, verb: str = "") -> catalog.EventRecord | None:
     before, after = known.topologies.get(name), _written(plan, name)
     if after is None:
         return None
     new = before is None or after.submitted_at_us != before.submitted_at_us
-    verb = "submitted" if new else "updated"
+    verb = verb or ("submitted" if new else "updated")
     return catalog.EventRecord(
         kind=f"topology.{verb}",
         actor=actor,

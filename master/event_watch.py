@@ -5,7 +5,7 @@ It compares what is now with what was at the look before. The events in the log 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
@@ -45,15 +45,20 @@ class EventWatch:
             self._workers.discard(event.subject)
 
     def observe(
-        self, workers: Mapping[str, catalog.WorkerRecord], failing: Iterable[cluster.ComputationFailures]
+        self,
+        workers: Mapping[str, catalog.WorkerRecord],
+        failing: Iterable[cluster.ComputationFailures],
+        heard: Callable[[str, str], bool] = lambda topology, computation: True,
     ) -> list[catalog.EventRecord]:
         """Return the events since the look before.
 
         Args:
             workers: The registered workers.
             failing: The computations whose hooks raise.
+            heard: Whether all owners of a computation have reported. Without their reports, nobody knows that its
+                hooks do not fail any more: a leader begins with none, and an interval's new owner, too.
         """
-        found = [*self._of_workers(workers), *self._of_hooks(failing)]
+        found = [*self._of_workers(workers), *self._of_hooks(failing, heard)]
         self._began = True
         return found
 
@@ -67,17 +72,19 @@ class EventWatch:
         self._workers = set(workers)
         return [*lost, *joined]
 
-    def _of_hooks(self, failing: Iterable[cluster.ComputationFailures]) -> list[catalog.EventRecord]:
+    def _of_hooks(
+        self, failing: Iterable[cluster.ComputationFailures], heard: Callable[[str, str], bool]
+    ) -> list[catalog.EventRecord]:
         now = {(one.topology, one.computation): one for one in failing}
         # When the next attempt is, is of no interest later.
         begun = [
             _hooks(_FAILING, place, now[place].text.partition(_NEXT)[0]) for place in sorted(now.keys() - self._failing)
         ]
+        over = {place for place in self._failing - now.keys() if heard(*place)}
         ended = [
-            _hooks(_RECOVERED, place, f"hooks of {'/'.join(place)} do not fail any more")
-            for place in sorted(self._failing - now.keys())
+            _hooks(_RECOVERED, place, f"hooks of {'/'.join(place)} do not fail any more") for place in sorted(over)
         ]
-        self._failing = set(now)
+        self._failing = self._failing - over | now.keys()
         return [*begun, *ended]
 
 

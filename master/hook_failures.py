@@ -21,7 +21,7 @@ from millwheel.rpc.raised_errors import is_news
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
-__all__ = ["hook_failures"]
+__all__ = ["all_reported", "hook_failures"]
 
 
 def hook_failures(
@@ -62,6 +62,18 @@ def hook_failures(
             loads, keys = reported.get(incarnation, []), key_functions.get(incarnation, [])
             found += _of_computation(name, one, loads, keys, now, awaited_for)
     return found
+
+
+def all_reported(known: Catalog, book: LoadBook, topology: str, computation: str) -> bool:
+    """Return whether the present owners of all intervals of a computation have reported, or none has to.
+
+    None has to if the topology is not running, or has no such computation any more.
+    """
+    record = known.topologies.get(topology)
+    if record is None or record.state not in ACTIVE_STATES or computation not in record.incarnations:
+        return True
+    interval_map = known.maps.get(IncarnationId(record.incarnations[computation]))
+    return interval_map is not None and all(book.load_of(interval) is not None for interval in interval_map)
 
 
 def _key_functions(book: LoadBook, stream: str, now: int) -> dict[IncarnationId, list[inspection.KeyFunctionFailure]]:

@@ -140,7 +140,11 @@ class Planner:
         record.submitted_at_us = record.state_changed_at_us = self._now
         if known is not None:
             record.version = max(record.version, known.version) + 1
-            record.cancelled_by.extend(known.cancelled_by)
+            record.cancelled_by.extend(one for one in known.cancelled_by if one not in record.cancelled_by)
+            # What an operator allows is a fact of this cluster, as in a later submission.
+            record.ClearField("quota")
+            if known.HasField("quota"):
+                record.quota.CopyFrom(known.quota)
         # The counter is written, so all later numbers are above those in the journals.
         self._builder.draw()
         self._builder.put(keys.topology_key(spec.name), record)
@@ -151,11 +155,24 @@ class Planner:
         for log in request.logs:
             self._new_logs.add(log.stream)
             self._builder.put(keys.log_key(log.stream), log)
-        for cursor in request.batches:
-            if cursor.query not in self._known.batches:
-                self._builder.put(keys.batch_key(cursor.query), cursor)
+        self._set_cursors(spec, request.batches)
         self._logs_of(spec)
         return self._builder.plan(lambda: self._known.topologies[spec.name], silence=silence)
+
+    def _set_cursors(self, spec: specs.TopologySpec, batches: Sequence[catalog.BatchCursorRecord]) -> None:
+        """Set the cursors of queries back to what the restored receivers have (G1).
+
+        Invariant: a batch at or below its query's cursor is in all receivers. A cursor from after the snapshot would
+        break it: the tasks of later batches would send nothing. A query that an operator retired stays retired.
+        """
+        restored = {one.query for one in batches}
+        injected = tuple(f"/{stream.name}" for stream in spec.streams if stream.injected)
+        for query in sorted(self._known.batches.keys() - restored - self._known.retired_queries.keys()):
+            if injected and query.endswith(injected):
+                self._builder.delete(keys.batch_key(query))
+        for cursor in batches:
+            if cursor.query not in self._known.retired_queries:
+                self._builder.put(keys.batch_key(cursor.query), cursor)
 
     def _add(self, record: catalog.TopologyRecord, computation: specs.ComputationSpec) -> None:
         """Create a computation's incarnation, with owners if its topology has any."""

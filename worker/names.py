@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millwheel.sdk.dead_letters import LETTER_QUERY_PREFIX, letter_query
+
 __all__ = ["RestoredNames"]
 
 
@@ -17,6 +19,17 @@ class RestoredNames:
 
     def __call__(self, name: str) -> str:
         return self._names.get(name, name)
+
+    def query(self, query: str) -> str:
+        """Translate the query of a batch, and note it.
+
+        The query of replayed letters has the name of their log. With its former name a receiver would take a letter
+        that is sent again for a new record (G1).
+        """
+        self.queries.add(query)
+        if query.startswith(LETTER_QUERY_PREFIX):
+            return letter_query(self(query.removeprefix(LETTER_QUERY_PREFIX)))
+        return query
 
     def has(self, name: str) -> bool:
         """Whether the name is one of those that are restored."""

@@ -393,20 +393,21 @@ class Catalog:
                 found.setdefault(stream, set()).add(f"{injector_group(stream)}/{process}")
         return {stream: frozenset(origins) for stream, origins in found.items()}
 
-    def injector_lives(self) -> dict[str, tuple[tuple[str, int], ...]]:
+    def injector_lives(self) -> dict[str, tuple[tuple[str, int, int], ...]]:
         """By injector group: the topologies that accept its records, each with the number of the stream's life.
 
-        A stream that is removed and created again gets another value. If a master has stored no number, the value has
-        the time of the topology's submission, in microseconds.
+        A stream that is removed and created again gets another value. The value also has the time of the topology's
+        submission, in microseconds. A snapshot that is restored where it came from has the number of the former life.
+        But its watermarks begin anew, and the last ones of the former life may be above them (G7).
         """
-        found: dict[str, tuple[tuple[str, int], ...]] = {}
+        found: dict[str, tuple[tuple[str, int, int], ...]] = {}
         for name, record in self.live_topologies():
             for stream in record.spec.streams:
                 if stream.injected:
                     group = injector_group(stream.name)
                     found[group] = (
                         *found.get(group, ()),
-                        (name, record.injected_since.get(stream.name, record.submitted_at_us)),
+                        (name, record.injected_since.get(stream.name, 0), record.submitted_at_us),
                     )
         return found
 

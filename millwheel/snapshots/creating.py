@@ -21,7 +21,7 @@ from typing import Final
 from millwheel.master.replica import MasterReplica
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
-from millwheel.model.catalog_keys import SEQUENCER
+from millwheel.model.catalog_keys import SEQUENCER, topology_key
 from millwheel.model.formats import NEWEST_FORMAT
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import dead_letter_stream
@@ -181,9 +181,11 @@ class _Attempt:
         self._manifest.taken_at_us = wall_now()
         drawn = await self._replica.coordinator.get(SEQUENCER)
         self._manifest.drawn = 0 if drawn is None else int(drawn.value)
-        if self._known.topologies.get(self._topology) != self._record or self._logs != _logs_of(
-            self._known, self._record.spec
-        ):
+        # An owner may have seen an update that this master's catalog does not show yet. Then what it has produced since
+        # is for other consumers. So the record is read, after the cut.
+        stored = await self._replica.coordinator.get(topology_key(self._topology))
+        present = None if stored is None else catalog.TopologyRecord.FromString(stored.value)
+        if present != self._record or self._logs != _logs_of(self._known, self._record.spec):
             raise CutFailedError(f"topology {self._topology!r} was changed meanwhile")
         return cut
 

@@ -37,6 +37,8 @@ _REFUSALS: Final = (FailureCode.ALREADY_EXISTS, FailureCode.INVALID_ARGUMENT, Fa
 _ROWS: Final = 200
 _ROWS_BYTES: Final = 2 << 20
 """Rows of one write to the store."""
+_FORMER: Final = 8
+"""How many former ids of a computation are known."""
 
 
 async def restore_snapshot(replica: MasterReplica, location: str, name: str, paused: bool) -> catalog.TopologyRecord:
@@ -94,6 +96,7 @@ def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool) 
     record.state = catalog.TOPOLOGY_STATE_PAUSED if paused else catalog.TOPOLOGY_STATE_RUNNING
     for name, incarnation in manifest.topology.incarnations.items():
         record.incarnations[name] = IncarnationId(fresh.names(incarnation))
+    _note_former(record, manifest.topology, fresh.names)
     logs = []
     for log in manifest.logs:
         restored = catalog.StreamLogRecord()
@@ -102,6 +105,15 @@ def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool) 
         logs.append(restored)
     batches = tuple(cursor for cursor in manifest.batches if cursor.query in fresh.names.queries)
     return RestoreTopology(record, fresh.maps, tuple(logs), batches, fresh.drawn)
+
+
+def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, names: RestoredNames) -> None:
+    """Note the former ids of computations, because dead letters name them."""
+    record.former_incarnations.clear()
+    for incarnation in saved.incarnations.values():
+        former = [one for one, present in saved.former_incarnations.items() if present == incarnation]
+        newest = sorted([*former, incarnation], key=lambda one: int(one.rpartition(".")[2]))[-_FORMER:]
+        record.former_incarnations.update(dict.fromkeys(newest, names(incarnation)))
 
 
 class _FreshNames:

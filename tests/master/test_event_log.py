@@ -159,6 +159,19 @@ def test_an_unknown_outcome_makes_one_event(applied: bool) -> None:
     assert [one.number for one in found] == list(range(1, len(found) + 1))
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_observed_event_of_unknown_outcome_is_one(applied: bool) -> None:
+    cluster, master = started()
+    master.ask(RecordEvent(catalog.EventRecord(kind="worker.lost", subject="a", text="worker a is gone")))
+    lost = master.waiting.pop(0)
+    assert isinstance(lost, Transact)
+    if applied:
+        assert cluster.transact(lost.compares, lost.puts, lost.deletes).committed
+    master.handle(TransactionEnded(lost.operation, None))
+    master.run()
+    assert [one.kind for one in events(cluster)].count("worker.lost") == 1
+
+
 def test_a_deposed_leader_adds_no_event() -> None:
     cluster, master = started()
     before = events(cluster)
@@ -208,3 +221,12 @@ def test_a_new_leader_goes_on_where_the_log_ends() -> None:
     log = {number: one.SerializeToString() for number, one in enumerate([*kept, *first.observe(workers("a"), [])], 1)}
     assert EventWatch(log).observe(workers("a"), []) == []
     assert kinds(EventWatch(log).observe({}, [failing("d")])) == [("worker.lost", "a"), ("hooks.failing", "d")]
+
+
+def test_nothing_recovers_before_all_owners_have_reported() -> None:
+    log = {1: EventWatch({}).observe({}, [failing("c")])[0].SerializeToString()}
+    watch = EventWatch(log)
+    assert watch.observe({}, [], lambda topology, computation: False) == [], "a new leader has no reports yet"
+    assert watch.observe({}, [failing("c")], lambda topology, computation: False) == []
+    assert watch.observe({}, [], lambda topology, computation: False) == [], "an interval has a new owner"
+    assert kinds(watch.observe({}, [], lambda topology, computation: computation == "c")) == [("hooks.recovered", "c")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millwheel.master.hook_failures import hook_failures
+from millwheel.master.hook_failures import all_reported, hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.messages import PauseTopology, SubmitTopology
@@ -168,3 +168,12 @@ def test_key_functions_of_removed_topologies_do_not_count() -> None:
     assert "'reader-w2'" not in found.text, "no such worker is registered"
     master.call(PauseTopology("zeitgeist"))
     assert names(cluster.catalog(), book) == []
+
+
+def test_whether_all_present_owners_have_reported() -> None:
+    known = running()[0].catalog()
+    assert not all_reported(known, LoadBook(), "zeitgeist", "dip-detector")
+    assert all_reported(known, reported(known), "zeitgeist", "dip-detector")
+    assert not all_reported(known, reported(known, later=-1), "zeitgeist", "dip-detector"), "of a former owner"
+    assert all_reported(known, LoadBook(), "zeitgeist", "none")
+    assert all_reported(known, LoadBook(), "none", "dip-detector")

@@ -9,10 +9,12 @@ import pytest
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
+from millwheel.sdk.dead_letters import letter_id, letter_query
 from millwheel.store.contract import CorruptValueError, PartId
-from millwheel.worker.dedup import Dedup, DedupError, decode_delta
+from millwheel.worker.dedup import BatchIds, Dedup, DedupError, Sender, decode_delta
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
 from millwheel.worker.dedup.results import IdDelta
+from millwheel.worker.dedup.snapshot import load
 from millwheel.worker.interval.commits.divided import divide, entry_parts, joined
 from millwheel.worker.interval.entry import decode_entry, encode, encode_part
 from millwheel.worker.interval.renaming import renamed_entry, renamed_part
@@ -25,6 +27,7 @@ NAMES = {
     "test.1": "test.9",
     "test.1.j1": "test.9.j10",
     "sink:out": "sink.11",
+    "shop/dead-letters.log.2": "shop/dead-letters.log.12",
 }
 
 
@@ -52,24 +55,41 @@ def known(deltas: list[IdDelta], journal: str) -> Dedup:
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_renamed_ids_are_those_of_the_fresh_journals() -> None:
     names = RestoredNames(NAMES)
-    wire = renamed_delta(delta("up.1", "up.1.j2").to_wire(), names, names.queries.add)
+    wire = renamed_delta(delta("up.1", "up.1.j2").to_wire(), names, names.query)
     expected = delta("up.7", "up.7.j8")
     assert decode_delta(wire).to_wire() == expected.to_wire()
     assert names.queries == {"query"}
     former = known([delta("up.1", "up.1.j2")], "test.1.j1").snapshot()
     fresh = known([expected], "test.9.j10").snapshot()
-    assert tuple(renamed_snapshot(blob, names, names.queries.add) for blob in former.blobs) == fresh.blobs
+    assert tuple(renamed_snapshot(blob, names, names.query) for blob in former.blobs) == fresh.blobs
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("based", [False, True], ids=["entries", "base"])
+def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: bool) -> None:
+    names = RestoredNames(NAMES)
+    consumed = IdDelta(batches=[(letter_query("shop/dead-letters.log.2"), 1, [letter_id(3)])])
+    if based:
+        blobs = known([consumed], "test.1.j1").snapshot().blobs
+        receiver = known([], "test.9.j10")
+        load(receiver.tables, [renamed_snapshot(blob, names, names.query) for blob in blobs], {})
+    else:
+        receiver = known([decode_delta(renamed_delta(consumed.to_wire(), names, names.query))], "test.9.j10")
+    log = "shop/dead-letters.log.12"
+    sender = Sender(f"replay/{log}", 0, None, f"replay/{log}")
+    verdict = receiver.check(BatchIds(letter_query(log), 1, [letter_id(3)]), [b"k"], [1], sender)
+    assert list(verdict.duplicates) == [0]
 
 
 def test_ids_of_another_format_are_refused() -> None:
     names = RestoredNames({})
-    assert renamed_delta([], names, names.queries.add) == []
+    assert renamed_delta([], names, names.query) == []
     with pytest.raises(DedupError):
-        renamed_delta([9, [], [], [], [], [], [], [], []], names, names.queries.add)
+        renamed_delta([9, [], [], [], [], [], [], [], []], names, names.query)
     with pytest.raises(DedupError):
-        renamed_snapshot(encode((9, [])), names, names.queries.add)
+        renamed_snapshot(encode((9, [])), names, names.query)
     with pytest.raises(DedupError):
-        renamed_snapshot(encode((1, [["other", "x"]])), names, names.queries.add)
+        renamed_snapshot(encode((1, [["other", "x"]])), names, names.query)
 
 
 class Reminder(mw.Computation[tuple[str, str], int]):

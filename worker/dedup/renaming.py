@@ -16,11 +16,10 @@ __all__ = ["renamed_delta", "renamed_snapshot"]
 
 _NAMED: Final = frozenset({"sequencer", "sequence", "seen", "horizon", "ids", "segment"})
 """The kinds of rows in a snapshot whose first value is the name of a sequence or a group."""
-_UNNAMED: Final = frozenset({"counter", "batch"})
 
 
-def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], saw_query: Callable[[str], object]) -> list[Any]:
-    """What ``IdDelta.to_wire`` returned, with other names. ``saw_query`` gets each query of batches.
+def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], query: Callable[[str], str]) -> list[Any]:
+    """What ``IdDelta.to_wire`` returned, with other names. ``query`` translates the queries of batches.
 
     Raises:
         DedupError: The facts have another format.
@@ -30,14 +29,12 @@ def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], saw_query: Ca
     if wire[0] != FORMAT:
         raise DedupError(f"ids of format {wire[0]}; this version renames format {FORMAT}")
     _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
-    for row in batches:
-        saw_query(row[0])
     named = [[[name(row[0]), *row[1:]] for row in rows] for rows in (positions, opaque, admitted, marks)]
     return [
         FORMAT,
         named[0],
         named[1],
-        batches,
+        [[query(row[0]), *row[1:]] for row in batches],
         named[2],
         named[3],
         [name(sequence) for sequence in retired],
@@ -46,7 +43,7 @@ def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], saw_query: Ca
     ]
 
 
-def renamed_snapshot(blob: bytes, name: Callable[[str], str], saw_query: Callable[[str], object]) -> bytes:
+def renamed_snapshot(blob: bytes, name: Callable[[str], str], query: Callable[[str], str]) -> bytes:
     """One blob of a ``DedupSnapshot``, with other names.
 
     Raises:
@@ -59,8 +56,8 @@ def renamed_snapshot(blob: bytes, name: Callable[[str], str], saw_query: Callabl
         kind = row[0]
         if kind in _NAMED:
             row[1] = name(row[1])
-        elif kind not in _UNNAMED:
-            raise DedupError(f"row {kind!r} of a snapshot is unknown")
         elif kind == "batch":
-            saw_query(row[1])
+            row[1] = query(row[1])
+        elif kind != "counter":
+            raise DedupError(f"row {kind!r} of a snapshot is unknown")
     return msgspec.msgpack.encode((FORMAT, rows))

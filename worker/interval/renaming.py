@@ -75,7 +75,7 @@ def renamed_entry(
             entry,
             productions=_productions(entry.productions, names),
             acked=[(position, names(consumer)) for position, consumer in entry.acked],
-            ids=renamed_delta(entry.ids, names, names.queries.add),
+            ids=renamed_delta(entry.ids, names, names.query),
         )
     )
     return (renamed, {}) if whole is blob else divide(renamed, sequencer, commit, PART_BYTES)
@@ -91,7 +91,7 @@ def renamed_part(part: PartId, blob: bytes, names: RestoredNames, where: str) ->
     if kind == OUTBOX_PART:
         return encode_part(_productions(decode_part(blob, list[ProductionRow], where), names))
     if kind == DEDUP_PART:
-        return renamed_snapshot(blob, names, names.queries.add)
+        return renamed_snapshot(blob, names, names.query)
     if kind in _TYPES:
         decode_part(blob, _TYPES[kind], where)
     elif kind == FAR_PART:

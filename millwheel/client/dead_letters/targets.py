@@ -10,6 +10,7 @@ from millwheel.client.injector.routing import ConsumerRouting
 from millwheel.client.injector.routing_follower import routing_from_wire
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["LetterTarget", "LetterTargets", "NoTargetError"]
@@ -32,8 +33,8 @@ class LetterTargets:
 
     def __init__(self, control: ControlClient) -> None:
         self._control = control
-        self._known: dict[LetterTarget, str] = {}
-        """Why the target cannot be reached. Empty: it can be."""
+        self._known: dict[LetterTarget, LetterTarget | str] = {}
+        """By what letters name: the present target, or why there is none."""
 
     async def check(self, letter: Letter) -> LetterTarget:
         """The target of a letter.
@@ -52,16 +53,24 @@ class LetterTargets:
             raise NoTargetError(
                 "a version of MillWheel before dead letters could be replayed wrote it: send its record by an injector"
             )
-        target = LetterTarget(IncarnationId(content.incarnation), letter.stream)
-        if target not in self._known:
-            self._known[target] = await self._problem(letter, target)
-        if problem := self._known[target]:
-            raise NoTargetError(problem)
-        return target
+        named = LetterTarget(IncarnationId(content.incarnation), letter.stream)
+        if named not in self._known:
+            self._known[named] = await self._present(letter)
+        found = self._known[named]
+        if isinstance(found, str):
+            raise NoTargetError(found)
+        return found
 
-    async def _problem(self, letter: Letter, target: LetterTarget) -> str:
-        computation = f"computation {letter.content.computation!r} of topology {letter.topology!r}"
+    async def _present(self, letter: Letter) -> LetterTarget | str:
+        """The present target. A restore of a snapshot gave the computation another incarnation id."""
         record = (await self._control.get_topology(letter.topology)).topology
+        named = letter.content.incarnation
+        target = LetterTarget(IncarnationId(record.former_incarnations.get(named, named)), letter.stream)
+        return self._problem(letter, target, record) or target
+
+    @staticmethod
+    def _problem(letter: Letter, target: LetterTarget, record: catalog.TopologyRecord) -> str:
+        computation = f"computation {letter.content.computation!r} of topology {letter.topology!r}"
         present = record.incarnations.get(letter.content.computation, "")
         if not present:
             return f"{computation} was removed: send the record by an injector, or discard the letter"

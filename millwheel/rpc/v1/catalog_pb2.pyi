@@ -117,6 +117,26 @@ class TopologyRecord(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class FormerIncarnationsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SPEC_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -130,6 +150,7 @@ class TopologyRecord(_message.Message):
     INJECTED_SINCE_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
     VERSION_AT_US_FIELD_NUMBER: _builtins.int
+    FORMER_INCARNATIONS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -171,6 +192,12 @@ class TopologyRecord(_message.Message):
     def quota(self) -> Global___TopologyQuota:
         """What an operator allows the topology. Absent: no limits, and a weight of 1. A later topology of this name keeps it."""
 
+    @_builtins.property
+    def former_incarnations(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """After a restore of a snapshot: by a former incarnation id of a computation, its present one. Dead letters from before
+        the snapshot name the former. At most eight of each computation.
+        """
+
     def __init__(
         self,
         *,
@@ -187,10 +214,11 @@ class TopologyRecord(_message.Message):
         injected_since: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         quota: Global___TopologyQuota | None = ...,
         version_at_us: _builtins.int = ...,
+        former_incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

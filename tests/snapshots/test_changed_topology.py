@@ -1,0 +1,56 @@
+"""A snapshot of a topology that is updated meanwhile, while the catalog of the master is behind (G1, G6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from millwheel.coordination.contract import Put
+from millwheel.model.catalog_keys import topology_key
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots import creating
+from millwheel.snapshots.location import SnapshotLocation
+from millwheel.snapshots.manifest import read_manifest
+from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator, read_catalog
+
+
+async def create(coordinator: MemoryCoordinator, known: Any, folder: Path) -> wire.CreateSnapshotResponse:
+    """Take a snapshot by the catalog ``known``. The topology has no computation, so no owner is asked."""
+
+    async def term() -> Any:
+        return SimpleNamespace(catalog=known)
+
+    async def packages() -> Any:
+        return None
+
+    replica = SimpleNamespace(
+        term=term,
+        packages=packages,
+        coordinator=coordinator,
+        store=MemoryStore(),
+        observer=SimpleNamespace(channel=None),
+    )
+    return await creating.create_snapshot(cast("Any", replica), "1", "t", str(folder), "s")
+
+
+@pytest.mark.guarantee("G1", section="6.1")
+async def test_an_update_that_the_master_has_not_seen_fails_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that knows the update sends nothing to what it removes. The snapshot would have that, without it."""
+    monkeypatch.setattr(creating, "MAX_ATTEMPTS", 1)
+    coordinator = MemoryCoordinator()
+    record = catalog.TopologyRecord(state=catalog.TOPOLOGY_STATE_RUNNING, version=1)
+    record.spec.name = "t"
+    await coordinator.transact((), (Put(topology_key("t"), record.SerializeToString()),))
+    known = await read_catalog(coordinator)
+    taken = await create(coordinator, known, tmp_path / "a")
+    assert (await read_manifest(SnapshotLocation(str(tmp_path / "a")).folder("s"))) == taken.manifest
+    record.version = 2
+    await coordinator.transact((), (Put(topology_key("t"), record.SerializeToString()),))
+    with pytest.raises(RequestError, match="was changed meanwhile"):
+        await create(coordinator, known, tmp_path / "b")
