@@ -9,7 +9,7 @@ from millwheel.rpc.principal import ANONYMOUS, LOCAL, current_principal
 
 __all__ = ["answer_to", "present_caller"]
 
-_CONTEXT: Final[ContextVar[Any]] = ContextVar("millwheel_call", default=None)
+_CONTEXT: Final[ContextVar[Any]] = ContextVar("call", default=None)
 """The gRPC context of the call that this task answers. Each call has a task of its own."""
 
 

@@ -48,7 +48,7 @@ ANONYMOUS: Final = Principal("anonymous")
 
 LOCAL: Final = Principal("local")
 """This process, outside a call."""
-_current: ContextVar[Principal] = ContextVar("millwheel_principal", default=LOCAL)
+_current: ContextVar[Principal] = ContextVar("principal", default=LOCAL)
 
 
 def current_principal() -> Principal:

@@ -56,10 +56,10 @@ def _texts(random: Random, name: Callable[[Any], str]) -> dict[str, str]:
 
 def _content(random: Random) -> bytes:
     lines = []
-    for section in random.sample(_SECTIONS, random.randrange(1, len(_SECTIONS))):
+    for section in random.sample(_SECTIONS, random.randrange(1, 5)):
         lines.append(f"[{section}]" if random.random() < 0.97 else f"[[{section}]]")
         known = [one for one in _SETTINGS if one.section == section]
-        for setting in random.sample(known, random.randrange(len(known) + 1)):
+        for setting in random.sample(known, random.randrange(min(len(known), 4) + 1)):
             odd = ("nothing", "a.b", '"x y"', setting.name * 2)
             name = setting.name if random.random() < 0.95 else random.choice(odd)
             lines.append(f"{name} = {_value(random, setting.default)}")

@@ -96,7 +96,7 @@ def delegated(principal: Principal) -> tuple[tuple[str, bytes], ...]:
     return ((ON_BEHALF, json.dumps([*fields, principal.fingerprint, principal.expires]).encode()),)
 
 
-_for: ContextVar[Principal | None] = ContextVar("millwheel_calls_for", default=None)
+_for: ContextVar[Principal | None] = ContextVar("calls for", default=None)
 
 
 @contextmanager
