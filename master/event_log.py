@@ -93,8 +93,8 @@ def assigned_text(owners: Iterable[catalog.OwnerChange]) -> str:
 
 
 def _same(kept: catalog.EventRecord, event: catalog.EventRecord) -> bool:
-    told = (kept.kind, kept.actor, kept.topology, kept.subject, kept.text)
-    return told == (event.kind, event.actor, event.topology, event.subject, event.text[:_MAX_TEXT])
+    before = (kept.kind, kept.actor, kept.topology, kept.subject, kept.text)
+    return before == (event.kind, event.actor, event.topology, event.subject, event.text[:_MAX_TEXT])
 
 
 def plan_event(kept: Mapping[int, bytes], request: RecordEvent, now: Timestamp) -> ChangePlan:

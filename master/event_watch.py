@@ -55,8 +55,8 @@ class EventWatch:
         Args:
             workers: The registered workers.
             failing: The computations whose hooks raise.
-            heard: Whether all owners of a computation have reported. Without their reports, nobody knows that its
-                hooks do not fail any more: a leader begins with none, and an interval's new owner, too.
+            heard: Whether all owners of a computation have reported. Without their reports, its hooks may still fail.
+                A new leader has no reports, and neither has an interval's new owner.
         """
         found = [*self._of_workers(workers), *self._of_hooks(failing, heard)]
         self._began = True

@@ -189,7 +189,7 @@ class _PolicyReader:
         return tuple(value)
 
     def _kinds(self, place: str, names: Sequence[str]) -> None:
-        """A name without a kind is nobody's: a grant or a revocation would do nothing."""
+        """A name without a kind names no principal: a grant or a revocation would do nothing."""
         for name in names:
             if name != "*" and not name.startswith(_NAME_KINDS):
                 self._wrong(place, f"{name!r} has no kind: begin it with {_listed(_NAME_KINDS)}")

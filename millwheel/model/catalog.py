@@ -398,7 +398,7 @@ class Catalog:
 
         A stream that is removed and created again gets another value. The value also has the time of the topology's
         submission, in microseconds. A snapshot that is restored where it came from has the number of the former life.
-        But its watermarks begin anew, and the last ones of the former life may be above them (G7).
+        But its watermarks begin again, and the last ones of the former life may be above them (G7).
         """
         found: dict[str, tuple[tuple[str, int, int], ...]] = {}
         for name, record in self.live_topologies():

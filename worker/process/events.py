@@ -119,7 +119,7 @@ class RunQueue:
         self._loop = loop
         self._ready: list[RunShare] = []
         self._least = 0.0
-        """What the share that was served last had used. Nobody begins below it, so idle time is not saved up."""
+        """What the share that was served last had used. No share begins below it, so idle time is not saved up."""
         self._shares: WeakValueDictionary[str, RunShare] = WeakValueDictionary()
         self._scheduled = False
         self.turn = Turn(_BATCH_SECONDS)
@@ -128,7 +128,7 @@ class RunQueue:
         self._shared_until = 0.0
 
     def share(self, name: str, weight: float = 1.0) -> RunShare:
-        """The share of ``name``, now with ``weight``. It lasts as long as somebody holds it."""
+        """The share of ``name``, now with ``weight``. It lasts as long as a host holds it."""
         share = self._shares.get(name)
         if share is None:
             share = self._shares[name] = RunShare(self, weight)

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 PUBLIC: Final = ("/grpc.health.v1.", "/grpc.reflection.")
-"""Methods for everybody that TLS admits."""
+"""Methods for all callers that TLS admits."""
 
 _REPLAY: Final = "replay/"
 _SENDERS: Final = frozenset(("injectors", "replays"))
@@ -60,7 +60,7 @@ class RoleRule:
     def named(self, message: Message) -> tuple[tuple[str, str], ...]:
         """Return the names in a request, each with its kind. An absent single name is left out, but not a sender's.
 
-        A sender without a name would be nobody, and no rule would hold for what it sends.
+        No rule would hold for what a sender without a name sends.
         """
         found: list[tuple[str, str]] = []
         for kind, path in self.paths:

@@ -3,7 +3,7 @@
 A session is a random id in a cookie that no script can read (``HttpOnly``), that no other site's page can cause to be
 sent (``SameSite=Strict``), and that travels with TLS alone (``Secure``). Its principal stays in this process. Each
 request is checked against the policy again, so a revocation counts at once. The console then calls the master for that
-principal: its own certificate's roles are not lent to anybody.
+principal. Its own certificate's roles count for no request.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ USER: Final = "millwheel.user"
 SESSION_SECONDS: Final = 12 * 3_600.0
 MAX_SESSIONS: Final = 10_000
 MAX_OWN_SESSIONS: Final = 20
-"""The most sessions of one person. So nobody can end the sessions of others by many logins."""
+"""The most sessions of one person. So many logins of one person end no session of another one."""
 _PAGE: Final = "/login.html"
 _PUBLIC: Final = (".js", ".css", ".svg", ".html")
-"""Files of the page. They are the same for everybody, and have nothing of the cluster."""
+"""Files of the page. They are the same for all users, and have nothing of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class ConsoleLogin:
         return response
 
     def _begin(self, session: ConsoleSession) -> str:
-        """Keep a session, and return its id. A person's oldest one ends before anybody else's."""
+        """Keep a session, and return its id. A person's oldest one ends before those of others."""
         own = [name for name, one in self._sessions.items() if one.principal.name == session.principal.name]
         if len(own) >= MAX_OWN_SESSIONS:
             del self._sessions[own[0]]

@@ -30,7 +30,7 @@ __all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
 _PACED_CALLS: Final = 100
-"""Calls from which on the mean of a batch is the pace, whatever it was before."""
+"""Calls from which on the mean of a batch is the pace. The pace before does not count then."""
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
