@@ -30,7 +30,7 @@ __all__ = ["COOKIE", "MAX_OWN_SESSIONS", "MAX_SESSIONS", "USER", "ConsoleLogin"]
 
 COOKIE: Final = "__Host-millwheel"
 """The prefix makes browsers refuse the cookie without ``Secure`` or from another host."""
-USER: Final = "millwheel.user"
+USER: Final = web.RequestKey("user", str)
 """Where a request has the name of its principal."""
 SESSION_SECONDS: Final = 12 * 3_600.0
 MAX_SESSIONS: Final = 10_000
