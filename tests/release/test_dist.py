@@ -29,7 +29,7 @@ _PURE, _COMPILED = "*-py3-none-any.whl", "*-linux_*.whl"
 
 _IMPORT_ALL: Final = """
 import importlib, pkgutil, millwheel
-left_out = ("millwheel.injectors.spark",)  # needs the extra [spark]
+left_out = ("millwheel.injectors.spark", "millwheel.telemetry")  # need the extras [spark] and [otel]
 names = [one.name for one in pkgutil.walk_packages(millwheel.__path__, "millwheel.", onerror=lambda name: None)]
 assert len(names) > 100, names
 for name in names:
