@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from millwheel.master.services.pages import foreign_page_token, page_rows
 from millwheel.model.catalog import Catalog
-from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 
 __all__ = ["list_events"]
 
-_DEFAULT_PAGE_ROWS: Final = 100
-_MAX_PAGE_ROWS: Final = 1_000
-
 
 def list_events(known: Catalog, request: wire.ListEventsRequest) -> wire.ListEventsResponse:
     """Return a page of events, the newest first."""
-    size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
+    size = page_rows(request.page_size)
     below = _from_token(request.page_token) if request.page_token else None
     response = wire.ListEventsResponse()
     for number in sorted(known.events, reverse=True):
@@ -52,9 +47,4 @@ def _from_token(token: str) -> int:
     try:
         return int(token)
     except ValueError as error:
-        raise RequestError(
-            FailureCode.INVALID_ARGUMENT,
-            "the page token is not one that this service gave",
-            "leave it out to start again",
-            reason="PAGE_TOKEN_INVALID",
-        ) from error
+        raise foreign_page_token() from error

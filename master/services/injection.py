@@ -11,6 +11,7 @@ from millwheel.master.injecting import not_finished, refuse_retired
 from millwheel.master.messages import CommitBatch, FinishInjector, OpenInjector, RetireInjector, RetireQuery
 from millwheel.master.observer import MAX_ROWS
 from millwheel.master.replica import MasterReplica
+from millwheel.master.services.pages import page_rows
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import batch_key
@@ -27,8 +28,6 @@ from millwheel.rpc.watermarks import SEQUENCER_REFUSED
 __all__ = ["InjectionServicer", "list_injectors"]
 
 _CALLS_AT_ONCE: Final = 16
-_DEFAULT_PAGE_ROWS: Final = 100
-_MAX_PAGE_ROWS: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -121,7 +120,7 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
 
     async def _cursors(self, request: injection.ListBatchCursorsRequest) -> injection.ListBatchCursorsResponse:
         known = (await self._replica.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
+        size = page_rows(request.page_size)
         names = [name for name in sorted(known.batches) if name > request.page_token]
         return injection.ListBatchCursorsResponse(
             cursors=[

@@ -16,6 +16,7 @@ from millwheel.master.handover_hints import refuse_quarantined
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
+from millwheel.master.services.pages import foreign_page_token, page_rows
 from millwheel.master.split_point import halving
 from millwheel.master.views import names_of
 from millwheel.model.catalog import LIVE_STATES, Catalog
@@ -30,8 +31,6 @@ from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceStub
 
 __all__ = ["IntervalServicer"]
 
-_DEFAULT_PAGE_ROWS: Final = 100
-_MAX_PAGE_ROWS: Final = 1_000
 _OWNER_SECONDS: Final = 3.0
 """How long an owner may take to answer."""
 _BRIEF: Final = ("sample", "hooks")
@@ -52,7 +51,7 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
 
     async def _list(self, request: wire.ListIntervalsRequest) -> wire.ListIntervalsResponse:
         known = (await self._replica.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
+        size = page_rows(request.page_size)
         response = wire.ListIntervalsResponse()
         after = _from_token(request.page_token) if request.page_token else None
         for place in _incarnations(known, request):
@@ -266,9 +265,4 @@ def _from_token(token: str) -> tuple[str, str, str, bytes]:
         kind, topology, name, start = (base64.urlsafe_b64decode(part) for part in token.split("."))
         return kind.decode(), topology.decode(), name.decode(), start
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-        raise RequestError(
-            FailureCode.INVALID_ARGUMENT,
-            "the page token is not one that this service gave",
-            "leave it out to start again",
-            reason="PAGE_TOKEN_INVALID",
-        ) from error
+        raise foreign_page_token() from error

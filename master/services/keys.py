@@ -13,6 +13,7 @@ from millwheel.client.places import incarnation_of, owned_interval
 from millwheel.client.step_keys import own_keys
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
+from millwheel.master.services.pages import foreign_page_token, page_rows
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -32,8 +33,6 @@ _OWNER_SECONDS: Final = 4.0
 """How long an owner may take to answer."""
 _INTERVALS_PER_PAGE: Final = 50
 """The owners of so many intervals are asked for a page of keys, one after the other."""
-_DEFAULT_PAGE_ROWS: Final = 100
-_MAX_PAGE_ROWS: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -82,7 +81,7 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
     async def _keys(self, request: wire.ListComputationKeysRequest) -> wire.ListComputationKeysResponse:
         within = _bounds(request)
         listings = await self._listings(request.topology, request.computation)
-        page = await listings.keys(within, _rows(request.page_size), _INTERVALS_PER_PAGE)
+        page = await listings.keys(within, page_rows(request.page_size), _INTERVALS_PER_PAGE)
         return wire.ListComputationKeysResponse(
             keys=[
                 wire.OwnedKey(listed=listed, worker_id=interval.owner.worker_id, journal=interval.journal)
@@ -101,7 +100,7 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
     async def _timers(self, request: wire.ListComputationTimersRequest) -> wire.ListComputationTimersResponse:
         listings = await self._listings(request.topology, request.computation)
         key = request.key if request.HasField("key") else None
-        timers, more = await listings.timers(key, _rows(request.page_size))
+        timers, more = await listings.timers(key, page_rows(request.page_size))
         return wire.ListComputationTimersResponse(
             timers=[
                 wire.PlacedTimer(
@@ -128,10 +127,6 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
         return control.GetTopologyResponse(topology=record, interval_maps=[] if intervals is None else [intervals])
 
 
-def _rows(page_size: int) -> int:
-    return min(page_size if page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
-
-
 def _bounds(request: wire.ListComputationKeysRequest) -> KeyInterval:
     """Return the keys of the request, from its page on."""
     try:
@@ -148,9 +143,4 @@ def _from_token(token: str) -> bytes:
     try:
         return base64.urlsafe_b64decode(token)
     except (binascii.Error, ValueError) as error:
-        raise RequestError(
-            FailureCode.INVALID_ARGUMENT,
-            "the page token is not one that this service gave",
-            "leave it out to start again",
-            reason="PAGE_TOKEN_INVALID",
-        ) from error
+        raise foreign_page_token() from error

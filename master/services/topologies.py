@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import grpc
 
@@ -19,6 +19,7 @@ from millwheel.master.messages import (
 from millwheel.master.packages import EMPTY_DIGEST, MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
+from millwheel.master.services.pages import page_rows
 from millwheel.master.updating import other_specs, update_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of
@@ -34,8 +35,6 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = ["TopologyServicer"]
 
-_DEFAULT_PAGE_ROWS: Final = 100
-_MAX_PAGE_ROWS: Final = 1_000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -164,7 +163,7 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
 
     async def _list(self, request: control.ListTopologiesRequest) -> control.ListTopologiesResponse:
         known = (await self._replica.term()).catalog
-        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_ROWS, _MAX_PAGE_ROWS)
+        size = page_rows(request.page_size)
         names = [name for name in sorted(known.topologies) if name > request.page_token]
         return control.ListTopologiesResponse(
             topologies=[known.topologies[name] for name in names[:size]],
