@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
 from millwheel.model.stream_names import is_full
-from millwheel.rpc.access.credentials import delegation
+from millwheel.rpc.access.delegation import delegation
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
 from millwheel.rpc.errors import calling, ended_without_reason

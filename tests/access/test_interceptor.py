@@ -25,7 +25,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from millwheel.config.access_policy import PolicyFile
 from millwheel.rpc.access.authorization import Authorization
-from millwheel.rpc.access.credentials import delegated, of_certificate
+from millwheel.rpc.access.credentials import of_certificate
+from millwheel.rpc.access.delegation import delegated
 from millwheel.rpc.access.policy import ROLES, held
 from millwheel.rpc.access.requirements import access_of
 from millwheel.rpc.errors import from_rpc_error

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
-from millwheel.rpc.access.credentials import ON_BEHALF, from_metadata, of_certificate
+from millwheel.rpc.access.credentials import of_certificate
+from millwheel.rpc.access.delegation import ON_BEHALF, from_metadata
 from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule, TopologyOf
 from millwheel.rpc.access.tokens import TokenVerifier

@@ -1,11 +1,8 @@
-"""The principal of a connection: what the client certificate says, or a process that acts for a person."""
+"""The principal of a connection, as its client certificate says."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,24 +11,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import NameOID
 
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.principal import ANONYMOUS, Principal, acting_as
+from millwheel.rpc.principal import ANONYMOUS, Principal
 
-__all__ = [
-    "ON_BEHALF",
-    "ROLE_UNIT",
-    "calling_for",
-    "delegated",
-    "delegation",
-    "from_metadata",
-    "of_certificate",
-    "of_connection",
-]
+__all__ = ["ROLE_UNIT", "of_certificate", "of_connection"]
 
 ROLE_UNIT: Final = "millwheel-"
 """An organizational unit with this prefix names a role that the certificate holds: ``millwheel-process``."""
-
-ON_BEHALF: Final = "millwheel-principal-bin"
-"""Metadata of a call that a process makes for a person: the web console. Only a process may send it."""
 
 _MAX_CACHED: Final = 4_096
 """Certificates of open connections whose content is kept: one is read once and not at each call."""
@@ -88,43 +73,3 @@ def _alternative_names(certificate: x509.Certificate) -> list[str]:
 def _one_line(text: str) -> str:
     """Return a name that forges no line of a log. It is not cut: a pattern of the policy could match the rest."""
     return "".join(one if one.isprintable() else "?" for one in text)
-
-
-def delegated(principal: Principal) -> tuple[tuple[str, bytes], ...]:
-    """Return the metadata of a call that this process makes for ``principal``."""
-    fields = [principal.name, principal.groups, principal.roles, principal.credential]
-    return ((ON_BEHALF, json.dumps([*fields, principal.fingerprint, principal.expires]).encode()),)
-
-
-_for: ContextVar[Principal | None] = ContextVar("calls for", default=None)
-
-
-@contextmanager
-def calling_for(principal: Principal) -> Iterator[None]:
-    """Make the calls of a block for a person. The person is also the principal of the block."""
-    token = _for.set(principal)
-    try:
-        with acting_as(principal):
-            yield
-    finally:
-        _for.reset(token)
-
-
-def delegation() -> tuple[tuple[str, bytes], ...] | None:
-    """Return the metadata of a call within :func:`calling_for`. None outside."""
-    principal = _for.get()
-    return None if principal is None else delegated(principal)
-
-
-def from_metadata(value: bytes) -> Principal:
-    """Return the principal for whom a process makes a call. RequestError: the value has another form."""
-    try:
-        name, groups, roles, credential, fingerprint, expires = json.loads(value)
-        return Principal(name, tuple(groups), tuple(roles), credential, fingerprint, float(expires))
-    except (ValueError, TypeError) as error:
-        raise RequestError(
-            FailureCode.UNAUTHENTICATED,
-            f"the metadata {ON_BEHALF} cannot be read",
-            "only a console of the same version sends it",
-            reason="PRINCIPAL_MALFORMED",
-        ) from error

@@ -21,7 +21,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.access.callers import BEARER
-from millwheel.rpc.access.credentials import calling_for
+from millwheel.rpc.access.delegation import calling_for
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 from millwheel.server.console.calls import HTTP_STATUS, described_error
