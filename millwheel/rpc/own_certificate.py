@@ -20,9 +20,8 @@ __all__ = ["own_certificate_problem"]
 def own_certificate_problem(files: TlsFiles) -> RequestError | None:
     """Return what is wrong with a client's certificate. None: nothing, or the files cannot be read."""
     try:
-        certificate = x509.load_pem_x509_certificate(files.cert.read_bytes())
+        certificate, *chain = x509.load_pem_x509_certificates(files.cert.read_bytes())
         authorities = x509.load_pem_x509_certificates(files.ca.read_bytes())
-        chain = x509.load_pem_x509_certificates(files.cert.read_bytes())[1:]
     except (OSError, ValueError):
         return None
     if datetime.now(UTC) >= certificate.not_valid_after_utc:
