@@ -53,5 +53,5 @@ class EventRecorder:
         try:
             await self._term.ask(RecordEvent(event))
         except RequestError as error:
-            # The event tells of the past, and changes nothing. It is not worth a second attempt.
+            # The event describes the past, and changes nothing. It is not worth a second attempt.
             _log.info("event not recorded: %s: %s", event.text, error)

@@ -75,7 +75,7 @@ def grant(who: str, roles: Sequence[str], topologies: Sequence[str] = ()) -> str
 
 @asynccontextmanager
 async def channel_as(address: str, files: TlsFiles, token: str = "") -> AsyncIterator[grpc.aio.Channel]:
-    """A connection by somebody. The identity of this process stays as it is."""
+    """A connection of one caller. The identity of this process stays as it is."""
     credentials = client_credentials(files, TokenSource(token) if token else None)
     async with grpc.aio.secure_channel(address, credentials) as channel:
         yield channel

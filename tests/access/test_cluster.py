@@ -34,7 +34,7 @@ class People:
         self.cluster = cluster
 
     async def run(self, who: TlsFiles, *words: str, token: str = "") -> Finished:
-        """Run a command as somebody."""
+        """Run a command as one person."""
         tls = ("--tls-ca", str(who.ca), "--tls-cert", str(who.cert), "--tls-key", str(who.key))
         sent = ("--token", token) if token else ()
         return await run_cli(self.cluster.address, *tls, *sent, *words)

@@ -1,4 +1,4 @@
-"""The console knows who uses it: by token, session or certificate. It lends nobody the roles of its own certificate."""
+"""The console knows who uses it: by token, session or certificate. Its own certificate gives no user a role."""
 
 from __future__ import annotations
 

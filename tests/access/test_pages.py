@@ -1,4 +1,4 @@
-"""A page token of a list tells nobody the names that the list leaves out for them."""
+"""A page token of a list shows no name that the list leaves out for its caller."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ("alpha", "payroll", "salaries", "shop")
 
 
 class Lister:
-    """Lists topologies page by page, as somebody."""
+    """Lists topologies page by page, as one caller."""
 
     def __init__(self, identities: Identities, address: str) -> None:
         self._identities = identities

@@ -1,4 +1,4 @@
-"""The topology of the autoscaling test. A worker process can do only so many records, whatever the machine can do."""
+"""The topology of the autoscaling test. A worker process can do only so many records, on any machine."""
 
 from __future__ import annotations
 

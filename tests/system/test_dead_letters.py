@@ -1,4 +1,4 @@
-"""Dead letters of real processes: each replayed record takes effect once, whatever stops the replay (G1)."""
+"""Dead letters of real processes: each replayed record takes effect once, also if the replay is stopped (G1)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A service's page token names where the next page begins: a topology, a query, or an interval's first key. That place may
 be one that the caller may not see. So who holds no role for the whole cluster gets the token encrypted.
 
-Invariant: no response tells such a caller more than the elements that it may see. Who could break it: a list that takes
+Invariant: no response shows such a caller more than the elements that it may see. Who could break it: a list that takes
 a token in clear from such a caller. Whether a page follows would then tell which names exist.
 """
 

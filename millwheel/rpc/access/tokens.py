@@ -2,7 +2,7 @@
 
 The policy pins issuer, audience and algorithms. Keys come from a JWKS file, or from the issuer's discovery document
 (OpenID Connect). A token needs an end (``exp``). So ``alg: none`` and signatures with a shared secret are never
-accepted, whatever the token's header says.
+accepted. The token's header does not decide.
 """
 
 from __future__ import annotations
