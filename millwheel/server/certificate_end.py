@@ -54,7 +54,7 @@ def certificate_warnings(tls: TlsFiles, now: float) -> tuple[str, ...]:
     """Return what to say of certificates that end soon, or have ended. Empty: they last."""
     found = (
         (_own_end(tls), f"the certificate {tls.cert}", "make a new one (`millwheel certificates create --renew`) and "
-         "restart the daemon"),
+         "copy it over the old one"),
         (_ca_end(tls), f"the CA {tls.ca}", "make another one, and trust both while certificates are replaced"),
     )  # fmt: skip
     return tuple(f"{what} {_when(end, now)}: {remedy}" for end, what, remedy in found if _is_near(end, now))
