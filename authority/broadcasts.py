@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -80,8 +80,7 @@ class Listener:
         for group in (self._values.keys() | self._sequencers.keys()) - self._whole:
             # Only if no value waits: to list all of a group's members takes long.
             watermark = self._values[group] if group in self._values else self._current(group)[0]
-            members_since = tuple(self._sequencers.get(group, {}).items())
-            news[group] = BroadcastUpdate(watermark, members_since)
+            news[group] = BroadcastUpdate(watermark, tuple(self._sequencers.get(group, {}).items()))
         self._whole.clear()
         self._values.clear()
         self._sequencers.clear()
@@ -126,22 +125,12 @@ class Broadcasts:
             listener.fail(error)
 
 
-class _Shard(Protocol):
-    @property
-    def broadcasts(self) -> Broadcasts:
-        """The shard's watches."""
-
-
-class _Shards(Protocol):
-    def shard_for(self, group: str) -> _Shard:
-        """Return the shard that keeps ``group``; RequestError (UNAVAILABLE) if it is not served here."""
-
-
 class BroadcastServicer(WatermarkServiceServicer):
     """The call that sends broadcasts to clients."""
 
-    def __init__(self, shards: _Shards) -> None:
-        self._shards = shards
+    def __init__(self, broadcasts_of: Callable[[str], Broadcasts]) -> None:
+        """``broadcasts_of``: those of a group's shard; RequestError (UNAVAILABLE) if it is not served here."""
+        self._broadcasts_of = broadcasts_of
 
     async def WatchWatermarks(
         self, request: pb.WatchWatermarksRequest, context: Context
@@ -156,7 +145,7 @@ class BroadcastServicer(WatermarkServiceServicer):
                     raise invalid(f"groups[{number}]", 'is empty: name an incarnation, or "injector/{stream}"')
             shards: dict[Broadcasts, list[str]] = {}
             for group in request.groups:
-                shards.setdefault(self._shards.shard_for(group).broadcasts, []).append(group)
+                shards.setdefault(self._broadcasts_of(group), []).append(group)
             watches = [broadcasts.watch(groups) for broadcasts, groups in shards.items()]
             async with aclosing(merged(watches)) as updates:
                 async for news in updates:

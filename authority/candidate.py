@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from millwheel.authority.group_names import GroupNames
 from millwheel.authority.metrics import ShardMetrics
 from millwheel.authority.placement import ElectionView, PlacementDelays, PlacementPolicy
 from millwheel.authority.presence import Presence
@@ -92,6 +93,7 @@ class Candidate:
     ) -> None:
         """``address``: host:port at which a WatermarkServicer of this candidate answers."""
         self.metrics = ShardMetrics()
+        self._names = GroupNames(coordinator)
         self._coordinator = coordinator
         self._store = store
         self._address = address
@@ -118,6 +120,7 @@ class Candidate:
 
     async def run(self) -> None:
         """Compete for shards and serve them until cancelled. Then resign them all, which starts new elections."""
+        naming = asyncio.create_task(self._names.run(self._groups), name="names of groups")
         try:
             while True:
                 try:
@@ -127,11 +130,14 @@ class Candidate:
                     log.warning("the authority's elections cannot be followed now: %s", str(error) or "no answer")
                 await asyncio.sleep(self._settings.poll)
         finally:
-            terms = list(self._terms.values())
-            for term in terms:
-                term.task.cancel()
-            await asyncio.gather(*(term.task for term in terms), return_exceptions=True)
+            tasks = [naming, *(term.task for term in self._terms.values())]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._presence.end()
+
+    def _groups(self) -> set[str]:
+        return {group for served in self._serving.values() for group in served.groups()}
 
     async def _follow_election(self) -> None:
         """Read candidates and leaders from the coordinator, and carry out the placement decision."""
@@ -201,7 +207,12 @@ class Candidate:
         registry = self.metrics.add(shard)
         stack.callback(self.metrics.drop, shard)
         served = await AuthorityShard.open(
-            self._store, journal_of(shard), sequencer, registry=registry, settings=self._settings.shard
+            self._store,
+            journal_of(shard),
+            sequencer,
+            registry=registry,
+            settings=self._settings.shard,
+            labels=self._names.labels,
         )
         stack.push_async_callback(served.close)
         return served

@@ -71,9 +71,8 @@ _ENTRY_COST_BYTES: Final = 256
 
 @dataclass(slots=True)
 class _InFlight:
-    """An append in flight, and what it allows once it is journaled."""
+    """What an append in flight allows once it is journaled."""
 
-    append: Append
     taken: Taken
     effects: list[AuthorityEffect] = field(default_factory=list)
 
@@ -146,7 +145,7 @@ class AuthorityCore:
                 self._named = event.snapshot
             case _:
                 effects += self._on_call(event)
-        self._pace.want(now, urgent=self._urgent, dirty=self._dirty or self._named is not None)
+        self._pace.want(now, urgent=self._urgent, dirty=self._dirty)
         return effects
 
     def next_deadline(self) -> int | None:
@@ -203,7 +202,7 @@ class AuthorityCore:
             return []
         even_if_empty = self._pace.verifies
         self._pace.begin(now)
-        if not (even_if_empty or self._dirty or self._named is not None):
+        if not (even_if_empty or self._dirty):
             return []
         return [AppendChanges(self._next_append())]
 
@@ -221,7 +220,7 @@ class AuthorityCore:
             snapshot = freeze(self.registry, self.sequencer, self.commit, self._settings.part_bytes)
             effects.append(WriteSnapshot(snapshot))
             self._snapshotting = True
-        self._in_flight = _InFlight(append, taken, effects)
+        self._in_flight = _InFlight(taken, effects)
         return append
 
     def _on_journaled(self, now: int) -> list[AuthorityEffect]:
@@ -271,8 +270,8 @@ class AuthorityCore:
 
     @property
     def _dirty(self) -> bool:
-        """Whether anything waits."""
-        return bool(self._pending.changes or self._risen or self._moved)
+        """Whether anything waits: a base that was written, too."""
+        return self._urgent or bool(self._moved) or self._named is not None
 
     def _changed(self, group: AnyGroup) -> None:
         """Members of ``group`` have changed. If its value rises, that is broadcast once it is journaled."""

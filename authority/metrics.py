@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from millwheel.authority.group_names import GroupLabels, labels_of
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["AuthorityMetrics", "ShardMetrics"]
+__all__ = ["AuthorityMetrics", "LabelsOf", "ShardMetrics", "unnamed"]
+
+LabelsOf: TypeAlias = Callable[[str], GroupLabels | None]
+"""Returns the labels of a group. None: they are not known, and the group is not shown."""
+
+
+def unnamed(group: str) -> GroupLabels | None:
+    """Return the labels of streams alone, for a shard that knows no names of computations."""
+    return labels_of(group, "")
 
 
 class AuthorityMetrics:
     """The metrics of one shard in ``registry``. No other shard uses the same registry."""
 
-    def __init__(self, registry: CollectorRegistry, watermarks: Callable[[], Mapping[str, int]]) -> None:
-        """``watermarks``: returns the broadcast values by group, in microseconds. Any thread may call it."""
-        registry.register(_Watermarks(watermarks))
+    def __init__(
+        self, registry: CollectorRegistry, watermarks: Callable[[], Mapping[str, int]], labels: LabelsOf = unnamed
+    ) -> None:
+        """Create the metrics. Any thread may call both functions.
+
+        ``watermarks``: returns the broadcast values by group, in microseconds. ``labels``: returns a group's labels.
+        """
+        registry.register(_Watermarks(watermarks, labels))
         self.reports = Counter(
             "millwheel_authority_reports_total", "Watermark reports of intervals and injectors", registry=registry
         )
@@ -40,17 +55,23 @@ class AuthorityMetrics:
 class _Watermarks(Collector):
     """The metric of broadcast values. They are read when the metrics are requested."""
 
-    def __init__(self, watermarks: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, watermarks: Callable[[], Mapping[str, int]], labels: LabelsOf) -> None:
         self._watermarks = watermarks
+        self._labels = labels
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "millwheel_authority_watermark_seconds",
             "Broadcast low watermark, seconds since the epoch (-Inf: nothing known, +Inf: ended)",
-            labels=["group"],
+            labels=GroupLabels._fields,
         )
+        found: dict[GroupLabels, tuple[int, int]] = {}
         for group, watermark in self._watermarks().items():
-            family.add_metric([group], _seconds(watermark))
+            # A computation that was removed and came again has two groups for a moment. The later one has its name.
+            if (labels := self._labels(group)) is not None:
+                found[labels] = max(found.get(labels, (0, 0)), (_life(group), watermark))
+        for labels, (_, watermark) in found.items():
+            family.add_metric(labels, _seconds(watermark))
         yield family
 
 
@@ -78,6 +99,11 @@ class ShardMetrics(Collector):
                 for sample in metric.samples:
                     family.samples.append(sample._replace(labels={**sample.labels, "shard": str(shard)}))
         yield from together.values()
+
+
+def _life(group: str) -> int:
+    number = group.rpartition(".")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _seconds(watermark: int) -> float:

@@ -35,10 +35,9 @@ class Shards(Protocol):
 class ReportingServicer(BroadcastServicer):
     """The calls with streams: reports come in, broadcasts go out."""
 
-    _shards: Shards
-
     def __init__(self, shards: Shards) -> None:
-        super().__init__(shards)
+        super().__init__(lambda group: self._shards.shard_for(group).broadcasts)
+        self._shards = shards
 
     async def Report(
         self, request_iterator: AsyncIterator[pb.ReportRequest], context: Context

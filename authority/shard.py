@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, NamedTuple
@@ -23,7 +23,7 @@ from millwheel.authority.messages import (
     RemovalRequested,
     SequencerOffered,
 )
-from millwheel.authority.metrics import AuthorityMetrics
+from millwheel.authority.metrics import AuthorityMetrics, LabelsOf, unnamed
 from millwheel.authority.pace import PaceSettings
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation
@@ -111,20 +111,27 @@ class AuthorityShard(AuthorityDriver):
         *,
         registry: CollectorRegistry | None = None,
         settings: ShardSettings | None = None,
+        labels: LabelsOf = unnamed,
     ) -> AuthorityShard:
         """Fence ``journal`` for the freshly drawn ``sequencer``, and restore the shard from it.
+
+        ``labels``: the labels of its groups in ``registry``.
 
         Raises SequencerRefusedError if a newer process owns the journal, JournalMissingError if it was never created.
         Raises StoreUnavailableError if the outcome is unknown: draw a new sequencer and open again.
         """
         settings = settings or ShardSettings()
         core = await read_core(store, journal, sequencer, settings.paced)
-        metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts)
+        metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts, labels)
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
     def shard_for(self, group: str) -> AuthorityShard:
         """Return the shard that keeps ``group``. A process with a single shard always gets this one."""
         return self
+
+    def groups(self) -> Collection[str]:
+        """Return the groups that the shard keeps."""
+        return self._core.broadcasts().keys()
 
     async def accept(self, group: str, member: Member, sequencer: int, report_number: int = 0) -> int:
         """Accept ``sequencer`` as the owner of ``member`` (G4), and return the value last broadcast for it.

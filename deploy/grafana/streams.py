@@ -9,8 +9,7 @@ from deploy.grafana.panels import Board, board, graph, rate, row, variable
 __all__ = ["streams"]
 
 _HERE: Final = 'stream=~"$stream"'
-_WATERMARKS: Final = 'millwheel_authority_watermark_seconds{group=~"injector/.+"}'
-_SOURCES: Final = f'label_replace({_WATERMARKS}, "stream", "$1", "group", "injector/(.+)")'
+_SOURCES: Final = 'millwheel_authority_watermark_seconds{kind="source"}'
 _BLOCKED: Final = "millwheel_injector_blocked_seconds_total"
 _MISSED: Final = "millwheel_subscription_missed_records_total"
 _NAMES: Final = '{__name__=~"millwheel_received_records_total|millwheel_log_records"}'
@@ -29,7 +28,7 @@ def _sources(made: Board) -> Board:
         .with_panel(
             graph(
                 "Age of the low watermark",
-                {"{{stream}}": f"time() - max by (stream) (({_SOURCES}) < Inf > 0)"},
+                {"{{stream}}": f"time() - max by (stream) ({_SOURCES} < Inf > 0)"},
                 "Wall time minus the low watermark of all injector processes of a stream. A line that rises as fast as "
                 "the clock: `millwheel injector list` shows which process is silent. A stream that has ended has none.",
                 "s",

@@ -188,21 +188,15 @@ class ReportStream:
                 self.received(response)
 
     async def _write(self, call: Any) -> None:
-        async for request in self._requests():
-            await call.write(request)
-
-    async def _requests(self) -> AsyncIterator[pb.ReportRequest]:
-        """The messages of one stream."""
-        self._unsent = dict.fromkeys(self._newest)
-        refresh_at = self._now() + self._refresh
+        """Write the messages of one stream."""
+        refresh_at = self._now()
         while True:
             if self._now() >= refresh_at:
                 self._unsent = dict.fromkeys(self._newest)
                 refresh_at = self._now() + self._refresh
-            reports = self._take()
-            if reports:
+            if reports := self._take():
                 self._not_before = self._now() + self._coalesce
-                yield pb.ReportRequest(intervals=[report_to_wire(report) for report in reports])
+                await call.write(pb.ReportRequest(intervals=[report_to_wire(report) for report in reports]))
             else:
                 await self._more(refresh_at)
 
@@ -253,10 +247,9 @@ class ReportStream:
 
     def _current(self, messages: Sequence[pb.IntervalWatermark]) -> list[WatermarkReport]:
         """Those of ``messages`` that are about the current sequencers, and not about earlier ones."""
-        reports = [report_from_wire(message) for message in messages]
         return [
             report
-            for report in reports
+            for report in map(report_from_wire, messages)
             if (newest := self._newest.get((report.group, report.member))) is not None
             and newest.sequencer == report.sequencer
         ]

@@ -12,6 +12,7 @@ import grpc
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, TOKEN_ENVIRONMENT, process_tls, process_token
+from millwheel.rpc.renewed_channel import RenewedChannel
 from millwheel.rpc.security import client_credentials
 from millwheel.rpc.server import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES
 
@@ -51,6 +52,8 @@ Answer = TypeVar("Answer")
 def open_channel(address: str) -> grpc.aio.Channel:
     """Return a channel to ``host:port``, with TLS if this process uses TLS. It connects at its first call.
 
+    With TLS, each call begins with the present certificate: a renewal needs no restart.
+
     RequestError: this process has a token and no TLS. A token never travels without TLS.
     """
     tls, token = process_tls(), process_token()
@@ -63,7 +66,11 @@ def open_channel(address: str) -> grpc.aio.Channel:
                 reason="TOKEN_NEEDS_TLS",
             )
         return grpc.aio.insecure_channel(address, options=list(CHANNEL_OPTIONS))
-    return grpc.aio.secure_channel(address, client_credentials(tls, token), options=list(CHANNEL_OPTIONS))
+
+    def connect() -> grpc.aio.Channel:
+        return grpc.aio.secure_channel(address, client_credentials(tls, token), options=list(CHANNEL_OPTIONS))
+
+    return RenewedChannel(tls, connect)
 
 
 async def retrying(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -42,12 +43,34 @@ class TlsFiles:
     cert: Path
     key: Path
 
+    def stamp(self) -> tuple[int, ...]:
+        """Return what changes when one of the files is replaced. OSError: one is missing."""
+        return tuple(path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key))
+
     def server_context(self, verify: ssl.VerifyMode) -> ssl.SSLContext:
-        """Return the context of a server of HTTPS. ``verify``: whether a client must show a certificate."""
+        """Return the context of a server of HTTPS. ``verify``: whether a client must show a certificate.
+
+        Each handshake looks at the files. If they have changed and fit together, later ones use them.
+        """
+        seen, context = self.stamp(), self._new_context()
+        context.verify_mode = verify
+
+        def renew(_: object, name: str | None, context: ssl.SSLContext) -> None:
+            nonlocal seen
+            with suppress(OSError):  # they are being copied
+                if (stamp := self.stamp()) != seen:
+                    self._new_context()
+                    context.load_verify_locations(self.ca)
+                    context.load_cert_chain(self.cert, self.key)
+                    seen = stamp
+
+        context.sni_callback = renew
+        return context
+
+    def _new_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_verify_locations(self.ca)
         context.load_cert_chain(self.cert, self.key)
-        context.verify_mode = verify
         return context
 
 

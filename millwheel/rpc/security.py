@@ -1,8 +1,8 @@
 """TLS for all of MillWheel's gRPC connections. It is mutual: each side must show a certificate of the cluster.
 A client may send a token as well.
 
-:mod:`millwheel.rpc.identity` names the files. A server reads changed files at the next connection. A client reads the
-files when it opens a channel.
+:mod:`millwheel.rpc.identity` names the files. A server reads changed files at the next connection, and a client
+before its next call (:mod:`millwheel.rpc.renewed_channel`).
 """
 
 from __future__ import annotations
@@ -55,20 +55,16 @@ class _Certificates:
 
     def read(self) -> grpc.ServerCertificateConfiguration:
         files = self._files
-        self._seen = self._state()
+        self._seen = files.stamp()
         pair = (_read(files.key), _read(files.cert))
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=_read(files.ca))
 
     def fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the changed certificates, or None if nothing changed or the new files are wrong."""
         try:
-            return None if self._state() == self._seen else self.read()
+            return None if self._files.stamp() == self._seen else self.read()
         except (OSError, RequestError):
             return None
-
-    def _state(self) -> tuple[int, ...]:
-        files = self._files
-        return tuple(path.stat().st_mtime_ns for path in (files.ca, files.cert, files.key))
 
 
 def _read(path: Path) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millwheel.config import ConfigError
 from millwheel.config.access_policy import PolicyFile
@@ -13,15 +13,15 @@ from millwheel.coordination.contract import Coordinator, CoordinatorError
 from millwheel.errors import Problem
 from millwheel.model.catalog_keys import chunks_prefix
 from millwheel.model.incarnation import IncarnationId
-from millwheel.rpc.access.authorization import Authorization, PolicySource
-from millwheel.rpc.access.credentials import of_certificate
 from millwheel.rpc.access.policy import OPEN_POLICY, AccessGrant, AccessPolicy
-from millwheel.rpc.access.signatures import refuse_unsigned
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.principal import Principal
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 from millwheel.rpc.v1.topology_pb2 import CodeReference
+
+if TYPE_CHECKING:
+    from millwheel.rpc.access.authorization import Authorization, PolicySource
 
 __all__ = ["DEFAULT_POLICY", "FixedPolicy", "authorization_of", "code_admission", "topology_lookup"]
 
@@ -54,10 +54,15 @@ def authorization_of(tls: TlsFiles | None, policy: Path | None) -> Authorization
     """
     if tls is None:
         return None
+    # It loads cryptography and PyJWT, which are of no use without TLS.
+    from millwheel.rpc.access.authorization import Authorization
+
     return Authorization(_source(_own(tls), policy))
 
 
 def _own(tls: TlsFiles) -> Principal:
+    from millwheel.rpc.access.credentials import of_certificate
+
     try:
         return of_certificate(tls.cert.read_bytes())
     except OSError as error:
@@ -93,6 +98,8 @@ def code_admission(access: Authorization | None) -> Callable[[CodeReference], No
 
     def admit(code: CodeReference) -> None:
         if access is not None:
+            from millwheel.rpc.access.signatures import refuse_unsigned
+
             refuse_unsigned(access.policy, code.digest, code.signature)
 
     return admit

@@ -20,7 +20,6 @@ from millwheel.model.backoff import Backoff
 from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.startup import refuse_old_maps
-from millwheel.store.cassandra import CassandraSettings, CassandraStore
 from millwheel.store.contract import StateStore, StoreError, StoreUnavailableError
 
 __all__ = ["Backends", "OpenBackends", "open_backends"]
@@ -136,6 +135,9 @@ async def _open_etcd(section: CoordinatorSection) -> Coordinator:
 
 
 async def _open_cassandra(section: StoreSection) -> StateStore:
+    # Its driver loads NumPy, which nothing else here needs.
+    from millwheel.store.cassandra import CassandraSettings, CassandraStore
+
     return await CassandraStore.open(
         CassandraSettings(
             contact_points=section.contact_points,

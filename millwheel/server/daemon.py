@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 from grpc_health.v1._async import HealthServicer
@@ -24,7 +24,6 @@ from prometheus_client import CollectorRegistry
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
 from millwheel.model.traces import SpanSource
-from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import use_tls, use_token
 from millwheel.rpc.measuring import Measuring
@@ -39,6 +38,9 @@ from millwheel.server.measured_backends import measured_backends
 from millwheel.server.startup import cancel, retried, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
+
+if TYPE_CHECKING:
+    from millwheel.rpc.access.authorization import Authorization
 
 __all__ = ["Daemon", "Role", "run_daemon", "stop_on_signals"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.group_names import GroupNames
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
@@ -182,8 +183,12 @@ async def _start_authority(
 ) -> AuthorityShard:
     sequencer = await draw_sequencer(backends.coordinator, partial(reserve_sequencers, backends.store))
     await ensure_journal(backends.store, _AUTHORITY_JOURNAL)
-    shard = await AuthorityShard.open(backends.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
+    names = GroupNames(backends.coordinator)
+    shard = await AuthorityShard.open(
+        backends.store, _AUTHORITY_JOURNAL, sequencer, registry=registry, labels=names.labels
+    )
     stack.push_async_callback(shard.close)
+    stack.push_async_callback(cancel, asyncio.create_task(names.run(shard.groups)))
     add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
     await backends.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])

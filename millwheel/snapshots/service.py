@@ -13,8 +13,6 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import SnapshotServiceServicer, add_SnapshotServiceServicer_to_server
-from millwheel.snapshots.creating import create_snapshot
-from millwheel.snapshots.restoring import restore_snapshot
 
 __all__ = ["SNAPSHOT_SERVICE", "SnapshotServicer", "add_snapshots"]
 
@@ -44,6 +42,9 @@ class SnapshotServicer(SnapshotServiceServicer):
         return await answering(context, lambda: self._restore(request))
 
     async def _create(self, request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse:
+        # It loads obstore, which is of no use before the first snapshot.
+        from millwheel.snapshots.creating import create_snapshot
+
         topology = request.topology
         if topology in self._taking:
             raise RequestError(
@@ -59,5 +60,7 @@ class SnapshotServicer(SnapshotServiceServicer):
             self._taking.discard(topology)
 
     async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
+        from millwheel.snapshots.restoring import restore_snapshot
+
         record = await restore_snapshot(self._replica, request.location, request.name, request.paused)
         return wire.RestoreSnapshotResponse(topology=record)

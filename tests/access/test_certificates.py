@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from millwheel.cli.certificate_files import utc_now
@@ -27,7 +27,7 @@ from millwheel.rpc.failures import FailureCode
 from millwheel.rpc.identity import TlsFiles
 from millwheel.rpc.own_certificate import own_certificate_problem
 from millwheel.server.access import authorization_of
-from millwheel.server.certificate_end import certificate_warning, register_certificate
+from millwheel.server.certificate_end import certificate_warnings, register_certificate
 from tests.access.identities import Identities, grant
 from tests.daemons.process import DaemonProcess
 from tests.daemons.test_processes import embedded
@@ -87,15 +87,38 @@ def test_a_certificate_that_ends_is_announced(tmp_path: Path) -> None:
     identities = Identities(tmp_path)
     files = identities.certificate("worker", ("process",), ends_in=timedelta(days=12))
     now = time.time()
-    assert "ends on " in certificate_warning(files, now)
-    assert ", in 11 days: make a new one" in certificate_warning(files, now)
-    assert "has ended on " in certificate_warning(files, now + 20 * 86_400)
-    assert certificate_warning(identities.certificate("w", ends_in=timedelta(days=31)), now) == ""
-    assert certificate_warning(TlsFiles(files.ca, tmp_path / "none.pem", files.key), now) == ""
+    (warning,) = certificate_warnings(files, now)
+    assert f"the certificate {files.cert} ends on " in warning
+    assert ", in 11 days: make a new one" in warning
+    warning = certificate_warnings(files, now + 20 * 86_400)[0]
+    assert "has ended on " in warning
+    lasts = identities.certificate("w", ends_in=timedelta(days=31))
+    assert certificate_warnings(lasts, now) == ()
+    missing = TlsFiles(tmp_path / "none.pem", tmp_path / "none.pem", files.key)
+    assert certificate_warnings(missing, now) == ()
     registry = CollectorRegistry()
     register_certificate(registry, files)
-    line = next(one for one in generate_latest(registry).decode().splitlines() if not one.startswith("#"))
-    assert abs(float(line.split()[1]) - now - 12 * 86_400) < 60
+    end = registry.get_sample_value("millwheel_certificate_end_timestamp_seconds")
+    assert end is not None
+    assert abs(end - now - 12 * 86_400) < 60
+
+
+def test_the_first_ca_that_ends_is_announced(tmp_path: Path) -> None:
+    """While a CA is replaced, the file has both. What the older one has signed is refused after its end."""
+    run("create", str(tmp_path / "old"), "--host", "a", "--ca-days", "20", "--days", "20")
+    run("create", str(tmp_path / "new"), "--host", "a", "--ca-days", "900", "--days", "300")
+    both = tmp_path / "both.pem"
+    both.write_bytes((tmp_path / "new" / "ca.pem").read_bytes() + (tmp_path / "old" / "ca.pem").read_bytes())
+    new = tmp_path / "new"
+    files = TlsFiles(both, new / "worker.a.pem", new / "worker.a.key")
+    (warning,) = certificate_warnings(files, time.time())
+    assert f"the CA {both} ends on " in warning
+    registry = CollectorRegistry()
+    register_certificate(registry, files)
+    end = registry.get_sample_value("millwheel_ca_end_timestamp_seconds")
+    assert end is not None
+    assert abs(end - time.time() - 20 * 86_400) < 120
+    assert certificate_warnings(TlsFiles(new / "ca.pem", files.cert, files.key), time.time()) == ()
 
 
 def test_a_client_sees_what_is_wrong_with_its_own_files(tmp_path: Path) -> None:

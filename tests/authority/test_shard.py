@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from millwheel.authority.broadcasts import Listener
 from millwheel.authority.core import CoreSettings
 from millwheel.authority.driver import AuthorityStoppedError
+from millwheel.authority.group_names import GroupLabels
 from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.authority.writer import JournalWriter
 from millwheel.model.keys import ALL_KEYS, KeyInterval
@@ -247,10 +248,11 @@ async def test_a_successor_starts_from_what_was_broadcast() -> None:
     await reaches(updates, 77)
     await open_shard.close()
     registry = CollectorRegistry()
-    successor = await opened(store, 2, registry=registry)
+    labels = GroupLabels("computation", "web", "window-counter", "")
+    successor = await opened(store, 2, registry=registry, labels=lambda group: labels)
     first = await anext(successor.broadcasts.watch([GROUP]))
     assert first == {GROUP: BroadcastUpdate(77, ((ALL_KEYS, 1),))}
-    assert registry.get_sample_value("millwheel_authority_watermark_seconds", {"group": GROUP}) == 77e-6
+    assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels._asdict()) == 77e-6
     await successor.close()
 
 
@@ -373,7 +375,7 @@ async def test_expected_injectors_and_removal_work_through_the_driver() -> None:
     await reaches(updates, 5, INJECTOR)
     await open_shard.report([WatermarkReport(INJECTOR, "a", 1, MAX_TIMESTAMP)])
     await reaches(updates, MAX_TIMESTAMP, INJECTOR)
-    labels = {"group": INJECTOR}
+    labels = {"kind": "source", "topology": STREAM, "computation": "", "stream": STREAM}
     assert registry.get_sample_value("millwheel_authority_watermark_seconds", labels) == float("inf")
     assert registry.get_sample_value("millwheel_authority_reports_total") == 3
     assert registry.get_sample_value("millwheel_authority_refused_total", {"reason": "acceptance"}) == 1

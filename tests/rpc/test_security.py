@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,33 @@ async def test_certificates_are_replaced_while_the_server_runs(address: str, cha
     changing.key.write_text("not a key")
     changing.cert.unlink()
     assert await ask(address) == SERVING, "a half-written file ends nothing"
+
+
+async def test_a_page_over_https_shows_the_renewed_certificate(changing: TlsFiles) -> None:
+    async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def shown() -> bytes | None:
+        client = ssl.create_default_context()
+        client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+        certificate: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        await reader.read()
+        writer.close()
+        return certificate
+
+    def expected(name: str) -> bytes:
+        return ssl.PEM_cert_to_DER_cert(files(name).cert.read_text())
+
+    server = await asyncio.start_server(page, "127.0.0.1", ssl=changing.server_context(ssl.CERT_NONE))
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        assert await shown() == expected("one")
+        shutil.copy(files("two").cert, changing.cert)
+        assert [await shown(), await shown()] == [expected("one")] * 2, "the key is still the old one"
+        install("two", changing)
+        await shown()
+        assert await shown() == expected("two")
 
 
 def test_the_environment_names_the_files_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
     def _serve(self, watermark: int) -> Sequence[IntervalEffect]:
         self.state.clocks.resume(watermark)
         self.state.output.rise(watermark)
-        out = [*self._checkpoints.parents.copy_segments(), *self._commits.begin()]
+        out = [*self._checkpoints.parents.copy_segments(), *self._commits.resend(Resend())]
         for delivery in self._early_deliveries.take():
             out.extend(self._receiver.deliver(delivery))
         return out

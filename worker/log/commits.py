@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -131,7 +132,8 @@ class LogCommits:
         delta: IdDelta | None,
     ) -> LogEntry:
         state, watermark = self.state, self.state.watermark
-        values, timestamps = _columns(pieces)
+        values = list(chain.from_iterable(piece.values for piece in pieces))
+        timestamps = list(chain.from_iterable(piece.timestamps for piece in pieces))
         late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
         duplicates, state.ids.duplicates = state.ids.duplicates, 0
         return LogEntry(
@@ -204,13 +206,3 @@ class LogCommits:
         if sealed.checkpoint:
             out.append(self._checkpoints.capture())
         return out
-
-
-def _columns(pieces: list[FreshRecords]) -> tuple[list[bytes], list[int]]:
-    if len(pieces) == 1:
-        return pieces[0].values, pieces[0].timestamps
-    values, timestamps = list[bytes](), list[int]()
-    for piece in pieces:
-        values += piece.values
-        timestamps += piece.timestamps
-    return values, timestamps

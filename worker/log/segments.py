@@ -31,22 +31,6 @@ def records_size(values: Sequence[bytes]) -> int:
 class LogSegment:
     """Consecutive records. ``values`` and ``timestamps`` are empty while ``loaded`` is False."""
 
-    __slots__ = (
-        "age",
-        "commit",
-        "end",
-        "first",
-        "loaded",
-        "mark_offsets",
-        "mark_values",
-        "opened",
-        "size",
-        "timestamps",
-        "values",
-        "watermark",
-        "written",
-    )
-
     def __init__(self, first: int) -> None:
         self.first = first
         self.end = first

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -151,7 +152,7 @@ class RunQueue:
         deadline = now + _TURN_SECONDS
         try:
             while self._ready and now < deadline:
-                share = min(self._ready, key=_used)
+                share = min(self._ready, key=attrgetter("used"))
                 if share is not self._last:
                     self._last, self._shared_until = share, now + _SHARED_SECONDS
                     self.turn.seconds = _SHARED_BATCH_SECONDS
@@ -183,10 +184,6 @@ class RunQueue:
             share.ready = False
             self._ready.remove(share)
         return now
-
-
-def _used(share: RunShare) -> float:
-    return share.used
 
 
 class EventHost(ABC):

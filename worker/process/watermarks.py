@@ -14,7 +14,6 @@ from millwheel.client.authorities import ShardAddresses
 from millwheel.client.shards import ShardedWatermarks
 from millwheel.client.watermark_streams import PendingOf, ReportStream
 from millwheel.model.backoff import Backoff
-from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.channel import PASSING
 from millwheel.rpc.failures import RequestError
@@ -129,17 +128,11 @@ class AuthorityLink:
                 yield GroupWatermarks(
                     {name: value.watermark for name, value in update.items()},
                     {
-                        name: [_origin(name, member, number) for member, number in value.sequencers]
-                        for name, value in update.items()
-                        if value.sequencers
+                        name: [(f"{name}/{one}" if isinstance(one, str) else one, number) for one, number in members]
+                        for name, (_, members) in update.items()
+                        if members
                     },
                 )
-
-
-def _origin(group: str, member: KeyInterval | str, sequencer: int) -> tuple[KeyInterval | str, int]:
-    if isinstance(member, str) and is_injector(group):
-        return f"{INJECTOR_PREFIX}{group.removeprefix(INJECTOR_PREFIX)}/{member}", sequencer
-    return member, sequencer
 
 
 class LatestWatermarks:
@@ -218,16 +211,13 @@ class GroupWatch:
     async def _run(self, groups: frozenset[str]) -> None:
         while True:
             try:
-                await self._follow(groups)
+                async with aclosing(self._watch(sorted(groups))) as updates:  # type: ignore[type-var]
+                    async for update in updates:
+                        self._latest.add(update)
+                        self.publish(update)
             except Exception:
                 log.exception("low watermarks cannot be followed; trying again")
             await asyncio.sleep(_BACKOFF.delay(1, random.random()))
-
-    async def _follow(self, groups: frozenset[str]) -> None:
-        async with aclosing(self._watch(sorted(groups))) as updates:  # type: ignore[type-var]
-            async for update in updates:
-                self._latest.add(update)
-                self.publish(update)
 
     def publish(self, news: GroupWatermarks) -> None:
         """Bring broadcast values to the intervals here that have one of these groups."""

@@ -52,7 +52,7 @@ from millwheel.client.injector.messages import (
     WatermarkReached,
     WatermarksBroadcast,
 )
-from millwheel.client.injector.outbound import InjectedSending, OutboundQueue
+from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, earlier
 from millwheel.client.injector.rerouting import Rerouting
 from millwheel.client.injector.resending import OutboundBatches
 from millwheel.client.injector.routing import StreamRouting
@@ -214,17 +214,9 @@ class InjectorCore:
         """The watermark that this process may publish now. The value never falls."""
         return self.publication.published
 
-    def _find_oldest(self) -> None:
-        """Find the oldest un-ACKed timestamp, after records were accepted, ACKed or discarded."""
-        oldest = self.outbound.oldest_timestamp()
-        if self.unkeyed.records:
-            oldest = min(oldest, self.unkeyed.oldest_timestamp())
-        self.publication.oldest_unacked = oldest
-
     def oldest_unacked(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
-        oldest = self.outbound.oldest_number()
-        return min(oldest, self.unkeyed.oldest_number()) if self.unkeyed.records else oldest
+        return min(self.outbound.oldest_number(), self.unkeyed.oldest_number())
 
     def flushed(self, accepted: int) -> bool:
         """Whether every consumer has ACKed the first ``accepted`` records."""
@@ -428,8 +420,8 @@ class InjectorCore:
         return self._pumped(self.outbound.busy_queues(), now)
 
     def _pumped(self, queues: Mapping[OutboundQueue, None], now: int) -> list[InjectorEffect]:
-        """Send what is due in ``queues``, and set the next alarm."""
-        self._find_oldest()
+        """Send what is due in ``queues``, and set the next alarm, after records were accepted, ACKed or discarded."""
+        self.publication.oldest_unacked = min(self.outbound.oldest_timestamp(), self.unkeyed.oldest_timestamp())
         self.outbound.watermark = self.publication.update().watermark
         if self.failed is not None:
             return []
@@ -437,17 +429,10 @@ class InjectorCore:
         for queue in queues:
             sends, alarm = self.outbound.pump(queue, now)
             out += sends
-            if alarm is not None:
-                self._alarm(alarm)
-        overdue = self.outbound.overdue_at()
-        if overdue is not None:
-            self._alarm(overdue)
-        return out
-
-    def _alarm(self, at: int) -> None:
+            self._alarm_at = earlier(self._alarm_at, alarm)
         # The earliest alarm is enough: the tick at that time computes the later ones again.
-        if self._alarm_at is None or at < self._alarm_at:
-            self._alarm_at = at
+        self._alarm_at = earlier(self._alarm_at, self.outbound.overdue_at())
+        return out
 
 
 def _extremes(timestamps: Sequence[int]) -> tuple[int, int]:

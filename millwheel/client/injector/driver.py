@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final, assert_never, cast
+from typing import Final, assert_never
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.errors import InjectorClosedError, InjectorError
@@ -68,19 +68,15 @@ class SenderIdentity:
         """The delivery of one delivery attempt."""
         watermark = send.watermark if self.publishes else None
         sender = Sender(self._name, self.sequencer, None, self._group, watermark)
-        keys, values = cast("list[bytes]", send.keys), cast("list[bytes]", send.values)
-        timestamps = cast("list[int]", send.timestamps)
-        return Delivery(
-            send.consumer, send.journal, self._stream, sender, _ids(send), keys, values, timestamps, send.token
-        )
+        columns = send.keys, send.values, send.timestamps
+        return Delivery(send.consumer, send.journal, self._stream, sender, _ids(send), *columns, send.token)
 
 
 def _ids(send: SendBatch) -> DeliveryIds:
     scope = send.scope
     if scope.kind is IdKind.POSITION:
-        return PositionIds(scope.name, send.mark, cast("list[int]", send.ids), send.unacked)
-    ids = cast("list[bytes]", send.ids)
-    return OpaqueIds(ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, ids)
+        return PositionIds(scope.name, send.mark, send.ids, send.unacked)
+    return OpaqueIds(send.ids) if scope.kind is IdKind.OPAQUE else BatchIds(scope.name, scope.batch, send.ids)
 
 
 class InjectorDriver(ABC):
@@ -224,14 +220,11 @@ class InjectorDriver(ABC):
                     assert_never(effect)
         at = self.core.next_deadline()
         if at != self._timer_at and self.is_open:
-            self._set_timer(at)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = None if at is None else self._loop.call_at(at / 1e6, self._tick)
         self._notify()
-
-    def _set_timer(self, at: int | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = None if at is None else self._loop.call_at(at / 1e6, self._tick)
 
     def _tick(self) -> None:
         self._timer_at = None

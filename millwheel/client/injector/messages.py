@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.ids import IdScope
@@ -239,10 +239,10 @@ class SendBatch:
     consumer: IncarnationId
     journal: str
     scope: IdScope
-    keys: Sequence[bytes]
-    values: Sequence[bytes]
-    timestamps: Sequence[int]
-    ids: Sequence[int] | Sequence[bytes]
+    keys: list[bytes]
+    values: list[bytes]
+    timestamps: list[int]
+    ids: list[Any]
     watermark: int
     mark: int = 0
     unacked: Sequence[int] = ()

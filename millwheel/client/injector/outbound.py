@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from millwheel.client.injector.ids import IdKind, IdScope
@@ -21,7 +22,7 @@ from millwheel.model.outbound import AnswerKind, OutboundBatch, OutboundSending,
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 
-__all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues"]
+__all__ = ["InjectedBatch", "InjectedSending", "OutboundQueue", "OutboundQueues", "earlier"]
 
 _MAX_HOLES: Final = 64
 """The most un-ACKed positions that an ACK mark may pass. They are listed in every message."""
@@ -102,21 +103,6 @@ class OutboundQueue:
     Invariant: ``to_send`` contains exactly the batches that have something to send.
     Invariant: ``in_flight`` is the number of attempts in flight.
     """
-
-    __slots__ = (
-        "batches",
-        "cap",
-        "consumer",
-        "extra_at",
-        "failures",
-        "filling",
-        "in_flight",
-        "opened_at",
-        "resume_at",
-        "route",
-        "scope",
-        "to_send",
-    )
 
     def __init__(self, consumer: IncarnationId, scope: IdScope, route: Route, cap: int) -> None:
         self.consumer = consumer
@@ -339,17 +325,17 @@ class OutboundQueues:
             return sends, None
         alarm = None
         # The oldest batch goes first, because it holds the watermark.
-        for batch in sorted(queue.to_send, key=_age):
+        for batch in sorted(queue.to_send, key=attrgetter("first")):
             if batch.resume_at > now:
-                alarm = _earlier(alarm, batch.resume_at)
+                alarm = earlier(alarm, batch.resume_at)
                 continue
             wait = self._gate(queue, batch, now)
             if wait is not None:
-                return sends, _earlier(alarm, wait)
+                return sends, earlier(alarm, wait)
             sends += self._send(queue, batch, tokens, now)
         wait = self._filling_due(queue, now)
         if wait is not None:
-            alarm = _earlier(alarm, wait)
+            alarm = earlier(alarm, wait)
         elif queue.filling is not None:
             batch = queue.filling
             self._seal(queue)
@@ -404,11 +390,10 @@ class OutboundQueues:
         columns: list[Any] = [batch.keys, batch.values, batch.timestamps, batch.ids]
         if indexes is not None:
             columns = [[column[index] for index in indexes] for column in columns]
-        mark, unacked = queue.mark()
         keys, values, timestamps, ids = columns
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
-            self.watermark, mark, unacked,
+            self.watermark, *queue.mark(),
         )  # fmt: skip
         return [send]
 
@@ -482,9 +467,6 @@ def _by_interval(starts: Sequence[bytes], keys: Sequence[bytes]) -> Collection[t
     return [(at, None) for at in found] if len(found) == 1 else found.items()
 
 
-def _age(batch: InjectedBatch) -> int:
-    return batch.first
-
-
-def _earlier(one: int | None, other: int) -> int:
-    return other if one is None else min(one, other)
+def earlier(one: int | None, other: int | None) -> int | None:
+    """The earlier one of two times. None stands for never."""
+    return min(one, other) if one is not None and other is not None else other if one is None else one

@@ -14,17 +14,18 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from ssl import DER_cert_to_PEM_cert
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from millwheel.rpc.access.authorization import Authorization
-from millwheel.rpc.access.callers import BEARER
 from millwheel.rpc.access.delegation import calling_for
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.principal import Principal
 from millwheel.server.console.calls import HTTP_STATUS, described_error
+
+if TYPE_CHECKING:
+    from millwheel.rpc.access.authorization import Authorization
 
 __all__ = ["COOKIE", "MAX_OWN_SESSIONS", "MAX_SESSIONS", "USER", "ConsoleLogin"]
 
@@ -93,6 +94,8 @@ class ConsoleLogin:
 
     async def _log_in(self, request: web.Request) -> web.Response:
         """Begin a session by a token, in the body ``{"token": "..."}``."""
+        from millwheel.rpc.access.callers import BEARER  # a console without TLS has no login
+
         try:
             if request.content_type != "application/json":
                 raise _malformed("the body must be JSON")

@@ -11,12 +11,14 @@ import importlib
 import logging
 import socket
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.startup import cancel
+
+if TYPE_CHECKING:
+    from millwheel.rpc.access.authorization import Authorization
 
 __all__ = ["serve_console"]
 

@@ -16,18 +16,20 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from millwheel.client.control import ControlClient
-from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
 from millwheel.server.console.login import COOKIE, USER, ConsoleLogin
 from millwheel.server.console.permission import refuse_call
+
+if TYPE_CHECKING:
+    from millwheel.rpc.access.authorization import Authorization
 
 __all__ = ["serve_site"]
 

@@ -21,7 +21,7 @@ from millwheel.worker.interval.commits.sealing import Sealed, Sealer
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hooks.runner import HookBatch, Runner
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
@@ -88,11 +88,11 @@ class CommitPipeline:
         """ACKs of stored weak productions that no commit has journaled."""
         self.open_commit_full = False
         """Whether the open commit has no room for the current batch. The batch waits until the queue moves."""
-        keys = self._setup.config.keys
         self._measures = self._setup.meter.measures
         self._append_began = 0.0
         """When the append in flight began, by the meter's clock."""
-        self._sender = (self._setup.config.journal, self._setup.config.sequencer, keys, self._setup.config.incarnation)
+        config = state.config
+        self._sender = (config.journal, config.sequencer, config.keys, config.incarnation)
 
     # Sealing and appending.
 
@@ -108,7 +108,9 @@ class CommitPipeline:
         # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
         changed = self._sealer.encode_states(batch) if batch else []
         if not batch:
-            self._release_hold(batch)
+            if batch.hold is not None:  # work that was blocked meanwhile has holds of its own
+                batch.hold.release()
+                batch.hold = None
             if not (waiting.acked or (checkpoints.pressing and checkpoints.wants_append)):
                 # No commit is due that could carry the number of duplicates. The next checkpoint stores it.
                 self._journal.counts.duplicates += self._ids.duplicates
@@ -121,12 +123,6 @@ class CommitPipeline:
         if not self.open_commit_full:
             out.extend(self._send_ready())
         return not self.open_commit_full
-
-    def _release_hold(self, batch: HookBatch) -> None:
-        """Release the watermark hold of a batch without work. Its blocked timers have holds of their own."""
-        if batch.hold is not None:
-            batch.hold.release()
-            batch.hold = None
 
     def _append(self, sealed: Sealed) -> list[IntervalEffect]:
         """Append the entry of a commit. A commit without lasting effects needs no append."""
@@ -270,11 +266,6 @@ class CommitPipeline:
             else:
                 outbox.flows.copies_refused(outbound, part)
         outbox.flows.go_on()
-        return self._send_ready()
-
-    def begin(self) -> list[IntervalEffect]:
-        """The interval starts to serve: send productions that an earlier owner committed and that are not ACKed."""
-        self._outbox.flows.begin_all()
         return self._send_ready()
 
     def holds(self) -> Iterator[Hold]:

@@ -38,20 +38,6 @@ class Sealed:
     (None: nothing).
     """
 
-    __slots__ = (
-        "commit",
-        "consumed",
-        "entry",
-        "hold",
-        "ids",
-        "joined",
-        "outbound",
-        "size",
-        "stored_first",
-        "timers",
-        "unacked",
-    )
-
     def __init__(self, commit: int, stored_first: bool) -> None:
         self.commit = commit
         self.hold: Hold | None = None

@@ -305,21 +305,15 @@ class Runner:
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
-    def _load(self, key: bytes) -> KeyCell | None:
-        """The cell of a key that has none. None: the key is blocked until its row has been read."""
-        cell = self._cells.get(key)
-        if cell is None:
-            self._blocked.block(key, Wait.STATE)
-            self.to_read.append(key)
-        return cell
-
     def open(self, key: bytes) -> Context[Any] | None:
         """Open a context for a key that has none in this batch.
 
         None: the key is blocked until its row has been read.
         """
-        cell = self._cells.cached().get(key) or self._load(key)
+        cell = self._cells.get(key)
         if cell is None:
+            self._blocked.block(key, Wait.STATE)
+            self.to_read.append(key)
             return None
         cell.used = self.number
         self.batch.size += len(key) + len(cell.encoded) + _CONTEXT_BYTES

@@ -37,26 +37,6 @@ class ProductionBatch(OutboundBatch):
     It has many attributes: the columns of its records, and the state of its sending.
     """
 
-    __slots__ = (
-        "after",
-        "age",
-        "awaited",
-        "committed",
-        "consumer",
-        "first",
-        "flow",
-        "journal",
-        "opaque",
-        "positions",
-        "producers",
-        "sent",
-        "sequence",
-        "since",
-        "stream",
-        "token",
-        "used",
-    )
-
     def __init__(self, token: int, consumer: IncarnationId, stream: str, journal: str, sequence: str) -> None:
         super().__init__()
         self.token = token
@@ -121,18 +101,6 @@ class Flow:
 
     Invariant: a flow that starts (``last`` is 0) sends everything that is not ACKed, oldest first.
     """
-
-    __slots__ = (
-        "asked",
-        "batches",
-        "consumer",
-        "halted",
-        "journal",
-        "last",
-        "refused",
-        "waiting",
-        "window",
-    )
 
     def __init__(self, consumer: IncarnationId, journal: str) -> None:
         self.consumer = consumer
