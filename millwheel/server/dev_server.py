@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
@@ -184,7 +185,8 @@ async def _start_authority(
     await ensure_journal(backends.store, _AUTHORITY_JOURNAL)
     shard = await AuthorityShard.open(backends.store, _AUTHORITY_JOURNAL, sequencer, registry=registry)
     stack.push_async_callback(shard.close)
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
+    members = CatalogMembers(backends.coordinator)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(shard, members.check), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
     await backends.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
     return shard
