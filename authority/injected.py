@@ -92,6 +92,11 @@ class InjectorGroup(Group[str]):
         self.put(made)
         return made
 
+    def sequencer_of(self, process: str) -> int:
+        """The accepted sequencer of a process; 0 if it has none."""
+        share = self._shares.get(process)
+        return 0 if share is None else share.sequencer
+
     def put(self, made: Share[str]) -> None:
         """Set the share of a process, from an acceptance or from the journal."""
         if (last := self._shares.get(made.member)) is not None:

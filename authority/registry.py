@@ -21,6 +21,7 @@ from millwheel.authority.shares import Share, process_share
 from millwheel.model.incarnation import is_injector
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.rpc.watermarks import Member
 
 __all__ = ["AnyGroup", "Registry"]
 
@@ -61,6 +62,13 @@ class Registry:
     def get(self, name: str) -> AnyGroup | None:
         """Return the group, if a sequencer was ever accepted for it."""
         return self._groups.get(name)
+
+    def knows(self, name: str, member: Member, sequencer: int) -> bool:
+        """Return whether the group exists, and a process has exactly this sequencer. A group covers all intervals."""
+        found = self._groups.get(name)
+        if isinstance(found, InjectorGroup):
+            return isinstance(member, str) and found.sequencer_of(member) == sequencer
+        return found is not None
 
     def keyed(self, name: str) -> KeyedGroup:
         """Return the group, which is created if it is missing. Its members are intervals."""

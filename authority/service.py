@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -13,13 +14,21 @@ from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
-from millwheel.rpc.watermarks import check_names, interval_to_wire, invalid, member_from_wire
+from millwheel.rpc.watermarks import Member, check_names, interval_to_wire, invalid, member_from_wire
 
-__all__ = ["Shards", "WatermarkServicer"]
+__all__ = ["MemberCheck", "Shards", "WatermarkServicer"]
 
 _DEFAULT_ROWS: Final = 100
 _MAX_ROWS: Final = 10_000
 _MAX_GROUPS: Final = 10_000
+
+
+MemberCheck = Callable[[str, Member, int], Awaitable[None]]
+"""Raises MemberUnknownError unless the catalog has this member of a group, with this sequencer or a later one."""
+
+
+async def _no_check(group: str, member: Member, sequencer: int) -> None:
+    """For a shard without a catalog."""
 
 
 class WatermarkServicer(ReportingServicer):
@@ -28,11 +37,16 @@ class WatermarkServicer(ReportingServicer):
     A shard that has stopped, or that another process serves, answers UNAVAILABLE: look up where it is now.
     """
 
+    def __init__(self, shards: Shards, check_member: MemberCheck = _no_check) -> None:
+        super().__init__(shards)
+        self._check_member = check_member
+
     async def AcceptSequencer(self, request: pb.AcceptSequencerRequest, context: Context) -> pb.AcceptSequencerResponse:
         """Accept a sequencer. It is journaled before the answer (G4).
 
         FAILED_PRECONDITION: SEQUENCER_REFUSED if a larger sequencer is the owner. REPORT_NOT_RECEIVED if a process
-        requests confirmation of a report that was not received.
+        requests confirmation of a report that was not received. NOT_FOUND: MEMBER_UNKNOWN if the catalog has no such
+        incarnation or process.
         """
 
         async def work() -> pb.AcceptSequencerResponse:
@@ -40,9 +54,10 @@ class WatermarkServicer(ReportingServicer):
             member = member_from_wire(request)
             if request.report_number and not isinstance(member, str):
                 raise invalid("report_number", "is set: only processes of injectors ask which reports were received")
-            watermark = await self._shards.shard_for(request.group).accept(
-                request.group, member, request.sequencer, request.report_number
-            )
+            shard = self._shards.shard_for(request.group)
+            if not shard.knows(request.group, member, request.sequencer):
+                await self._check_member(request.group, member, request.sequencer)
+            watermark = await shard.accept(request.group, member, request.sequencer, request.report_number)
             return pb.AcceptSequencerResponse(watermark_us=watermark)
 
         return await answering(context, work)

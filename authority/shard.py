@@ -133,6 +133,11 @@ class AuthorityShard(AuthorityDriver):
         """Return the groups that the shard keeps."""
         return self._core.broadcasts().keys()
 
+    def knows(self, group: str, member: Member, sequencer: int) -> bool:
+        """Return whether the group has this interval, or this process with exactly this sequencer."""
+        self._check()
+        return self._core.registry.knows(group, member, sequencer)
+
     async def accept(self, group: str, member: Member, sequencer: int, report_number: int = 0) -> int:
         """Accept ``sequencer`` as the owner of ``member`` (G4), and return the value last broadcast for it.
 

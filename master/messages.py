@@ -146,9 +146,13 @@ class EnsureLog:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLog:
-    """End the log of a stream that computations read, too."""
+    """End the log of a stream that computations read, too.
+
+    ``incarnation``: the one that has no cursors. Another one is not deleted. Empty: whichever there is.
+    """
 
     stream: str
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

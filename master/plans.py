@@ -416,6 +416,13 @@ class Planner:
                 "the log keeps them for the stream's retention",
                 reason="LOG_NEEDED",
             )
+        if request.incarnation not in ("", log.incarnation):
+            raise RequestError(
+                FailureCode.ABORTED,
+                f"the log of stream {stream!r} was deleted and begun again meanwhile",
+                "repeat the request, if the new log is meant, too",
+                reason="LOG_REPLACED",
+            )
         self._builder.delete(keys.log_key(stream))
         release(self._known, log.incarnation, self._builder)
         return self._builder.plan(lambda: control.DeleteStreamLogResponse(stream=stream, deleted=True))

@@ -9,10 +9,11 @@ import grpc
 
 from millwheel.master.messages import DeleteLog, EnsureLog
 from millwheel.master.replica import MasterReplica
+from millwheel.master.services.log_cursors import incarnation_without_cursors
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog
-from millwheel.model.incarnation import injector_group
+from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -107,13 +108,15 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
     async def DeleteStreamLog(
         self, request: control.DeleteStreamLogRequest, context: Context
     ) -> control.DeleteStreamLogResponse:
-        return await answering(context, lambda: self._delete_log(request.stream))
+        return await answering(context, lambda: self._delete_log(request))
 
-    async def _delete_log(self, stream: str) -> control.DeleteStreamLogResponse:
+    async def _delete_log(self, request: control.DeleteStreamLogRequest) -> control.DeleteStreamLogResponse:
         known = (await self._replica.term()).catalog
-        return cast(
-            "control.DeleteStreamLogResponse", await self._replica.ask(DeleteLog(resolve_stream(stream, known)))
-        )
+        stream, incarnation = resolve_stream(request.stream, known), IncarnationId("")
+        if not request.force:
+            incarnation = await incarnation_without_cursors(self._replica, known, stream)
+        answer = await self._replica.ask(DeleteLog(stream, incarnation))
+        return cast("control.DeleteStreamLogResponse", answer)
 
     async def _ensure_log(self, stream: str) -> control.EnsureStreamLogResponse:
         known = (await self._replica.term()).catalog

@@ -25,7 +25,7 @@ from millwheel.rpc.v1 import subscription_pb2 as subscription
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.rpc.v1.subscription_pb2_grpc import SubscriptionServiceStub
 
-__all__ = ["StreamServicer"]
+__all__ = ["ReadableLog", "StreamServicer", "log_of"]
 
 _OWNER_SECONDS: Final = 4.0
 """How long an owner may take to send the records."""
@@ -38,7 +38,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Log:
+class ReadableLog:
     """A log to read: the stream, its log's incarnation, its owner's address, and the format of the values."""
 
     stream: str
@@ -59,7 +59,7 @@ class StreamServicer(stream_pb2_grpc.StreamServiceServicer):
 
     async def _read(self, request: wire.ReadStreamRequest) -> wire.ReadStreamResponse:
         limit = min(request.limit if request.limit > 0 else _DEFAULT_RECORDS, _MAX_RECORDS)
-        log = _log_of((await self._replica.term()).catalog, request.stream)
+        log = log_of((await self._replica.term()).catalog, request.stream)
         try:
             async with asyncio.timeout(_OWNER_SECONDS), calling(log.address):
                 begin = request.from_offset if request.HasField("from_offset") else None
@@ -73,13 +73,13 @@ class StreamServicer(stream_pb2_grpc.StreamServiceServicer):
                 "see whether it is overloaded, and try again",
             ) from None
 
-    async def _end(self, log: _Log) -> int:
+    async def _end(self, log: ReadableLog) -> int:
         async with aclosing(self._responses(log, subscription.SUBSCRIBE_FROM_NOW, None)) as responses:
             async for response in responses:
                 return response.end_offset
         return 0
 
-    async def _from(self, log: _Log, begin: int, limit: int) -> wire.ReadStreamResponse:
+    async def _from(self, log: ReadableLog, begin: int, limit: int) -> wire.ReadStreamResponse:
         found = wire.ReadStreamResponse(next_offset=begin)
         async with aclosing(self._responses(log, subscription.SUBSCRIBE_FROM_OLDEST, begin)) as responses:
             async for response in responses:
@@ -94,7 +94,7 @@ class StreamServicer(stream_pb2_grpc.StreamServiceServicer):
         return found
 
     async def _responses(
-        self, log: _Log, begin: subscription.SubscribeFrom.ValueType, resume: int | None
+        self, log: ReadableLog, begin: subscription.SubscribeFrom.ValueType, resume: int | None
     ) -> AsyncGenerator[subscription.SubscribeResponse, None]:
         start = subscription.SubscribeStart(
             stream=log.stream, incarnation=log.incarnation, begin=begin, resume_offset=resume
@@ -115,7 +115,7 @@ async def _only(request: subscription.SubscribeRequest) -> AsyncIterator[subscri
     await asyncio.Event().wait()
 
 
-def _log_of(known: Catalog, name: str) -> _Log:
+def log_of(known: Catalog, name: str) -> ReadableLog:
     """Return where a stream's log is; RequestError if there is none, or if no worker owns it."""
     stream = resolve_stream(name, known)
     spec = known.stream(stream)
@@ -137,7 +137,7 @@ def _log_of(known: Catalog, name: str) -> _Log:
             "wait, or start a worker",
             reason="NO_OWNER",
         )
-    return _Log(stream, log.incarnation, interval.owner.address, spec.format)
+    return ReadableLog(stream, log.incarnation, interval.owner.address, spec.format)
 
 
 def _shown(offset: int, timestamp: int, value: bytes, form: specs.ValueFormat.ValueType) -> wire.ShownRecord:

@@ -344,9 +344,17 @@ class ControlClient:
         answer = await self._call(lambda: self._cluster().ListHookFailures(request, timeout=self._deadline))
         return list(answer.computations)
 
-    async def delete_stream_log(self, stream: str) -> control.DeleteStreamLogResponse:
-        """Delete a stream's log. RequestError if no computation reads the stream: its records go nowhere else."""
-        request = control.DeleteStreamLogRequest(stream=stream)
+    async def delete_stream_log(self, stream: str, *, force: bool = False) -> control.DeleteStreamLogResponse:
+        """Delete a stream's log.
+
+        Args:
+            stream: The stream.
+            force: Also delete a log with cursors, or one whose owner does not answer.
+
+        Raises:
+            RequestError: The log has cursors, or no computation reads the stream: its records go nowhere else.
+        """
+        request = control.DeleteStreamLogRequest(stream=stream, force=force)
         return await self._call(lambda: self._routing().DeleteStreamLog(request, timeout=self._deadline))
 
     async def ensure_stream_log(self, stream: str) -> control.EnsureStreamLogResponse:

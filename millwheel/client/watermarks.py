@@ -18,6 +18,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import watermark_pb2 as pb
 from millwheel.rpc.v1.watermark_pb2_grpc import WatermarkServiceStub
 from millwheel.rpc.watermarks import (
+    MEMBER_UNKNOWN,
     REPORT_NOT_RECEIVED,
     SEQUENCER_REFUSED,
     AcceptRefusedError,
@@ -120,7 +121,7 @@ class WatermarkClient:
             The last broadcast watermark of the member, in microseconds.
 
         Raises:
-            AcceptRefusedError: A newer sequencer owns the member.
+            AcceptRefusedError: A newer sequencer owns the member, or the catalog has no such member any more.
             ReportNotReceivedError: Report ``report_number`` has not arrived.
             RequestError: The result is unknown after ``patience`` seconds. Call again.
         """
@@ -140,7 +141,7 @@ class WatermarkClient:
         try:
             return await retrying(call, patience=patience, backoff=self._backoff, passing=PASSING)
         except RequestError as error:
-            if error.reason == SEQUENCER_REFUSED:
+            if error.reason in {SEQUENCER_REFUSED, MEMBER_UNKNOWN}:
                 raise AcceptRefusedError(error.message) from error
             if error.reason == REPORT_NOT_RECEIVED:
                 raise ReportNotReceivedError(str(member), report_number) from error

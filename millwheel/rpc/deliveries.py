@@ -46,7 +46,7 @@ class DeliveryQueue(Generic[ItemT]):
 
     @property
     def queued(self) -> int:
-        """The number of items that wait to be written to the stream."""
+        """The number of items that are not written to the stream yet."""
         return len(self._queue)
 
     def send(self, item: ItemT) -> None:
@@ -62,7 +62,8 @@ class DeliveryQueue(Generic[ItemT]):
         """Write the items to an open stream, until cancelled."""
         while True:
             while self._queue:
-                await call.write(self._encode(self._queue.popleft()))
+                await call.write(self._encode(self._queue[0]))
+                self._queue.popleft()
             self._ready.clear()
             await self._ready.wait()
 

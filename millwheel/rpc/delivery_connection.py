@@ -73,6 +73,11 @@ class DeliveryConnection(DeliveryQueue[ItemT]):
         self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"deliveries to {address}")
 
+    @property
+    def first_unwritten(self) -> ItemT | None:
+        """The oldest item that is not written to the stream yet. None if there is none."""
+        return self._queue[0] if self._queue else None
+
     async def close(self) -> None:
         """Close the connection. From this call on it reports nothing: a new connection may have its address."""
         self._closed = True

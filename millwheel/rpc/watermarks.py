@@ -21,11 +21,13 @@ from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
 __all__ = [
     "MAX_NAME_BYTES",
+    "MEMBER_UNKNOWN",
     "REPORT_NOT_RECEIVED",
     "SEQUENCER_REFUSED",
     "AcceptRefusedError",
     "BroadcastUpdate",
     "Member",
+    "MemberUnknownError",
     "PendingWork",
     "ReportNotReceivedError",
     "WatermarkReport",
@@ -49,6 +51,9 @@ MAX_NAME_BYTES: Final = 1024
 SEQUENCER_REFUSED: Final = "SEQUENCER_REFUSED"
 """The reason of an :class:`AcceptRefusedError`."""
 
+MEMBER_UNKNOWN: Final = "MEMBER_UNKNOWN"
+"""The reason of a :class:`MemberUnknownError`."""
+
 REPORT_NOT_RECEIVED: Final = "REPORT_NOT_RECEIVED"
 """The reason of a :class:`ReportNotReceivedError`."""
 
@@ -62,6 +67,18 @@ class AcceptRefusedError(RequestError):
             message,
             "stop work on it; the process that holds the larger sequencer goes on",
             reason=SEQUENCER_REFUSED,
+        )
+
+
+class MemberUnknownError(RequestError):
+    """The catalog has no such member of a group. Either it was never there, or it is gone."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            FailureCode.NOT_FOUND,
+            message,
+            "see whether the names are right, and whether the topology was cancelled",
+            reason=MEMBER_UNKNOWN,
         )
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from millwheel.authority.candidate import Candidate, CandidateSettings
+from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import ShardSettings
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
@@ -39,7 +40,8 @@ async def _authority(daemon: Daemon) -> AsyncIterator[None]:
         ),
     )
     daemon.registry.register(candidate.metrics)
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(candidate), daemon.server)
+    members = CatalogMembers(backends.coordinator)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(candidate, members.check), daemon.server)
     # The cancellation at the end resigns this process's shards, so other candidates are elected at once.
     task = asyncio.create_task(keep("the authority", candidate.run))
     try:

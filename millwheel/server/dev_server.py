@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.group_names import GroupNames
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
@@ -189,7 +190,8 @@ async def _start_authority(
     )
     stack.push_async_callback(shard.close)
     stack.push_async_callback(cancel, asyncio.create_task(names.run(shard.groups)))
-    add_WatermarkServiceServicer_to_server(WatermarkServicer(shard), server)
+    members = CatalogMembers(backends.coordinator)
+    add_WatermarkServiceServicer_to_server(WatermarkServicer(shard, members.check), server)
     record = catalog.AuthorityRecord(shard=0, endpoint=Endpoint(worker_id=_WORKER_ID, address=address))
     await backends.coordinator.transact((), [Put(authority_key(0), record.SerializeToString())])
     return shard

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from millwheel.authority.calls import AuthorityCalls
+from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.core import AuthorityCore
 from millwheel.authority.group import Group
 from millwheel.authority.injected import InjectorGroup
 from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.placement import PlacementPolicy
 from millwheel.authority.registry import Registry
+from millwheel.authority.service import WatermarkServicer
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -215,4 +217,28 @@ rewriting(
     seeds=0,
     test="tests/authority/test_placement.py::test_shards_are_returned_to_one_that_is_back_and_stays",
     why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "members-of-anyone",
+    "G13",
+    "a shard keeps members of the catalog only",
+    WatermarkServicer.AcceptSequencer,
+    "if not shard.knows(request.group, member, request.sequencer):",
+    "if False:",
+    seeds=0,
+    test="tests/authority/test_catalog_members.py::test_members_that_do_not_exist_make_no_groups",
+    why="simulated processes announce themselves only when the catalog has them",
+)
+
+rewriting(
+    "sequencers-invented",
+    "G4",
+    "an injector process offers no sequencer that no master drew for it",
+    CatalogMembers,
+    "if sequencer > drawn:",
+    "if False:",
+    seeds=0,
+    test="tests/authority/test_catalog_members.py::test_a_stream_gets_no_process_that_no_master_opened",
+    why="simulated processes offer what a master drew",
 )

@@ -176,10 +176,46 @@ rewriting(
     "G8",
     "a batch without an answer is sent again",
     OutboundBatches.resend_overdue,
-    "sending.sent_at > due",
-    "True",
+    "since[one] <= due",
+    "False",
     seeds=0,
     test="tests/injectors/test_core.py::test_a_refused_copy_of_a_record_in_flight_is_not_sent_again",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "copies-behind-the-unwritten",
+    "G13",
+    "no copy waits behind an attempt that is not written yet",
+    OutboundBatches.resend_overdue,
+    "newest.token >= unwritten.get(newest.address, self._next_token)",
+    "False",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_a_receiver_that_reads_nothing_gets_no_copies",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "first-attempts-forgotten",
+    "G1",
+    "an ACK of the oldest attempt counts, however many copies followed it",
+    OutboundBatches,
+    "self._end(batch.sendings[-1])",
+    "self._end(batch.sendings[0])",
+    seeds=0,
+    test="tests/injectors/test_core.py::test_silence_loses_no_record_and_an_ack_of_any_copy_counts",
+    why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "copies-as-often-as-at-first",
+    "G13",
+    "the wait before a copy doubles with each one",
+    OutboundBatches,
+    "min(batch.copies + 1, MAX_COPIES)",
+    "0",
+    seeds=0,
+    test="tests/injectors/test_resending.py::test_each_record_is_acked_once_and_copies_are_bounded",
     why="seeds were not tried: the test shows it by itself, in seconds",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -162,6 +163,17 @@ async def test_a_refused_credential_is_in_the_audit_log(console: Console, caplog
     lines: list[Any] = [getattr(one, "fields") for one in caplog.records if one.name == "millwheel.audit"]  # noqa: B009
     found = [(one["method"], one["outcome"], one["reason"]) for one in lines]
     assert found == [("console/request", "UNAUTHENTICATED", "TOKEN_INVALID")], "a page without a login is no refusal"
+
+
+async def test_the_audit_log_has_the_browsers_address(console: Console, caplog: pytest.LogCaptureFixture) -> None:
+    async with console.browser() as browser:
+        with caplog.at_level(logging.INFO, "millwheel.audit"):
+            headers = {"X-Forwarded-For": "198.51.100.1", "Authorization": f"Bearer {console.identities.token('bob')}"}
+            async with browser.get(console.url + API, headers=headers) as response:
+                assert response.status == 403
+    (line,) = [getattr(one, "fields") for one in caplog.records if one.name == "millwheel.audit"]  # noqa: B009
+    assert (line["principal"], line["reason"]) == ("token:bob", "ROLE_MISSING")
+    assert re.match(r"(127\.0\.0\.1|::1) through ipv[46]:", line["peer"]), "the connection's, and no header's"
 
 
 @pytest.mark.parametrize("origin", ["http://[", "null", "https://evil.example"])

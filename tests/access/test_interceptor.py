@@ -395,6 +395,52 @@ async def test_who_is_revoked_is_refused_at_the_next_call(guarded: Guarded) -> N
     assert (await guarded.failure(again, MOVE, move("web"))).code is LET, "a new certificate is another one"
 
 
+def _audited(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    lines = [one for one in caplog.records if one.name == "millwheel.audit"]
+    return [getattr(one, "fields") for one in lines]  # noqa: B009  # logging adds it
+
+
+async def test_a_flood_of_refusals_writes_a_line_of_each_kind(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    eve = guarded.certificate("eve", "inject")
+    with caplog.at_level(logging.INFO, "millwheel.audit"):
+        for _ in range(8):
+            await guarded.failure(eve, MOVE, move("web"))
+        await guarded.failure(guarded.certificate("bob", "inject"), MOVE, move("web"))
+        watching = asyncio.create_task(guarded.authorization.watch())
+        await asyncio.sleep(0)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    lines = [(one["principal"], one["method"], one.get("left_out")) for one in _audited(caplog)]
+    move_interval = "IntervalService/MoveInterval"
+    assert lines == [
+        ("certificate:eve", move_interval, None),
+        ("certificate:bob", move_interval, None),
+        ("certificate:eve", move_interval, 7),
+    ]
+
+
+async def test_a_line_names_the_address_of_a_consoles_user(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    ada = delegated(Principal("certificate:ada", roles=("operate",)), "192.0.2.7")
+    bob = delegated(Principal("certificate:bob"), "192.0.2.8")
+    with caplog.at_level(logging.INFO, "millwheel.audit"):
+        await guarded.failure(guarded.identities.server, MOVE, move("web"), metadata=ada)
+        await guarded.failure(guarded.identities.server, MOVE, move("web"), metadata=bob)
+        await guarded.failure(guarded.certificate("eve", "operate"), MOVE, move("web"), metadata=ada)
+        await guarded.failure(guarded.certificate("eve", "operate"), MOVE, move("web"), metadata=ada[1:])
+    lines = [(one["principal"], one["outcome"] == "PERMISSION_DENIED", one["peer"]) for one in _audited(caplog)]
+    assert [(name, refused) for name, refused, _ in lines] == [
+        ("certificate:ada", False),
+        ("certificate:bob", True),
+        ("certificate:eve", True),
+        ("certificate:eve", False),
+    ]
+    assert lines[0][2].startswith("192.0.2.7 through ipv")
+    assert lines[1][2].startswith("192.0.2.8 through ipv")
+    assert all(peer.startswith("ipv") for _, _, peer in lines[2:]), "only a process says where a person is"
+
+
 async def test_only_a_process_may_act_for_others(guarded: Guarded) -> None:
     ada = delegated(Principal("certificate:ada", roles=("operate",)))
     assert (await guarded.failure(guarded.identities.server, MOVE, move("web"), metadata=ada)).code is LET

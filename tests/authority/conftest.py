@@ -8,11 +8,13 @@ from functools import partial
 import pytest
 from prometheus_client import CollectorRegistry
 
+from millwheel.authority.catalog_members import CatalogMembers
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard, ShardSettings
 from millwheel.rpc.v1.watermark_pb2_grpc import add_WatermarkServiceServicer_to_server
 from millwheel.store.memory import MemoryStore
 from tests.authority.shard import JOURNAL
+from tests.coordination.memory import MemoryCoordinator
 from tests.serving import LoopbackServer
 
 
@@ -24,6 +26,8 @@ class Served:
         self.sequencer = 0
         self.servers: list[LoopbackServer] = []
         self.open_shards: list[AuthorityShard] = []
+        self.coordinator: MemoryCoordinator | None = None
+        """The catalog. None: each member that announces itself exists."""
 
     async def start(self, settings: ShardSettings | None = None) -> None:
         """A new process takes the shard, on a port of its own; older ones are left running."""
@@ -33,7 +37,8 @@ class Served:
             self.store, JOURNAL, self.sequencer, registry=self.registry, settings=settings
         )
         self.open_shards.append(self.open_shard)
-        service = partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(self.open_shard))
+        checks = () if self.coordinator is None else (CatalogMembers(self.coordinator).check,)
+        service = partial(add_WatermarkServiceServicer_to_server, WatermarkServicer(self.open_shard, *checks))
         self.servers.append(LoopbackServer(service))
         await self.servers[-1].start()
         self.address = self.servers[-1].address

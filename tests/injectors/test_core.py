@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -36,7 +37,9 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
     WatermarkReached,
     WatermarksBroadcast,
+    WritesPending,
 )  # fmt: skip
+from millwheel.client.injector.resending import MAX_COPIES
 from millwheel.client.injector.routing import ConsumerRouting, Route, StreamRouting
 from millwheel.client.injector.unacked import unacked_by_consumer
 from millwheel.model.incarnation import IncarnationId
@@ -238,14 +241,44 @@ def test_a_refused_copy_of_a_record_in_flight_is_not_sent_again() -> None:
     assert core.unacked == 0
 
 
-def test_silence_loses_no_record_and_copies_do_not_pile_up() -> None:
+@pytest.mark.guarantee("G1")
+def test_silence_loses_no_record_and_an_ack_of_any_copy_counts() -> None:
+    for answered in range(9):
+        core = opened(replace(LIMITS, max_in_flight=9))
+        (first,) = sends(add(core, range(10)))
+        tokens, times = [first.token], [0]
+        for _ in range(8):
+            due = core.next_deadline()
+            assert due is not None
+            assert sends(step(core, Tick(), due - 1)) == []
+            (again,) = sends(step(core, Tick(), due))
+            assert again.ids == list(range(10))
+            tokens.append(again.token)
+            times.append(due)
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert waits == [LIMITS.resend_after * factor // 2 for factor in (2, 3, 6, 12, 24, 24, 24, 24)]
+        step(core, DeliveryAnswered((tokens[answered],), ACKED), 0)
+        assert core.unacked == (10 if MAX_COPIES <= answered < 8 else 0), "only the last copies were replaced"
+
+
+@pytest.mark.guarantee("G13")
+def test_a_receiver_that_reads_nothing_gets_no_copies() -> None:
     core = opened()
-    add(core, range(10))
-    for round_ in range(1, 9):
-        (again,) = sends(step(core, Tick(), round_ * LIMITS.resend_after))
-        assert again.ids == list(range(10))
-    step(core, DeliveryAnswered((again.token,), ACKED), 0)
+    (first,) = sends(add(core, range(10)))
+    for _ in range(9):
+        due = core.next_deadline()
+        assert due is not None
+        step(core, WritesPending({"a": first.token}))
+        assert sends(step(core, Tick(), due)) == []
+    due = core.next_deadline()
+    assert due is not None
+    step(core, WritesPending({"a": first.token + 1}))
+    (copy,) = sends(step(core, Tick(), due))
+    assert copy.ids == first.ids
+    step(core, DeliveryAnswered((first.token,), ACKED), due)
     assert core.unacked == 0
+    assert step(core, Tick(), core.next_deadline() or due) == []
+    assert core.next_deadline() is None
 
 
 def test_refusals_bound_what_is_on_its_way_but_never_stop_it() -> None:

@@ -64,11 +64,12 @@ async def test_items_are_sent_in_order_and_an_ended_stream_is_reopened() -> None
         connection = DeliveryConnection(address, encode, owner)
         for token in (1, 2, 3, 0):
             connection.send(token)
-        assert connection.queued == 4
+        assert (connection.queued, connection.first_unwritten) == (4, 1)
         await until(lambda: owner.events.count("connected") == 2)
         assert owner.events == ["connected", 1, 2, 3, "disconnected", "connected"]
         connection.send(4)
         await until(lambda: 4 in owner.events)
+        assert (connection.queued, connection.first_unwritten) == (0, None)
         await connection.close()
     assert owner.events[-1] == 4, "a connection that was closed reports nothing more"
 

@@ -12,6 +12,7 @@ from millwheel.cli.stream_records import kept_note
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
+from millwheel.rpc.failures import FailureCode, RequestError
 from tests.patience import patience, until
 from tests.system.server import Server, run_cli
 from tests.system.speaking import read, submit_source
@@ -101,12 +102,24 @@ async def test_a_log_with_a_cursor_is_not_deleted_by_a_command(server: Server) -
     code, said = await delete("words")
     assert code != 0
     assert "keeps records for the cursors mine" in said
+    async with ControlClient(server.address) as client:
+        with pytest.raises(RequestError, match="for the cursors mine") as caught:
+            await client.delete_stream_log("words")
+    assert (caught.value.code, caught.value.reason) == (FailureCode.FAILED_PRECONDITION, "LOG_HAS_CURSORS")
     assert (await run_cli(server.address, "stream", "cursors", "delete", "words", "mine", "--yes")).code == 0
     assert await delete("words") == (0, "the log of stream passing/words is deleted\n")
     assert await delete("words") == (0, "stream words has no log\n")
     code, said = await delete("counts")
     assert code != 0
     assert "its records go to its log alone" in said
+
+
+async def test_force_deletes_a_log_with_its_cursors(server: Server) -> None:
+    async with Subscription("words", cursor="mine", start=From.OLDEST, address=server.address):
+        await until(lambda: listed(server), patience(20), every=0.2)
+    done = await run_cli(server.address, "stream", "log", "delete", "words", "--yes", "--force")
+    assert (done.code, done.out) == (0, "the log of stream passing/words is deleted\n")
+    assert "mine" not in (await run_cli(server.address, "stream", "cursors", "list", "words")).out
 
 
 async def listed(server: Server) -> bool:

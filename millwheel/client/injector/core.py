@@ -39,6 +39,7 @@ from millwheel.client.injector.messages import (
     IdleEnded,
     InjectorEffect,
     InjectorEvent,
+    InjectorNews,
     KeysFound,
     Limits,
     ProcessSuperseded,
@@ -51,6 +52,7 @@ from millwheel.client.injector.messages import (
     WatermarkDeclared,
     WatermarkReached,
     WatermarksBroadcast,
+    WritesPending,
 )
 from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, earlier
 from millwheel.client.injector.rerouting import Rerouting
@@ -261,19 +263,10 @@ class InjectorCore:
                 out = self._pumped(self._rerouting.find_keys(event, self.routing, now), now)
             case ConnectionOpened():
                 out = self._pumped(self.outbound.connected(event.address), now)
-            case ConnectionLost():
-                self.outbound.disconnected(event.address)
-                return []
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
-            case WatermarksBroadcast():
-                self._watermarks.update(event.values)
-                return []
-            case ProcessSuperseded():
-                self.failed = self.failed or InjectorSupersededError(self.stream, self.process, event.why)
-                return []
-            case SessionFailed():
-                self.failed = self.failed or event.error
+            case ConnectionLost() | WritesPending() | WatermarksBroadcast() | ProcessSuperseded() | SessionFailed():
+                self._on_news(event)
                 return []
             case _:
                 out = self._on_publication(event)
@@ -297,6 +290,19 @@ class InjectorCore:
         require(self.publication.oldest_unacked == oldest, "the oldest un-ACKed timestamp is known (G7)")
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
+
+    def _on_news(self, event: InjectorNews) -> None:
+        match event:
+            case ConnectionLost():
+                self.outbound.disconnected(event.address)
+            case WritesPending():
+                self.outbound.unwritten = event.tokens
+            case WatermarksBroadcast():
+                self._watermarks.update(event.values)
+            case ProcessSuperseded():
+                self.failed = self.failed or InjectorSupersededError(self.stream, self.process, event.why)
+            case _:
+                self.failed = self.failed or event.error
 
     def _on_publication(
         self,

@@ -24,6 +24,7 @@ from millwheel.client.injector.messages import (
     PublishWatermark,
     SendBatch,
     Tick,
+    WritesPending,
 )
 from millwheel.model.deliveries import BatchIds, Delivery, DeliveryIds, OpaqueIds, PositionIds, Sender
 from millwheel.model.incarnation import injector_group
@@ -228,4 +229,6 @@ class InjectorDriver(ABC):
 
     def _tick(self) -> None:
         self._timer_at = None
+        if waiting := {at: first.token for at, link in self._links.items() if (first := link.first_unwritten)}:
+            self.step(WritesPending(waiting))
         self.step(Tick())

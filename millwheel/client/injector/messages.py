@@ -27,6 +27,7 @@ __all__ = [
     "IdleEnded",
     "InjectorEffect",
     "InjectorEvent",
+    "InjectorNews",
     "KeysFound",
     "Limits",
     "ProcessSuperseded",
@@ -40,6 +41,7 @@ __all__ = [
     "WatermarkDeclared",
     "WatermarkReached",
     "WatermarksBroadcast",
+    "WritesPending",
     "within",
 ]
 
@@ -61,7 +63,8 @@ class Limits:
     retry_last: int = 1_000_000
     """The first and the longest back-off before refused records are sent again. It doubles with each refusal."""
     resend_after: int = 30_000_000
-    """A batch without an answer is sent again after this time. So a receiver that does not answer loses no record."""
+    """A batch without an answer is sent again after this time. So a receiver that does not answer loses no record.
+    The wait doubles with each copy, up to 16 times."""
     max_in_flight: int = 64
     """The most batches in flight to one interval."""
 
@@ -193,6 +196,17 @@ class EndDeclared:
     """The user declares that no record follows."""
 
 
+@dataclass(frozen=True, slots=True)
+class WritesPending:
+    """By address: the token of the first sending that its connection has not written yet. Holds for the next ``Tick``.
+
+    An address is left out if its connection has written every sending."""
+
+    tokens: Mapping[str, int]
+
+
+InjectorNews = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
+"""Events without effects."""
 InjectorEvent = (
     Columns
     | KeysFound
@@ -209,6 +223,7 @@ InjectorEvent = (
     | IdleEnded
     | WatermarkReached
     | EndDeclared
+    | WritesPending
     | Tick
 )
 

@@ -35,7 +35,7 @@ class InjectedBatch(OutboundBatch):
     bound on the numbers of the batch's records in the order of acceptance.
     """
 
-    __slots__ = ("first", "ids", "queue", "resume_at", "sendings", "tries", "unsent")
+    __slots__ = ("copies", "first", "ids", "queue", "resume_at", "sendings", "tries", "unsent")
 
     def __init__(self, queue: OutboundQueue, first: int) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class InjectedBatch(OutboundBatch):
         self.ids: list[Any] = []
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
-        self.tries = 0
+        self.tries = self.copies = 0
+        """The attempts so far, and how many were sent because those in flight had no answer."""
         self.resume_at = 0
 
     def extend(
@@ -59,12 +60,6 @@ class InjectedBatch(OutboundBatch):
         self.ids += ids
         self.bytes += size
 
-    def require(self, indexes: set[int]) -> None:
-        """Mark these records as unsent, except those that are ACKed."""
-        if self.waiting is not None:
-            indexes = indexes & self.waiting
-        self.unsent = None if self.unsent is None or len(indexes) == len(self.keys) else self.unsent | indexes
-
     def take_unsent(self) -> list[int] | None:
         """Return the indexes of the unsent records, and mark all records as sent. None means the complete batch."""
         unsent, self.unsent = self.unsent, set()
@@ -76,15 +71,14 @@ class InjectedBatch(OutboundBatch):
 class InjectedSending(OutboundSending):
     """One delivery attempt of a batch. ``indexes``: the records that it sends, within the batch; None means all."""
 
-    __slots__ = ("address", "batch", "indexes", "sent_at", "token")
+    __slots__ = ("address", "batch", "indexes", "token")
 
-    def __init__(self, token: int, batch: InjectedBatch, address: str, indexes: list[int] | None, sent_at: int) -> None:
+    def __init__(self, token: int, batch: InjectedBatch, address: str, indexes: list[int] | None) -> None:
         super().__init__(len(batch.keys) if indexes is None else len(indexes))
         self.token = token
         self.batch = batch
         self.address = address
         self.indexes = indexes
-        self.sent_at = sent_at
 
     def resolve(self, answered: Collection[int]) -> Collection[int]:
         """Convert indexes within the attempt to indexes within the batch."""
@@ -134,12 +128,6 @@ class OutboundQueue:
         if self.filling is not None:
             yield self.filling
 
-    def first_position(self) -> int:
-        """The least un-ACKed position. The scope must have positions, and the queue must not be empty."""
-        batch = next(self.all_batches())
-        position: int = batch.ids[batch.indexes()[0]]
-        return position
-
     def mark(self) -> tuple[int, list[int]]:
         """The ACK mark of this interval and the positions below it that are un-ACKed.
 
@@ -164,9 +152,11 @@ class OutboundQueues:
     Invariant: ``_unacked`` and ``_numbers`` have one entry for each sealed batch that is not completely ACKed.
     Invariant: ``_busy`` contains every queue that has a batch to send or a batch that is being filled.
     Invariant: an attempt is in ``_sendings``, in its batch's list and in its address's list, or in none of them.
+    Invariant: a batch in flight waits for an answer (``_awaiting``), or a copy of it is in its queue's ``to_send``.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, waits: Sequence[int]) -> None:
+        """``waits``: how long a batch may be without an answer, by its copies so far, in microseconds."""
         self.watermark: int = MIN_TIMESTAMP
         """The published watermark, in microseconds. Each delivery carries it."""
         self.resent = 0
@@ -183,6 +173,9 @@ class OutboundQueues:
         self._links: dict[str, dict[int, None] | None] = {}
         """By address: the tokens of its delivery attempts. None while the address is not connected."""
         self._sendings: dict[int, InjectedSending] = {}
+        self._waits = waits
+        self._awaiting: list[dict[InjectedBatch, int]] = [{} for _ in waits]
+        """By number of copies: since when each batch waits for an answer, in microseconds. The times rise."""
         self._next_token = 1
         self._numbers = MinTracker()
 
@@ -304,12 +297,6 @@ class OutboundQueues:
 
     # Sending.
 
-    def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
-        """Queue records of a batch to be sent again."""
-        batch.require(indexes)
-        batch.queue.to_send[batch] = None
-        self._busy[batch.queue] = None
-
     def pump(self, queue: OutboundQueue, now: int) -> tuple[list[SendBatch], int | None]:
         """Send the batches that may be sent now.
 
@@ -380,8 +367,9 @@ class OutboundQueues:
             return []
         token = self._next_token
         self._next_token += 1
-        sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes, now)
+        sending = self._sendings[token] = InjectedSending(token, batch, queue.route.address, indexes)
         batch.sendings.append(sending)
+        self._awaiting[batch.copies].setdefault(batch, now)
         if batch.tries:
             self.resent += sending.records
         batch.tries += 1
@@ -398,10 +386,9 @@ class OutboundQueues:
         return [send]
 
     def overdue_at(self) -> int | None:
-        """The time at which the oldest attempt is overdue, in microseconds. None if there is no attempt."""
-        for sending in self._sendings.values():
-            return sending.sent_at + self._limits.resend_after
-        return None
+        """The time at which an answer is overdue next, in microseconds. None if no batch waits for an answer."""
+        pairs = zip(self._awaiting, self._waits, strict=True)
+        return min([next(iter(since.values())) + wait for since, wait in pairs if since], default=None)
 
     # Answers.
 
@@ -430,8 +417,12 @@ class OutboundQueues:
         """Remove an attempt. Idempotent."""
         if self._sendings.pop(sending.token, None) is None:
             return
-        sending.batch.sendings.remove(sending)
-        sending.batch.queue.in_flight -= 1
+        batch = sending.batch
+        batch.sendings.remove(sending)
+        if not batch.sendings:
+            self._awaiting[batch.copies].pop(batch, None)
+            batch.copies = 0
+        batch.queue.in_flight -= 1
         tokens = self._links.get(sending.address)
         if tokens is not None:
             tokens.pop(sending.token, None)

@@ -1,19 +1,34 @@
 """What an injector sends again, and when (section 6.1.1). Pure.
 
 The reasons are a broken connection, another owner of the interval, a receiver's refusal, and a missing answer.
+
+A missing answer proves nothing: the receiver may be slow, or the answer lost. So a *copy* of the batch goes out, and
+the earlier attempts stay in flight: an ACK of any of them counts. The receiver finds the duplicates by their ids.
+
+Invariant: a record is in at most ``MAX_COPIES`` + 1 attempts in flight, and the oldest of them stays until it is
+answered or its connection is lost (G8, G13). Who could break it: a receiver that takes longer than any copy's wait.
+
+Invariant: a batch has no two attempts that its connection has not written yet. So a receiver that reads nothing gets no
+copies, however long that lasts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Final
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.client.injector.messages import Limits
-from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, OutboundQueues
-from millwheel.model.backoff import Backoff
+from millwheel.client.injector.outbound import InjectedBatch, InjectedSending, OutboundQueue, OutboundQueues
+from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.outbound import AnswerKind
 
-__all__ = ["OutboundBatches"]
+__all__ = ["MAX_COPIES", "OutboundBatches"]
+
+MAX_COPIES: Final = 4
+"""The most copies of a batch in flight, beside its first attempt. Before each the wait doubles. Later ones replace the
+last one, and wait as long as it did: 4 to 8 minutes by default."""
 
 
 class OutboundBatches(OutboundQueues):
@@ -21,14 +36,18 @@ class OutboundBatches(OutboundQueues):
 
     def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
         """``chance`` returns numbers in [0, 1), used as jitter."""
-        super().__init__(limits)
+        # Drawn once, so that batches with the same number of copies are due in the order of their sending.
+        waits = (int(jittered(limits.resend_after << copies, chance())) for copies in range(1, MAX_COPIES + 1))
+        super().__init__(limits, [limits.resend_after, *waits])
         self._backoff = Backoff(limits.retry_first, limits.retry_last)
         self._chance = chance
+        self.unwritten: Mapping[str, int] = {}
+        """By address: the first token that its connection has not written yet. For the next ``resend_overdue``."""
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
         """The least position of ``scope`` that some consumer has not ACKed. ``otherwise`` if there is none."""
         return min(
-            (queue.first_position() for queue in self._queues.values() if queue.scope == scope), default=otherwise
+            (_first_position(queue) for queue in self._queues.values() if queue.scope == scope), default=otherwise
         )
 
     # Connections and owners.
@@ -75,6 +94,14 @@ class OutboundBatches(OutboundQueues):
         sending.batch.resume_at = 0
         self._require(sending.batch, sending.open())
 
+    def _require(self, batch: InjectedBatch, indexes: set[int]) -> None:
+        """Queue records of a batch to be sent again, except those that are ACKed."""
+        if batch.waiting is not None:
+            indexes = indexes & batch.waiting
+        batch.unsent = None if batch.unsent is None or len(indexes) == len(batch.keys) else batch.unsent | indexes
+        batch.queue.to_send[batch] = None
+        self._busy[batch.queue] = None
+
     # Refusals and missing answers.
 
     def refused(self, sending: InjectedSending, kind: AnswerKind, refused: Sequence[int], now: int) -> None:
@@ -112,20 +139,25 @@ class OutboundBatches(OutboundQueues):
         return int(self._backoff.delay(failures, self._chance()))
 
     def resend_overdue(self, now: int) -> None:
-        """Send batches without an answer again. An answer to the first copy still counts."""
-        due = now - self._limits.resend_after
-        overdue = []
-        for sending in self._sendings.values():
-            if sending.sent_at > due:
-                break
-            overdue.append(sending)
-        for sending in overdue:
-            # The attempt moves to the end, so that ``_sendings`` stays ordered by ``sent_at``.
-            self._sendings[sending.token] = self._sendings.pop(sending.token)
-            sending.sent_at = now
-            if len(sending.batch.sendings) > 1:
-                self._end(sending)
-            self._require(sending.batch, sending.open())
+        """Send copies of the batches whose answers are overdue."""
+        unwritten, self.unwritten = self.unwritten, {}
+        for since, wait in zip(self._awaiting, self._waits, strict=True):
+            due = now - wait
+            for batch in list(takewhile(lambda one: since[one] <= due, since)):  # noqa: B023 - used up at once
+                del since[batch]
+                newest = batch.sendings[-1]
+                if newest.token >= unwritten.get(newest.address, self._next_token):
+                    since[batch] = now
+                else:
+                    self._copy(batch)
+
+    def _copy(self, batch: InjectedBatch) -> None:
+        """Send the records in flight once more."""
+        records = set().union(*(sending.open() for sending in batch.sendings))
+        if len(batch.sendings) > MAX_COPIES:
+            self._end(batch.sendings[-1])
+        batch.copies = min(batch.copies + 1, MAX_COPIES)
+        self._require(batch, records)
 
     # Queues that end.
 
@@ -137,3 +169,10 @@ class OutboundBatches(OutboundQueues):
         for batch in batches:
             self._forget(batch)
         self._drop(queue)
+
+
+def _first_position(queue: OutboundQueue) -> int:
+    """The least un-ACKed position. The scope must have positions, and the queue must not be empty."""
+    batch = next(queue.all_batches())
+    position: int = batch.ids[batch.indexes()[0]]
+    return position

@@ -28,6 +28,7 @@ from millwheel.rpc.access.filtering import filtered, sees_all
 from millwheel.rpc.access.open_calls import OpenCalls
 from millwheel.rpc.access.page_tokens import PageTokens
 from millwheel.rpc.access.policy import AccessPolicy
+from millwheel.rpc.access.refusal_lines import RefusalLines, RefusedCall
 from millwheel.rpc.access.requirements import PUBLIC, MethodAccess, access_of
 from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -59,6 +60,7 @@ class Authorization(Interceptor):
         self._source = source
         self._callers = Callers(lambda: self._source.current)
         self._open = OpenCalls()
+        self._refusals = RefusalLines()
         self.pages = PageTokens()
         self.topology_of: Callable[[IncarnationId], Awaitable[str | None]] = _unknown
         """Returns the topology of an incarnation. A daemon sets it when its coordinator is open."""
@@ -66,11 +68,23 @@ class Authorization(Interceptor):
         """Returns what the audit log shows of a topology before and after a change. The master sets it."""
 
     async def watch(self) -> None:
-        """Follow the policy, and end the streams that it no longer allows. Runs until it is cancelled."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            self._source.reload()
-            await self._open.recheck()
+        """Follow the policy, end the streams that it no longer allows, and report refusals that got no line yet.
+
+        Runs until it is cancelled.
+        """
+        try:
+            while True:
+                await asyncio.sleep(RECHECK_SECONDS)
+                self._source.reload()
+                await self._open.recheck()
+                self._report_suppressed()
+        finally:
+            self._report_suppressed(at_end=True)
+
+    def _report_suppressed(self, *, at_end: bool = False) -> None:
+        for refusal, number in self._refusals.due(time.monotonic(), all_kinds=at_end):
+            principal, peer, method, outcome, reason = refusal
+            audit(principal, peer, method, outcome, reason=reason, left_out=number)
 
     async def intercept_service(
         self,
@@ -112,7 +126,11 @@ class Authorization(Interceptor):
         self, what: str, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = ""
     ) -> None:
         """Write a line of the audit log for a login, or for a request that the console itself refuses."""
-        audit(principal, peer, f"console/{what}", outcome, reason=reason)
+        refusal = RefusedCall(principal, peer, f"console/{what}", outcome, reason)
+        if outcome == "OK":
+            audit(principal, peer, refusal.method, outcome)
+        else:
+            self._refused(refusal)
 
     # For the guarded methods.
 
@@ -121,17 +139,18 @@ class Authorization(Interceptor):
 
         A stream of requests is ended at once if no message of it could be admitted.
         """
-        shown = ANONYMOUS
+        shown, peer = ANONYMOUS, str(context.peer())
         try:
             shown = of_connection(context.auth_context())
             principal = shown = await self._callers.principal(context, shown)
+            peer = self._callers.peer(context)
             if access is None:
                 raise _refused(principal, method, "no role may call it", "METHOD_WITHOUT_ROLE")
-            caller = Caller(principal, access, self._source)
+            caller = Caller(principal, access, self._source, peer)
             if is_stream:
                 caller.refuse_without_role()
         except RequestError as error:
-            audit(shown, str(context.peer()), method, error.code.name, reason=error.reason)
+            self._refused(RefusedCall(shown, peer, method, error.code.name, error.reason))
             await abort(context, error)
         set_principal(principal)
         return caller
@@ -145,23 +164,35 @@ class Authorization(Interceptor):
             if caller.access.kept:
                 self.pages.unseal(request, sees_all(caller))
         except RequestError as error:
-            self.audited(context, caller, error.code.name, request=summary(request), reason=error.reason)
+            self._refuses(caller, error, request=summary(request))
             await abort(context, error)
 
     def held(self, context: Any, caller: Caller) -> Any:
         """Hold an open stream: it ends when its caller may no longer make it."""
-        return self._open.held(context, lambda: self._recheck(context, caller))
+        return self._open.held(context, lambda: self._recheck(caller))
 
-    def _recheck(self, context: Any, caller: Caller) -> RequestError | None:
+    def _recheck(self, caller: Caller) -> RequestError | None:
         error = caller.recheck(time.time())
         if error is not None:
-            self.audited(context, caller, error.code.name, reason=error.reason)
+            self._refuses(caller, error)
         return error
 
-    def audited(self, context: Any, caller: Caller, outcome: str, **values: object) -> None:
+    def _refuses(self, caller: Caller, error: RequestError, **values: object) -> None:
+        """Note the refusal of a call whose caller is known."""
+        refusal = RefusedCall(caller.principal, caller.peer, caller.access.method, error.code.name, error.reason)
+        topologies = tuple(sorted(one for one in caller.topologies if one))
+        self._refused(refusal, topologies=topologies, **values)
+
+    def _refused(self, refusal: RefusedCall, **values: Any) -> None:
+        """Write a line of the audit log for a refusal, or count it."""
+        if self._refusals.takes(refusal, time.monotonic()):
+            principal, peer, method, outcome, reason = refusal
+            audit(principal, peer, method, outcome, reason=reason, **values)
+
+    def audited(self, caller: Caller, outcome: str, **values: object) -> None:
         """Write a line of the audit log."""
         topologies = tuple(sorted(one for one in caller.topologies if one))
-        audit(caller.principal, str(context.peer()), caller.access.method, outcome, topologies=topologies, **values)
+        audit(caller.principal, caller.peer, caller.access.method, outcome, topologies=topologies, **values)
 
     def described(self, caller: Caller) -> dict[str, object]:
         """Return what the audit log shows of the topologies that a call names."""
@@ -238,10 +269,10 @@ class _Guarded:
         except BaseException:
             code = context.code()
             name = grpc.StatusCode(code).name if code else "CANCELLED"
-            self._guard.audited(context, caller, name, request=asked, before=before)
+            self._guard.audited(caller, name, request=asked, before=before)
             raise
         after, answer = self._guard.described(caller), summary(response)
-        self._guard.audited(context, caller, "OK", request=asked, before=before, after=after, answer=answer)
+        self._guard.audited(caller, "OK", request=asked, before=before, after=after, answer=answer)
         return response
 
 
@@ -268,7 +299,7 @@ class _CheckedMessages:
             if not self._caller.has_admitted(request):
                 await self._guard.admit(self._context, self._caller, request)
             if not self._is_open and self._caller.is_audited and isinstance(request, Message):
-                self._guard.audited(self._context, self._caller, "OPENED", request=summary(request))
+                self._guard.audited(self._caller, "OPENED", request=summary(request))
             self._is_open = True
         return request
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message
 
 from millwheel.rpc.access.credentials import of_certificate
-from millwheel.rpc.access.delegation import ON_BEHALF, from_metadata
+from millwheel.rpc.access.delegation import CLIENT_ADDRESS, ON_BEHALF, from_metadata
 from millwheel.rpc.access.policy import AccessPolicy
 from millwheel.rpc.access.requirements import MethodAccess, NotAnInjectorError, RoleRule, TopologyOf
 from millwheel.rpc.access.tokens import TokenVerifier
@@ -65,6 +65,17 @@ class Callers:
         _refuse(policy, principal)
         return principal
 
+    @staticmethod
+    def peer(context: Any) -> str:
+        """Return from where a call comes. For a person at a console that is the browser's address.
+
+        Invariant: :meth:`principal` has let the caller act for others, if it says that it does.
+        """
+        metadata = {name: value for name, value in context.invocation_metadata() if name in (ON_BEHALF, CLIENT_ADDRESS)}
+        if ON_BEHALF in metadata and (address := metadata.get(CLIENT_ADDRESS)):
+            return f"{address} through {str(context.peer()).rpartition(':')[0]}"
+        return str(context.peer())
+
     async def of_http(self, certificate: bytes | None, header: str, required: bool = True) -> Principal:
         """Return who makes a request over HTTPS.
 
@@ -118,8 +129,10 @@ def _refuse(policy: AccessPolicy, principal: Principal) -> None:
 class Caller:
     """A principal that calls one method, and the topologies that the call has named by now."""
 
-    def __init__(self, principal: Principal, access: MethodAccess, policy: HasPolicy) -> None:
+    def __init__(self, principal: Principal, access: MethodAccess, policy: HasPolicy, peer: str = "") -> None:
+        """``peer``: from where the call comes, for the audit log."""
         self.principal = principal
+        self.peer = peer
         self.access = access
         self.topologies: frozenset[str | None] = frozenset()
         self._policy = policy

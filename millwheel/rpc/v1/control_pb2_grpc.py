@@ -638,8 +638,8 @@ class RoutingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteStreamLog(self, request, context):
-        """Deletes a stream's log, with its records and its cursors. Idempotent. FAILED_PRECONDITION if the records of the
-        stream go nowhere else. The next subscriber begins another log.
+        """Deletes a stream's log with its records. Idempotent. FAILED_PRECONDITION if the records of the stream go nowhere
+        else, or if the log has cursors. The next subscriber begins another log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

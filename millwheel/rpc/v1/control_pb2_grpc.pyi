@@ -215,8 +215,8 @@ class RoutingServiceStub:
     EnsureStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]
     """Returns the owner of a stream's log. Creates the log if the stream has none."""
     DeleteStreamLog: _grpc.UnaryUnaryMultiCallable[_control_pb2.DeleteStreamLogRequest, _control_pb2.DeleteStreamLogResponse]
-    """Deletes a stream's log, with its records and its cursors. Idempotent. FAILED_PRECONDITION if the records of the
-    stream go nowhere else. The next subscriber begins another log.
+    """Deletes a stream's log with its records. Idempotent. FAILED_PRECONDITION if the records of the stream go nowhere
+    else, or if the log has cursors. The next subscriber begins another log.
     """
     ListAuthorities: _grpc.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]
     """Returns the addresses of the shards of the low watermark authority."""
@@ -233,8 +233,8 @@ class RoutingServiceAsyncStub(RoutingServiceStub):
     EnsureStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.EnsureStreamLogRequest, _control_pb2.EnsureStreamLogResponse]  # type: ignore[assignment]
     """Returns the owner of a stream's log. Creates the log if the stream has none."""
     DeleteStreamLog: _aio.UnaryUnaryMultiCallable[_control_pb2.DeleteStreamLogRequest, _control_pb2.DeleteStreamLogResponse]  # type: ignore[assignment]
-    """Deletes a stream's log, with its records and its cursors. Idempotent. FAILED_PRECONDITION if the records of the
-    stream go nowhere else. The next subscriber begins another log.
+    """Deletes a stream's log with its records. Idempotent. FAILED_PRECONDITION if the records of the stream go nowhere
+    else, or if the log has cursors. The next subscriber begins another log.
     """
     ListAuthorities: _aio.UnaryUnaryMultiCallable[_control_pb2.ListAuthoritiesRequest, _control_pb2.ListAuthoritiesResponse]  # type: ignore[assignment]
     """Returns the addresses of the shards of the low watermark authority."""
@@ -266,8 +266,8 @@ class RoutingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DeleteStreamLogRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.DeleteStreamLogResponse, _abc.Awaitable[_control_pb2.DeleteStreamLogResponse]]:
-        """Deletes a stream's log, with its records and its cursors. Idempotent. FAILED_PRECONDITION if the records of the
-        stream go nowhere else. The next subscriber begins another log.
+        """Deletes a stream's log with its records. Idempotent. FAILED_PRECONDITION if the records of the stream go nowhere
+        else, or if the log has cursors. The next subscriber begins another log.
         """
 
     @_abc_1.abstractmethod

@@ -83,6 +83,7 @@ class WatermarkServiceServicer:
 
     def AcceptSequencer(self, request, context):
         """Accepts the sequencer of a new owner. The shard journals it before the response (G4).
+        NOT_FOUND (MEMBER_UNKNOWN) if the catalog has no such incarnation, injector process or sequencer of the process.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

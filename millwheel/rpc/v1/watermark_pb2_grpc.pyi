@@ -34,7 +34,9 @@ class WatermarkServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WatermarkServiceAsyncStub: ...
     AcceptSequencer: _grpc.UnaryUnaryMultiCallable[_watermark_pb2.AcceptSequencerRequest, _watermark_pb2.AcceptSequencerResponse]
-    """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
+    """Accepts the sequencer of a new owner. The shard journals it before the response (G4).
+    NOT_FOUND (MEMBER_UNKNOWN) if the catalog has no such incarnation, injector process or sequencer of the process.
+    """
     Report: _grpc.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]
     """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _grpc.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]
@@ -62,7 +64,9 @@ class WatermarkServiceAsyncStub(WatermarkServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AcceptSequencer: _aio.UnaryUnaryMultiCallable[_watermark_pb2.AcceptSequencerRequest, _watermark_pb2.AcceptSequencerResponse]  # type: ignore[assignment]
-    """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
+    """Accepts the sequencer of a new owner. The shard journals it before the response (G4).
+    NOT_FOUND (MEMBER_UNKNOWN) if the catalog has no such incarnation, injector process or sequencer of the process.
+    """
     Report: _aio.StreamStreamMultiCallable[_watermark_pb2.ReportRequest, _watermark_pb2.ReportResponse]  # type: ignore[assignment]
     """Workers and injectors stream their reports. The shard streams refusals and requests for pending timestamps."""
     WatchWatermarks: _aio.UnaryStreamMultiCallable[_watermark_pb2.WatchWatermarksRequest, _watermark_pb2.WatchWatermarksResponse]  # type: ignore[assignment]
@@ -93,7 +97,9 @@ class WatermarkServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _watermark_pb2.AcceptSequencerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_watermark_pb2.AcceptSequencerResponse, _abc.Awaitable[_watermark_pb2.AcceptSequencerResponse]]:
-        """Accepts the sequencer of a new owner. The shard journals it before the response (G4)."""
+        """Accepts the sequencer of a new owner. The shard journals it before the response (G4).
+        NOT_FOUND (MEMBER_UNKNOWN) if the catalog has no such incarnation, injector process or sequencer of the process.
+        """
 
     @_abc_1.abstractmethod
     def Report(

@@ -77,7 +77,7 @@ class ConsoleLogin:
                     return web.Response(status=303, headers={"Location": _PAGE, "Cache-Control": "no-store"})
                 return _failed(error)
             request[USER] = principal.name
-            with calling_for(principal):
+            with calling_for(principal, request.remote or ""):
                 return await handler(request)
 
         return identify
