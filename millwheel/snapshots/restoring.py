@@ -22,7 +22,7 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.files import RowItem, read_file, read_items
-from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
+from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal
 from millwheel.store.contract import Append, JournalExistsError, PartId, StateRow, StateStore, StoreError
@@ -41,14 +41,13 @@ _FORMER: Final = 8
 """How many former ids of a computation are known."""
 
 
-async def restore_snapshot(replica: MasterReplica, location: str, name: str, paused: bool) -> catalog.TopologyRecord:
+async def restore_snapshot(replica: MasterReplica, folder: SnapshotFolder, paused: bool) -> catalog.TopologyRecord:
     """Make the topology of the snapshot. Returns its record.
 
     Raises:
         RequestError: The snapshot is damaged, its code lacks a signature that the policy wants, or its topology or one
             of its streams exists in this cluster.
     """
-    folder = SnapshotLocation(location).folder(name)
     manifest = await read_manifest(folder)
     spec = manifest.topology.spec
     for code in (spec.code, *(one.code for one in spec.computations if one.HasField("code"))):

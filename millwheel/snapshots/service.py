@@ -13,7 +13,9 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import SnapshotServiceServicer, add_SnapshotServiceServicer_to_server
+from millwheel.snapshots.allowed import ANYWHERE, AllowedPlaces
 from millwheel.snapshots.creating import create_snapshot
+from millwheel.snapshots.location import SnapshotLocation
 from millwheel.snapshots.restoring import restore_snapshot
 
 __all__ = ["SNAPSHOT_SERVICE", "SnapshotServicer", "add_snapshots"]
@@ -22,16 +24,17 @@ SNAPSHOT_SERVICE: Final = "millwheel.v1.SnapshotService"
 """The service's full name, for health and reflection."""
 
 
-def add_snapshots(server: grpc.aio.Server, replica: MasterReplica) -> None:
-    """Add the service to a master's ``server``."""
-    add_SnapshotServiceServicer_to_server(SnapshotServicer(replica), server)
+def add_snapshots(server: grpc.aio.Server, replica: MasterReplica, allowed: AllowedPlaces = ANYWHERE) -> None:
+    """Add the service to a master's ``server``. Snapshots are in the ``allowed`` places only."""
+    add_SnapshotServiceServicer_to_server(SnapshotServicer(replica, allowed), server)
 
 
 class SnapshotServicer(SnapshotServiceServicer):
     """Answers for one master replica. Of one topology, one snapshot is taken at a time."""
 
-    def __init__(self, replica: MasterReplica) -> None:
+    def __init__(self, replica: MasterReplica, allowed: AllowedPlaces) -> None:
         self._replica = replica
+        self._allowed = allowed
         self._version = metadata.version("openmillwheel")
         self._taking: set[str] = set()
 
@@ -52,12 +55,14 @@ class SnapshotServicer(SnapshotServiceServicer):
                 "try again when it is complete",
             )
         name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        folder = SnapshotLocation(request.location, self._allowed).folder(name)
         self._taking.add(topology)
         try:
-            return await create_snapshot(self._replica, self._version, topology, request.location, name)
+            return await create_snapshot(self._replica, self._version, topology, folder, name)
         finally:
             self._taking.discard(topology)
 
     async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
-        record = await restore_snapshot(self._replica, request.location, request.name, request.paused)
+        folder = SnapshotLocation(request.location, self._allowed).folder(request.name)
+        record = await restore_snapshot(self._replica, folder, request.paused)
         return wire.RestoreSnapshotResponse(topology=record)
