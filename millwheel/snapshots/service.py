@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
@@ -11,10 +12,12 @@ import grpc
 from millwheel.master.replica import MasterReplica
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import SnapshotServiceServicer, add_SnapshotServiceServicer_to_server
 from millwheel.snapshots.allowed import ANYWHERE, AllowedPlaces
 from millwheel.snapshots.creating import create_snapshot
+from millwheel.snapshots.joined_calls import JoinedCalls
 from millwheel.snapshots.location import SnapshotLocation
 from millwheel.snapshots.restoring import restore_snapshot
 
@@ -37,6 +40,7 @@ class SnapshotServicer(SnapshotServiceServicer):
         self._allowed = allowed
         self._version = metadata.version("openmillwheel")
         self._taking: set[str] = set()
+        self._restores: JoinedCalls[catalog.TopologyRecord] = JoinedCalls()
 
     async def CreateSnapshot(self, request: wire.CreateSnapshotRequest, context: Any) -> wire.CreateSnapshotResponse:
         """Take a snapshot of a topology while it runs."""
@@ -64,5 +68,8 @@ class SnapshotServicer(SnapshotServiceServicer):
 
     async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
         folder = SnapshotLocation(request.location, self._allowed).folder(request.name)
-        record = await restore_snapshot(self._replica, folder, request.paused)
+        record = await self._restores.call(
+            request.request_id,
+            partial(restore_snapshot, self._replica, folder, request.paused, request.request_id),
+        )
         return wire.RestoreSnapshotResponse(topology=record)
