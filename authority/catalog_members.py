@@ -13,6 +13,7 @@ refuses the sequencer.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.errors import DamagedValueError
@@ -59,10 +60,16 @@ class CatalogMembers:
 
     async def _has_intervals(self, incarnation: IncarnationId) -> bool:
         looking = self._looking.get(incarnation)
-        if looking is None:
-            looking = self._looking[incarnation] = asyncio.create_task(self._look_up(incarnation))
-            looking.add_done_callback(lambda _: self._looking.pop(incarnation))
+        if looking is not None and await asyncio.shield(looking):
+            return True
+        # A look-up that began before this call may have read before the record was written: a no needs one of its own.
+        looking = self._looking[incarnation] = asyncio.create_task(self._look_up(incarnation))
+        looking.add_done_callback(partial(self._forget, incarnation))
         return await asyncio.shield(looking)
+
+    def _forget(self, incarnation: IncarnationId, looking: asyncio.Task[bool]) -> None:
+        if self._looking.get(incarnation) is looking:
+            del self._looking[incarnation]
 
     async def _look_up(self, incarnation: IncarnationId) -> bool:
         return bool((await self._coordinator.list(chunks_prefix(incarnation))).entries)

@@ -28,6 +28,8 @@ from millwheel.master.draining import DrainWatch
 from millwheel.master.event_log import plan_event, recorded
 from millwheel.master.event_texts import event_of_change
 from millwheel.master.messages import (
+    AbandonRestore,
+    BeginRestore,
     CancelTopology,
     CommitBatch,
     CreateJournals,
@@ -73,6 +75,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.master.plans import Planner
+from millwheel.master.restores import RestoresInProgress
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog import Catalog
 from millwheel.model.core_protocol import RisingValues, require
@@ -131,6 +134,7 @@ class MasterCore:
         self._leadership = leadership
         self._settings = settings or MasterSettings()
         self._drains = DrainWatch(self._settings.drain_grace)
+        self._restores = RestoresInProgress()
         self._delivered: set[str] = set()
         """Removed computations, by incarnation, that have delivered all that they produced."""
         self._queue: deque[RequestReceived] = deque()
@@ -469,7 +473,10 @@ class MasterCore:
                 return self._planner().cancel(request)
             case UpdateTopology() | PauseTopology() | ResumeTopology() | SetTopologyQuota():
                 return self._planner().change(request)
+            case BeginRestore() | AbandonRestore():
+                return self._restores.plan(self.catalog, request)
             case RestoreTopology():
+                self._restores.check(self.catalog, request)
                 self._unusable = max(self._unusable, request.drawn)
                 return self._planner().restore(request)
             case EnsureLog() | DeleteLog():
@@ -503,10 +510,11 @@ class MasterCore:
             self._assignments,
             self._releases,
             self._switched,
-            self._missing_logs,
+            lambda: self._planner().missing_logs(),
             self._retirements,
             self._garbage,
             self._retired_journals,
+            lambda: self._restores.collect(self.catalog),
             self._cancelled_topologies,
             self._retired_queries,
         ):
@@ -547,9 +555,6 @@ class MasterCore:
             if record.state == catalog.TOPOLOGY_STATE_DRAINING and self._drains.is_through(name):
                 return self._planner().drained(name)
         return ChangePlan()
-
-    def _missing_logs(self) -> ChangePlan:
-        return self._planner().missing_logs()
 
     def _retirements(self) -> ChangePlan:
         return garbage.retire_streams(self.catalog, self._settings.maps_per_transaction, self._unusable)

@@ -60,7 +60,7 @@ def event_of_change(
     match request:
         case SubmitTopology(spec) | UpdateTopology(spec):
             return _of_version(known, spec.name, actor, plan)
-        case RestoreTopology(record):
+        case RestoreTopology(_, record):
             return _of_version(known, record.spec.name, actor, plan, "restored")
         case PauseTopology(name) | ResumeTopology(name) | DrainTopology(name) | CancelTopology(name):
             return _of_state(known, name, actor, plan)

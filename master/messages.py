@@ -14,7 +14,9 @@ from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
 __all__ = [
+    "AbandonRestore",
     "Answer",
+    "BeginRestore",
     "CancelTopology",
     "CommitBatch",
     "CreateJournals",
@@ -115,13 +117,30 @@ class ResumeTopology:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginRestore:
+    """Note what a restore is about to write, so that it is dropped if the restore comes to no end."""
+
+    number: int
+    record: catalog.RestoreRecord
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonRestore:
+    """Drop what a restore has written, unless its topology exists. Later, its ``RestoreTopology`` is refused."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreTopology:
     """Make a topology of a snapshot. The store has its journals and states already.
 
+    ``number``: that of its ``BeginRestore``, which the same core has answered.
     ``maps``: the interval map of each incarnation in ``record`` and ``logs``, without owners. ``drawn``: all numbers in
     the journals are at most this one, so every sequencer is larger that is drawn later.
     """
 
+    number: int
     record: catalog.TopologyRecord
     maps: Mapping[IncarnationId, catalog.IntervalMapRecord]
     logs: tuple[catalog.StreamLogRecord, ...]
@@ -271,6 +290,8 @@ Request = (
     | PauseTopology
     | SetTopologyQuota
     | ResumeTopology
+    | BeginRestore
+    | AbandonRestore
     | RestoreTopology
     | EnsureLog
     | DeleteLog
@@ -299,6 +320,7 @@ Answer = (
     | catalog.InjectorRecord
     | catalog.BatchCursorRecord
     | Intervals
+    | catalog.RestoreRecord
 )
 
 

@@ -152,6 +152,7 @@ class Planner:
             self._builder.put_map(incarnation, interval_map, stored=True)
         silence = self._earlier_injectors(spec)
         self._end_earlier_logs(spec)
+        self._builder.delete(keys.restore_key(request.number))
         for log in request.logs:
             self._new_logs.add(log.stream)
             self._builder.put(keys.log_key(log.stream), log)

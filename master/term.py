@@ -118,6 +118,11 @@ class Term:
         """Return at the next change of the catalog, or when the term is over."""
         await self._changed.wait()
 
+    def check(self) -> None:
+        """Raise RequestError (UNAVAILABLE) if another term has begun, or may have begun."""
+        if self.is_over:
+            raise _over()
+
     async def ask(self, request: Request) -> Answer:
         """Return the core's answer; raises the core's RequestError. Cancelling this call does not undo the request."""
         ticket = next(self._tickets)

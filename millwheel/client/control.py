@@ -240,10 +240,15 @@ class ControlClient:
         return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
 
     async def restore_snapshot(
-        self, location: str, name: str, paused: bool = False
+        self, location: str, name: str, paused: bool = False, request_id: str = ""
     ) -> snapshot_pb2.RestoreSnapshotResponse:
-        """Make the topology of a snapshot. The master reads it from ``location``."""
-        request = snapshot_pb2.RestoreSnapshotRequest(location=location, name=name, paused=paused)
+        """Make the topology of a snapshot. The master reads it from ``location``.
+
+        ``request_id`` identifies the request, so that a retry does not restore twice.
+        """
+        request = snapshot_pb2.RestoreSnapshotRequest(
+            location=location, name=name, paused=paused, request_id=request_id or uuid4().hex
+        )
         return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
 
     # Intervals.

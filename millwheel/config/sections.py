@@ -16,6 +16,7 @@ from millwheel.config.addresses import (
 )
 from millwheel.config.declaring import setting
 from millwheel.config.kinds import one_line
+from millwheel.config.locations import TAKES_LOCATIONS, locations
 from millwheel.model.formats import NEWEST_FORMAT
 
 __all__ = [
@@ -175,6 +176,13 @@ class MasterSection:
         0, "Port of the web console, on the host of rpc.listen (docs/console.md); 0: no console.", bounds=(0, 65_535)
     )
     ui_read_only: bool = setting(True, "Refuse what changes something in the web console. false: it moves intervals.")
+    snapshot_locations: tuple[str, ...] = setting(
+        (),
+        "Directories and URLs below which this master may write and read snapshots (docs/snapshots.md). Symbolic links "
+        "are followed before the comparison. Empty: nowhere, so it takes and restores none.",
+        check=locations,
+        allowed=TAKES_LOCATIONS,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,14 @@ __all__ = [
     "shard_of",
 ]
 
-_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES})
+_SHAPING: Final = frozenset({keys.TOPOLOGIES, keys.INTERVALS, keys.LOGS, keys.WORKERS, keys.AUTHORITIES, keys.RESTORES})
 
 
 def _place(kind: str, names: tuple[str, ...]) -> object:
     """The place of a key's record within the records of its kind. None if that kind has no such record."""
     if kind == keys.INJECTORS:
         return names[:2]
-    if kind == keys.AUTHORITIES:
+    if kind in (keys.AUTHORITIES, keys.RESTORES):
         return int(names[0]) if names[0].isdecimal() else None
     return names[0] if names else None
 
@@ -112,6 +112,8 @@ class Catalog:
         self.masters: dict[str, catalog.MasterRecord] = {}
         self.retired: dict[str, IncarnationId] = {}
         """By a journal that the master will drop: the incarnation that the journal belongs to."""
+        self.restores: dict[int, catalog.RestoreRecord] = {}
+        """Restores of snapshots that are not complete, by number."""
         self.injectors: dict[tuple[str, str], catalog.InjectorRecord] = {}
         self.batches: dict[str, int] = {}
         self.events: dict[int, bytes] = {}
@@ -205,6 +207,7 @@ class Catalog:
             keys.AUTHORITIES: self.authorities,
             keys.MASTERS: self.masters,
             keys.RETIRED: self.retired,
+            keys.RESTORES: self.restores,
             keys.INJECTORS: self.injectors,
             keys.BATCHES: self.batches,
         }
@@ -276,6 +279,8 @@ class Catalog:
             self.masters[names[0]] = catalog.MasterRecord.FromString(value)
         elif kind == keys.RETIRED:
             self.retired[names[0]] = IncarnationId(catalog.RetiredJournalRecord.FromString(value).incarnation)
+        elif kind == keys.RESTORES:
+            self.restores[int(names[0])] = catalog.RestoreRecord.FromString(value)
         elif kind == keys.INJECTORS:
             self.injectors[names[0], names[1]] = catalog.InjectorRecord.FromString(value)
         elif kind == keys.BATCHES:
@@ -304,30 +309,17 @@ class Catalog:
     def _delete(self, key: str) -> None:
         kind, names = keys.split_key(key)
         self._changes(kind)
-        if kind == keys.TOPOLOGIES:
-            self.topologies.pop(names[0], None)
-        elif kind == keys.INTERVALS:
+        if kind == keys.INTERVALS:
             self._digests.pop(key, None)
             self._chunks.setdefault(IncarnationId(names[0]), {})[int(names[1])] = None
-        elif kind == keys.LOGS:
-            self.logs.pop(names[0], None)
-        elif kind == keys.WORKERS:
-            self.workers.pop(names[0], None)
-        elif kind == keys.AUTHORITIES:
-            self.authorities.pop(int(names[0]), None)
-        elif kind == keys.MASTERS:
-            self.masters.pop(names[0], None)
-        elif kind == keys.RETIRED:
-            self.retired.pop(names[0], None)
-        elif kind == keys.INJECTORS:
-            self.injectors.pop((names[0], names[1]), None)
-        elif kind == keys.BATCHES:
-            self.batches.pop(names[0], None)
-            self.retired_queries.pop(names[0], None)
         elif kind == keys.EVENTS:
             self.events.pop(int(names[0]), None)
         elif kind == keys.SEQUENCER:
             self.drawn = 0
+        else:
+            self._records().get(kind, {}).pop(_place(kind, names), None)
+            if kind == keys.BATCHES:
+                self.retired_queries.pop(names[0], None)
 
     # Streams: their declarations, producers and consumers.
 

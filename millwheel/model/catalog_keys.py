@@ -24,6 +24,7 @@ __all__ = [
     "LEASED",
     "LOGS",
     "MASTERS",
+    "RESTORES",
     "RETIRED",
     "SEQUENCER",
     "SHARD_LEADERSHIPS",
@@ -38,6 +39,7 @@ __all__ = [
     "injector_key",
     "log_key",
     "master_key",
+    "restore_key",
     "retired_key",
     "shard_leadership_key",
     "split_key",
@@ -51,6 +53,7 @@ LOGS: Final = "logs/"
 WORKERS: Final = "workers/"
 MASTERS: Final = "masters/"
 RETIRED: Final = "retired/"
+RESTORES: Final = "restores/"
 AUTHORITIES: Final = "authorities/"
 CANDIDATES: Final = "candidates/"
 INJECTORS: Final = "injectors/"
@@ -119,6 +122,11 @@ def event_key(number: int) -> str:
 def retired_key(journal: str) -> str:
     """The key of the RetiredJournalRecord of a journal that the master will drop."""
     return RETIRED + _quoted(journal)
+
+
+def restore_key(number: int) -> str:
+    """The key of the RestoreRecord with this number, which was reserved for the restore."""
+    return f"{RESTORES}{number}"
 
 
 def authority_key(shard: int) -> str:

@@ -27,6 +27,7 @@ from millwheel.server.console.serving import serve_console
 from millwheel.server.daemon import Daemon, Role
 from millwheel.server.listen_address import listen_address_of, tls_of
 from millwheel.server.startup import cancel, keep
+from millwheel.snapshots.allowed import AllowedPlaces
 from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 
 __all__ = ["MASTER"]
@@ -72,7 +73,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         if daemon.access is not None:
             daemon.access.describe = partial(described_topology, replica)
         add_services(daemon.server, replica)
-        add_snapshots(daemon.server, replica)
+        add_snapshots(daemon.server, replica, AllowedPlaces(section.snapshot_locations))
         explaining = WatermarkProxy(replica)  # type: ignore[abstract]  # other calls are for the shards themselves
         add_WatermarkServiceServicer_to_server(explaining, daemon.server)
 

@@ -35,7 +35,7 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
 from millwheel.snapshots.files import write_file
-from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
+from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
 from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
@@ -53,15 +53,14 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 async def create_snapshot(
-    replica: MasterReplica, version: str, topology: str, location: str, name: str
+    replica: MasterReplica, version: str, topology: str, folder: SnapshotFolder, name: str
 ) -> wire.CreateSnapshotResponse:
     """Take a snapshot, and return its manifest.
 
     Raises:
-        RequestError: The topology has no snapshot, or the location cannot be used.
+        RequestError: The topology has no snapshot, or the folder cannot be used.
     """
     term = await replica.term()
-    folder = SnapshotLocation(location).folder(name)
     _refuse_unfit(term.catalog, topology)
     if await folder.exists():
         raise RequestError(

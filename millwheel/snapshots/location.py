@@ -15,38 +15,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
+from millwheel.config.locations import Place, parse_place
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.snapshots.allowed import ANYWHERE, AllowedPlaces
 
 __all__ = ["MANIFEST", "SnapshotFolder", "SnapshotLocation"]
 
 MANIFEST: Final = "manifest.json"
 
-_SCHEMES: Final = frozenset(("file", "memory", "s3", "gs", "az"))
-"""Others of obstore are no places for snapshots. The master would ask any web server, for example."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""A snapshot's name, and the name of a file in it: one component of a path."""
 
 
 class SnapshotLocation:
     """A directory or a bucket with snapshots."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, allowed: AllowedPlaces = ANYWHERE) -> None:
         """
         Args:
             text: A path, or a URL: ``file:///backups``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``.
+            allowed: The places below which snapshots may be.
 
         Raises:
-            RequestError: It is no location.
+            RequestError: It is no location, or it is not allowed.
         """
         self.text = text
-        self._directory = _directory_of(text)
+        self._allowed = allowed
+        try:
+            self._place = parse_place(text)
+        except ValueError as error:
+            raise _no_location(str(error)) from None
+        allowed.resolve(self._place, f"location {text}")
         with _explained(text):
-            self._store: ObjectStore = from_url(text) if self._directory is None else LocalStore("/")
+            self._store: ObjectStore = from_url(text) if self._place.directory is None else LocalStore("/")
 
     def folder(self, name: str) -> SnapshotFolder:
         """The folder of a snapshot. It may not exist.
@@ -60,20 +66,19 @@ class SnapshotLocation:
                 f"{name!r} is no name of a snapshot",
                 "begin with a letter or digit, and go on with those, '.', '_' and '-'",
             )
-        return SnapshotFolder(
-            f"{self.text}, snapshot {name}", self._store, self._path(name), self._directory is not None
-        )
+        where = f"{self.text}, snapshot {name}"
+        if self._place.directory is None:
+            return SnapshotFolder(where, self._store, name, local=False)
+        place = Place("file", "", (*self._place.parts, name))
+        return SnapshotFolder(where, self._store, "/".join(self._allowed.resolve(place, where).parts), local=True)
 
     async def names(self) -> list[str]:
         """The names of all snapshots, sorted."""
-        prefix = self._path("")
+        prefix = "" if self._place.directory is None else "/".join(self._place.parts)
         with _explained(self.text):
             listed = await asyncio.to_thread(obstore.list_with_delimiter, self._store, prefix or None)
         found = (one.rstrip("/").rpartition("/")[2] for one in sorted(listed["common_prefixes"]))
         return [name for name in found if _NAME.fullmatch(name) and await self.folder(name).exists()]
-
-    def _path(self, name: str) -> str:
-        return name if self._directory is None else f"{str(self._directory).lstrip('/')}/{name}".rstrip("/")
 
 
 class SnapshotFolder:
@@ -98,6 +103,7 @@ class SnapshotFolder:
     async def write(self, path: str, content: bytes) -> None:
         """Write a file. In a directory it is on the disk when this returns."""
         with _explained(f"{self.where}, file {path}"):
+            self._check(path)
             await asyncio.to_thread(obstore.put, self._store, f"{self._path}/{path}", content)
             if self._local:
                 await asyncio.to_thread(_sync, Path("/", self._path, path))
@@ -105,30 +111,23 @@ class SnapshotFolder:
     async def read(self, path: str) -> bytes:
         """The content of a file; RequestError (NOT_FOUND) if there is none."""
         with _explained(f"{self.where}, file {path}"):
+            self._check(path)
             return await asyncio.to_thread(self._get, f"{self._path}/{path}")
+
+    def _check(self, path: str) -> None:
+        """Refuse a file that is elsewhere. A manifest, which anybody may have written, names the files."""
+        if not _NAME.fullmatch(path):
+            raise RequestError(
+                FailureCode.DATA_LOSS,
+                f"{self.where}: its manifest names a file {path!r}, and no file of a snapshot has such a name",
+                "use another snapshot",
+                reason="SNAPSHOT_DAMAGED",
+            )
+        if self._local and Path("/", self._path, path).is_symlink():
+            raise PermissionError("it is a symbolic link, and a snapshot has none")
 
     def _get(self, path: str) -> bytes:
         return bytes(obstore.get(self._store, path).bytes())
-
-
-def _directory_of(text: str) -> Path | None:
-    """The directory that a location names. None: it is in an object store."""
-    if "://" not in text:
-        if not text:
-            raise RequestError(
-                FailureCode.INVALID_ARGUMENT, "the snapshots' location is empty", "name a directory or a URL"
-            )
-        return Path(os.path.abspath(text))  # noqa: PTH100  # without links resolved: the server may have other ones
-    try:
-        url = urlsplit(text)
-    except ValueError:
-        raise _no_location("the snapshots' location is no URL") from None
-    if url.scheme not in _SCHEMES:
-        raise _no_location(f"a snapshots' location cannot begin with {url.scheme}://")
-    if url.username is not None or url.query or url.fragment:
-        # The text is not repeated: it may have a secret.
-        raise _no_location("the URL of the snapshots' location has more than a host and a path")
-    return Path(os.path.abspath(unquote(url.path))) if url.scheme == "file" else None  # noqa: PTH100
 
 
 def _no_location(what: str) -> RequestError:

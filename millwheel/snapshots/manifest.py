@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from typing import Any, Final
 
 from google.protobuf import json_format
 
@@ -33,23 +34,47 @@ def encode_manifest(manifest: wire.SnapshotManifest) -> bytes:
 
 
 def decode_manifest(content: bytes, where: str) -> wire.SnapshotManifest:
-    """What ``encode_manifest`` was given; RequestError names ``where``."""
+    """What ``encode_manifest`` was given; RequestError names ``where``.
+
+    Invariant: no field is lost. A field that this version does not know may be one of a record of the coordinator,
+    which a newer version writes without another format (docs/upgrading.md). A running master keeps such a field. A
+    restore could not, so it is refused.
+    """
     try:
-        manifest = json_format.Parse(content, wire.SnapshotManifest(), ignore_unknown_fields=True)
-    except (json_format.ParseError, UnicodeDecodeError) as error:
+        fields = json.loads(content)
+        if not isinstance(fields, dict):
+            raise ValueError("it is no JSON object")
+        manifest = json_format.ParseDict(fields, wire.SnapshotManifest(), ignore_unknown_fields=True)
+    except (json_format.ParseError, ValueError, TypeError, AttributeError) as error:
         raise RequestError(
             FailureCode.DATA_LOSS, f"{where}: {MANIFEST} is damaged: {error}", reason="SNAPSHOT_DAMAGED"
         ) from error
-    newer = manifest.format != SNAPSHOT_FORMAT or manifest.cluster_format > NEWEST_FORMAT
-    if newer:
-        raise RequestError(
-            FailureCode.FAILED_PRECONDITION,
-            f"{where}: MillWheel {manifest.millwheel_version} wrote it, in format {manifest.format} and of a "
-            f"cluster of format {manifest.cluster_format}; this version reads {SNAPSHOT_FORMAT} and {NEWEST_FORMAT}",
-            "use the version that wrote it, or a newer one",
-            reason="SNAPSHOT_FORMAT_UNKNOWN",
+    if manifest.format != SNAPSHOT_FORMAT or manifest.cluster_format > NEWEST_FORMAT:
+        raise _unknown(
+            manifest,
+            where,
+            f"in format {manifest.format} and of a cluster of format {manifest.cluster_format}; this version reads "
+            f"{SNAPSHOT_FORMAT} and {NEWEST_FORMAT}",
         )
+    _refuse_unknown_fields(fields, manifest, where)
     return manifest
+
+
+def _refuse_unknown_fields(fields: dict[str, Any], manifest: wire.SnapshotManifest, where: str) -> None:
+    try:
+        json_format.ParseDict(fields, wire.SnapshotManifest())
+    except json_format.ParseError as error:
+        named = str(error).partition("\n")[0].rstrip(".")
+        raise _unknown(manifest, where, f"and this version does not know all that is in {MANIFEST}: {named}") from error
+
+
+def _unknown(manifest: wire.SnapshotManifest, where: str, why: str) -> RequestError:
+    return RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"{where}: MillWheel {manifest.millwheel_version} wrote it, {why}",
+        "use the version that wrote it, or a newer one",
+        reason="SNAPSHOT_FORMAT_UNKNOWN",
+    )
 
 
 def all_files(manifest: wire.SnapshotManifest) -> list[wire.SnapshotFile]:

@@ -2,38 +2,41 @@
 
 Incarnation ids are never used twice, so all incarnations and journals get fresh ones. Commits, positions and ids stay.
 First everything is written into the store under these ids, which no record of the coordinator names. Then one
-transaction of the master makes the topology. A master that ends before leaves data in the store that nothing names.
+transaction of the master makes the topology. A RestoreRecord names the ids until then, so the master drops what a
+restore without an end has left (``millwheel/master/restores.py``).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from millwheel.master.messages import RestoreTopology
+from millwheel.master.messages import AbandonRestore, BeginRestore, RestoreTopology
 from millwheel.master.plans import name_taken
 from millwheel.master.replica import MasterReplica
+from millwheel.master.restores import repeated_restore
+from millwheel.master.term import Term
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
 from millwheel.model.page_keys import row_owner
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.clock import wall_now
+from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.files import RowItem, read_file, read_items
-from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
+from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal
-from millwheel.store.contract import Append, JournalExistsError, PartId, StateRow, StateStore, StoreError
+from millwheel.store.contract import Append, JournalExistsError, PartId, StateRow, StateStore
 from millwheel.store.repetition import CertainCalls
 from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
 from millwheel.worker.names import RestoredNames
 
 __all__ = ["restore_snapshot"]
 
-_REFUSALS: Final = (FailureCode.ALREADY_EXISTS, FailureCode.INVALID_ARGUMENT, FailureCode.RESOURCE_EXHAUSTED)
-"""With these codes the master has changed nothing. With others the transaction may have taken effect."""
 _ROWS: Final = 200
 _ROWS_BYTES: Final = 2 << 20
 """Rows of one write to the store."""
@@ -41,41 +44,52 @@ _FORMER: Final = 8
 """How many former ids of a computation are known."""
 
 
-async def restore_snapshot(replica: MasterReplica, location: str, name: str, paused: bool) -> catalog.TopologyRecord:
+async def restore_snapshot(
+    replica: MasterReplica, folder: SnapshotFolder, paused: bool, request_id: str = ""
+) -> catalog.TopologyRecord:
     """Make the topology of the snapshot. Returns its record.
+
+    A ``request_id`` whose restore has made the topology before returns that topology.
 
     Raises:
         RequestError: The snapshot is damaged, its code lacks a signature that the policy wants, or its topology or one
             of its streams exists in this cluster.
     """
-    folder = SnapshotLocation(location).folder(name)
     manifest = await read_manifest(folder)
     spec = manifest.topology.spec
     for code in (spec.code, *(one.code for one in spec.computations if one.HasField("code"))):
         replica.admit_code(code)
-    known = (await replica.term()).catalog
-    taken = known.topologies.get(manifest.topology.spec.name)
+    term = await replica.term()
+    if (done := repeated_restore(term.catalog, spec.name, request_id)) is not None:
+        return done
+    known = term.catalog
+    taken = known.topologies.get(spec.name)
     if taken is not None and taken.state in LIVE_STATES:
         # The transaction refuses it, too. But much would be written until then.
         raise name_taken(taken)
     fresh = _FreshNames(manifest, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
-    writer = _StoreWriter(replica.store, fresh)
     try:
-        await _write(folder, manifest, fresh, writer)
+        await term.ask(BeginRestore(fresh.sequencer, _restore_record(spec.name, fresh)))
+        await _write(folder, manifest, fresh, _StoreWriter(replica.store, fresh, term))
         packages = await replica.packages()
         for file in manifest.packages:
             await packages.put(file.path.removeprefix("package-"), await read_file(folder, file))
+        answer = await term.ask(_request(manifest, fresh, paused, request_id))
     except BaseException:
-        await writer.drop()
-        raise
-    try:
-        answer = await replica.ask(_request(manifest, fresh, paused))
-    except RequestError as error:
-        if error.code in _REFUSALS:
-            await writer.drop()
+        # If this fails, too, the next term gives up the restore.
+        with suppress(RequestError):
+            await term.ask(AbandonRestore(fresh.sequencer))
         raise
     assert isinstance(answer, catalog.TopologyRecord)
     return answer
+
+
+def _restore_record(topology: str, fresh: _FreshNames) -> catalog.RestoreRecord:
+    record = catalog.RestoreRecord(topology=topology, begun_at_us=wall_now())
+    for incarnation, interval_map in fresh.maps.items():
+        journals = [interval.journal for interval in interval_map.intervals]
+        record.incarnations.add(incarnation=incarnation, journals=journals)
+    return record
 
 
 async def _write(
@@ -90,9 +104,10 @@ async def _write(
         await writer.flush()
 
 
-def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool) -> RestoreTopology:
+def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool, request_id: str) -> RestoreTopology:
     record = catalog.TopologyRecord()
     record.CopyFrom(manifest.topology)
+    record.restore_request_id = request_id
     record.state = catalog.TOPOLOGY_STATE_PAUSED if paused else catalog.TOPOLOGY_STATE_RUNNING
     for name, incarnation in manifest.topology.incarnations.items():
         record.incarnations[name] = IncarnationId(fresh.names(incarnation))
@@ -104,7 +119,7 @@ def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool) 
         restored.incarnation = IncarnationId(fresh.names(log.incarnation))
         logs.append(restored)
     batches = tuple(cursor for cursor in manifest.batches if cursor.query in fresh.names.queries)
-    return RestoreTopology(record, fresh.maps, tuple(logs), batches, fresh.drawn)
+    return RestoreTopology(fresh.sequencer, record, fresh.maps, tuple(logs), batches, fresh.drawn)
 
 
 def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, names: RestoredNames) -> None:
@@ -145,11 +160,12 @@ class _FreshNames:
 
 
 class _StoreWriter:
-    """Writes journals and rows under their fresh ids."""
+    """Writes journals and rows under their fresh ids, while the term lasts."""
 
-    def __init__(self, store: StateStore, fresh: _FreshNames) -> None:
+    def __init__(self, store: StateStore, fresh: _FreshNames, term: Term) -> None:
         self._store = store
         self._fresh = fresh
+        self._term = term
         self._certain = CertainCalls("restore")
         self._rows: list[StateRow] = []
         self._size = 0
@@ -158,7 +174,7 @@ class _StoreWriter:
 
     async def write_journal(self, saved: wire.SnapshotJournal, renamed: RenamedJournal) -> None:
         """Write a journal. Its last commit and its truncation point are those of the snapshot."""
-        store, call = self._store, self._certain.call
+        store, call = self._store, self._call
         journal, sequencer, point = self._fresh.names(saved.journal), self._fresh.sequencer, saved.truncation_point
         # The append of the truncation point names the base. Its entry is never read.
         await call(partial(self._create, journal, max(point - 1, 0)))
@@ -167,13 +183,13 @@ class _StoreWriter:
             await call(partial(store.write_part, journal, part, blob))
             named.append(part)
         if point:
-            await self._certain.append(store, journal, Append(sequencer, point, point, tuple(sorted(named)), b""))
+            await self._append(journal, Append(sequencer, point, point, tuple(sorted(named)), b""))
         async for entry in renamed.entries(sequencer):
             for part, blob in entry.parts.items():
                 await call(partial(store.write_part, journal, part, blob))
                 named.append(part)
             append = Append(sequencer, entry.commit, point, tuple(sorted(named)), entry.blob)
-            await self._certain.append(store, journal, append)
+            await self._append(journal, append)
         if point:
             await call(partial(store.delete_entries, journal, point + 1))
 
@@ -199,13 +215,13 @@ class _StoreWriter:
         """Write what is collected."""
         if self._rows:
             (incarnation, journal), sequencer, rows = self._rows_of, self._fresh.sequencer, self._rows
-            await self._certain.call(lambda: self._store.write_states(incarnation, journal, sequencer, rows))
+            await self._call(lambda: self._store.write_states(incarnation, journal, sequencer, rows))
         self._rows, self._size = [], 0
 
-    async def drop(self) -> None:
-        """Delete what was written, as far as the store allows. Nothing refers to it."""
-        with suppress(StoreError):
-            for incarnation, record in self._fresh.maps.items():
-                for interval in record.intervals:
-                    await self._store.drop_journal(interval.journal)
-                await self._store.drop_incarnation(incarnation)
+    async def _call(self, call: Callable[[], Awaitable[object]]) -> None:
+        self._term.check()
+        await self._certain.call(call)
+
+    async def _append(self, journal: str, append: Append) -> None:
+        self._term.check()
+        await self._certain.append(self._store, journal, append)

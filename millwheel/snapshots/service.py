@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from typing import Any, Final
 
@@ -11,8 +12,11 @@ import grpc
 from millwheel.master.replica import MasterReplica
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1.snapshot_pb2_grpc import SnapshotServiceServicer, add_SnapshotServiceServicer_to_server
+from millwheel.snapshots.allowed import ANYWHERE, AllowedPlaces
+from millwheel.snapshots.joined_calls import JoinedCalls
 
 __all__ = ["SNAPSHOT_SERVICE", "SnapshotServicer", "add_snapshots"]
 
@@ -20,18 +24,20 @@ SNAPSHOT_SERVICE: Final = "millwheel.v1.SnapshotService"
 """The service's full name, for health and reflection."""
 
 
-def add_snapshots(server: grpc.aio.Server, replica: MasterReplica) -> None:
-    """Add the service to a master's ``server``."""
-    add_SnapshotServiceServicer_to_server(SnapshotServicer(replica), server)
+def add_snapshots(server: grpc.aio.Server, replica: MasterReplica, allowed: AllowedPlaces = ANYWHERE) -> None:
+    """Add the service to a master's ``server``. Snapshots are in the ``allowed`` places only."""
+    add_SnapshotServiceServicer_to_server(SnapshotServicer(replica, allowed), server)
 
 
 class SnapshotServicer(SnapshotServiceServicer):
     """Answers for one master replica. Of one topology, one snapshot is taken at a time."""
 
-    def __init__(self, replica: MasterReplica) -> None:
+    def __init__(self, replica: MasterReplica, allowed: AllowedPlaces) -> None:
         self._replica = replica
+        self._allowed = allowed
         self._version = metadata.version("openmillwheel")
         self._taking: set[str] = set()
+        self._restores: JoinedCalls[catalog.TopologyRecord] = JoinedCalls()
 
     async def CreateSnapshot(self, request: wire.CreateSnapshotRequest, context: Any) -> wire.CreateSnapshotResponse:
         """Take a snapshot of a topology while it runs."""
@@ -44,6 +50,7 @@ class SnapshotServicer(SnapshotServiceServicer):
     async def _create(self, request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse:
         # It loads obstore, which is of no use before the first snapshot.
         from millwheel.snapshots.creating import create_snapshot
+        from millwheel.snapshots.location import SnapshotLocation
 
         topology = request.topology
         if topology in self._taking:
@@ -53,14 +60,20 @@ class SnapshotServicer(SnapshotServiceServicer):
                 "try again when it is complete",
             )
         name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        folder = SnapshotLocation(request.location, self._allowed).folder(name)
         self._taking.add(topology)
         try:
-            return await create_snapshot(self._replica, self._version, topology, request.location, name)
+            return await create_snapshot(self._replica, self._version, topology, folder, name)
         finally:
             self._taking.discard(topology)
 
     async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
+        from millwheel.snapshots.location import SnapshotLocation
         from millwheel.snapshots.restoring import restore_snapshot
 
-        record = await restore_snapshot(self._replica, request.location, request.name, request.paused)
+        folder = SnapshotLocation(request.location, self._allowed).folder(request.name)
+        record = await self._restores.call(
+            request.request_id,
+            partial(restore_snapshot, self._replica, folder, request.paused, request.request_id),
+        )
         return wire.RestoreSnapshotResponse(topology=record)

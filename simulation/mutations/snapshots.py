@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.master.restores import RestoresInProgress
 from millwheel.snapshots import creating, cut
 from millwheel.worker.dedup import renaming
 from millwheel.worker.interval.commits.commits import CommitPipeline
@@ -81,5 +82,29 @@ rewriting(
     "row[1] = row[1]",
     seeds=0,
     test="tests/snapshots/test_renaming.py::test_renamed_ids_are_those_of_the_fresh_journals",
+    why=_WHY,
+)
+
+rewriting(
+    "restore-of-a-former-term",
+    "G1",
+    "a restore whose data another term may drop makes no topology",
+    RestoresInProgress.check,
+    "not self._continues(known, request.number)",
+    "False",
+    seeds=0,
+    test="tests/master/test_restoring.py::test_a_new_master_drops_what_a_restore_has_left",
+    why=_WHY,
+)
+
+rewriting(
+    "restores-left-behind",
+    "G12",
+    "what a dead master's restore has written is dropped",
+    RestoresInProgress.collect,
+    "sorted(known.restores.items())",
+    "()",
+    seeds=0,
+    test="tests/master/test_restoring.py::test_a_new_master_drops_what_a_restore_has_left",
     why=_WHY,
 )

@@ -36,7 +36,8 @@ async def create(coordinator: MemoryCoordinator, known: Any, folder: Path) -> wi
         store=MemoryStore(),
         observer=SimpleNamespace(channel=None),
     )
-    return await creating.create_snapshot(cast("Any", replica), "1", "t", str(folder), "s")
+    place = SnapshotLocation(str(folder)).folder("s")
+    return await creating.create_snapshot(cast("Any", replica), "1", "t", place, "s")
 
 
 @pytest.mark.guarantee("G1", section="6.1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,40 @@ async def test_a_snapshot_of_an_unknown_format_is_refused(tmp_path: Path) -> Non
             await verify_snapshot(folder)
         assert refused.value.reason == "SNAPSHOT_FORMAT_UNKNOWN"
     manifest.write_text("{")
+    with pytest.raises(RequestError, match="is damaged"):
+        await verify_snapshot(folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("tomorrow",), 1),
+        (("topology", "tomorrow"), {"x": "y"}),
+        (("topology", "state"), "TOPOLOGY_STATE_OF_TOMORROW"),
+        (("journals", 0, "tomorrow"), []),
+        (("maps", 0, "map", "tomorrow"), True),
+    ],
+)
+async def test_a_field_of_a_newer_version_is_not_lost(tmp_path: Path, path: tuple[Any, ...], value: object) -> None:
+    """A restore would make the topology without it."""
+    folder = await written(tmp_path)
+    manifest = tmp_path / "s" / MANIFEST
+    fields = json.loads(manifest.read_text())
+    fields["millwheel_version"] = "9.1"
+    inner = fields
+    for step in path[:-1]:
+        inner = inner.setdefault(step, {}) if isinstance(inner, dict) else inner[step]
+    inner[path[-1]] = value
+    manifest.write_text(json.dumps(fields))
+    with pytest.raises(RequestError, match=r"MillWheel 9\.1 wrote it.*(tomorrow|TOMORROW)") as refused:
+        await verify_snapshot(folder)
+    assert (refused.value.code, refused.value.reason) == (FailureCode.FAILED_PRECONDITION, "SNAPSHOT_FORMAT_UNKNOWN")
+
+
+@pytest.mark.parametrize("content", ["[]", '"x"', '{"format": "x"}', '{"format": 1, "maps": 3}', "\xff"])
+async def test_a_manifest_of_another_shape_is_damaged(tmp_path: Path, content: str) -> None:
+    folder = await written(tmp_path)
+    (tmp_path / "s" / MANIFEST).write_bytes(content.encode("latin-1"))
     with pytest.raises(RequestError, match="is damaged"):
         await verify_snapshot(folder)
 

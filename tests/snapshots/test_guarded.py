@@ -48,10 +48,11 @@ async def test_unsigned_code_of_a_snapshot_is_refused(tmp_path: Path) -> None:
     manifest = wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name="s", cluster_format=1)
     manifest.topology.spec.name = "shop"
     manifest.topology.spec.code.digest = "ab" * 32
-    await write_manifest(SnapshotLocation(str(tmp_path)).folder("s"), manifest)
+    folder = SnapshotLocation(str(tmp_path)).folder("s")
+    await write_manifest(folder, manifest)
     store = MemoryStore()
     async with replica(MemoryCoordinator(), store) as (_, master):
         master.admit_code = lambda code: refuse_unsigned(signed, code.digest, code.signature)
         with pytest.raises(RequestError, match="is not signed") as caught:
-            await restore_snapshot(master, str(tmp_path), "s", paused=True)
+            await restore_snapshot(master, folder, paused=True)
         assert caught.value.reason == "PACKAGE_NOT_SIGNED"

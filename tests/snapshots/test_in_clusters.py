@@ -37,6 +37,11 @@ def short_journals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "CoreSettings", partial(IntervalSettings, checkpoint_entries=16, flush_interval=1))
 
 
+def flags_for(place: Path) -> dict[str, str]:
+    """The masters may keep snapshots in a folder of the test."""
+    return {"master.snapshot_locations": str(place / "backups")}
+
+
 async def move_often(cluster: Together, until_set: asyncio.Event) -> None:
     """Move intervals from one worker to the other."""
     async with ControlClient(cluster.address, patience=patience(10)) as client:
@@ -63,7 +68,7 @@ async def test_a_journal_that_was_truncated_meanwhile_fails_it(
     monkeypatch.setattr(WorkerOwners, "pin", pinned_by_nobody)
     monkeypatch.setattr(creating, "copy_rows", copy_slowly)
     monkeypatch.setattr(creating, "MAX_ATTEMPTS", 3)
-    async with together(tmp_path) as cluster:
+    async with together(tmp_path, flags_for(tmp_path)) as cluster:
         await submit_copy(cluster.address, shop.__file__, "shop", tmp_path)
         selling = asyncio.create_task(sell(cluster.address, 0, 100_000, lambda count: None))
         async with ControlClient(cluster.address, deadline=patience(60)) as client:
@@ -77,7 +82,7 @@ async def test_a_journal_that_was_truncated_meanwhile_fails_it(
 
 async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
     place, half = str(tmp_path / "backups"), ORDERS // 2
-    async with together(tmp_path) as cluster:
+    async with together(tmp_path, flags_for(tmp_path)) as cluster:
         await submit_copy(cluster.address, shop.__file__, "shop", tmp_path)
         sent: list[int] = []
         selling = asyncio.create_task(sell(cluster.address, 0, ORDERS, sent.append))
@@ -102,7 +107,7 @@ async def test_what_has_no_snapshot_is_refused_with_the_reason(tmp_path: Path) -
             await client.create_snapshot(topology, place)
         return refused.value.message
 
-    async with together(tmp_path) as cluster:
+    async with together(tmp_path, flags_for(tmp_path)) as cluster:
         await submit_copy(cluster.address, shop.__file__, "weak", tmp_path)
         async with ControlClient(cluster.address, deadline=patience(60), patience=patience(5)) as client:
             assert "no topology 'other'" in await reason(client, "other")
@@ -118,7 +123,7 @@ async def test_what_has_no_snapshot_is_refused_with_the_reason(tmp_path: Path) -
 @pytest.mark.guarantee("G1", section="6.1")
 @pytest.mark.timeout(240)
 async def test_a_snapshot_replaces_the_topology_it_came_from(tmp_path: Path, short_journals: None) -> None:
-    flags = {"master.intervals_per_computation": "3", "master.balance": "false"}
+    flags = {**flags_for(tmp_path), "master.intervals_per_computation": "3", "master.balance": "false"}
     sent, settled = [0], asyncio.Event()
     place = str(tmp_path / "backups")
     async with together(tmp_path, flags) as cluster:

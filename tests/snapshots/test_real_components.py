@@ -37,7 +37,11 @@ async def test_a_cluster_is_restored_into_a_development_server(tmp_path: Path) -
     async with AsyncExitStack() as stack:
         ready = {}
         for role in ("authority", "master", "worker"):
-            own = {"worker.packages": tmp_path / "packages", "worker.id": "w"} if role == "worker" else {}
+            own: dict[str, object] = {}
+            if role == "worker":
+                own = {"worker.packages": tmp_path / "packages", "worker.id": "w"}
+            elif role == "master":
+                own = {"master.snapshot_locations": place}
             daemon = DaemonProcess(role, tmp_path / f"{role}.log", settings | own)
             await stack.enter_async_context(daemon)
             ready[role] = await daemon.line("ready", within=patience(30))

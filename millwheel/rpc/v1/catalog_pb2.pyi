@@ -151,6 +151,7 @@ class TopologyRecord(_message.Message):
     QUOTA_FIELD_NUMBER: _builtins.int
     VERSION_AT_US_FIELD_NUMBER: _builtins.int
     FORMER_INCARNATIONS_FIELD_NUMBER: _builtins.int
+    RESTORE_REQUEST_ID_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -160,6 +161,8 @@ class TopologyRecord(_message.Message):
     """When the state last changed."""
     version_at_us: _builtins.int
     """When the present version was submitted. For display. 0: not known, because an earlier release made the version."""
+    restore_request_id: _builtins.str
+    """The request id of the restore that made the topology, which identifies a repetition. Absent: it was submitted."""
     @_builtins.property
     def spec(self) -> _topology_pb2.TopologySpec: ...
     @_builtins.property
@@ -215,10 +218,11 @@ class TopologyRecord(_message.Message):
         quota: Global___TopologyQuota | None = ...,
         version_at_us: _builtins.int = ...,
         former_incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        restore_request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "restore_request_id", b"restore_request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -417,6 +421,67 @@ class RetiredJournalRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RetiredJournalRecord: _TypeAlias = RetiredJournalRecord  # noqa: Y015
+
+@_typing.final
+class RestoreRecord(_message.Message):
+    """Key: restores/{number}
+    A restore of a snapshot that is writing into the store. The transaction that makes the topology deletes the record. A
+    record of a restore that no master continues means: drop what it names from the store, then delete the record.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    BEGUN_AT_US_FIELD_NUMBER: _builtins.int
+    INCARNATIONS_FIELD_NUMBER: _builtins.int
+    ABANDONED_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """The name of the topology."""
+    begun_at_us: _builtins.int
+    abandoned: _builtins.bool
+    """The restore has failed: its last transaction compares the record, so it can no longer take effect."""
+    @_builtins.property
+    def incarnations(self) -> _containers.RepeatedCompositeFieldContainer[Global___RestoredIncarnation]:
+        """Everything that the restore may write."""
+
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        begun_at_us: _builtins.int = ...,
+        incarnations: _abc.Iterable[Global___RestoredIncarnation] | None = ...,
+        abandoned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned", b"abandoned", "begun_at_us", b"begun_at_us", "incarnations", b"incarnations", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreRecord: _TypeAlias = RestoreRecord  # noqa: Y015
+
+@_typing.final
+class RestoredIncarnation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    JOURNALS_FIELD_NUMBER: _builtins.int
+    incarnation: _IncarnationId
+    @_builtins.property
+    def journals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        incarnation: _IncarnationId = ...,
+        journals: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "journals", b"journals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoredIncarnation: _TypeAlias = RestoredIncarnation  # noqa: Y015
 
 @_typing.final
 class StreamLogRecord(_message.Message):

@@ -311,20 +311,26 @@ class RestoreSnapshotRequest(_message.Message):
     LOCATION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     location: _builtins.str
     name: _builtins.str
     paused: _builtins.bool
     """Whether the topology is paused at first."""
+    request_id: _builtins.str
+    """Identifies the request, so that a retry does not restore twice. The same id has the same answer while the topology
+    exists. Empty: every request is another one.
+    """
     def __init__(
         self,
         *,
         location: _builtins.str = ...,
         name: _builtins.str = ...,
         paused: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
