@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millwheel.master.load_book import LoadBook, merged_hooks
+from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
 from millwheel.model.catalog import Catalog, outputs_of
 from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -33,9 +33,12 @@ class OverviewRows:
         self._watermarks = watermarks
         self._failures = {(one.topology, one.computation): one for one in failures}
         self._hooks: dict[tuple[str, str], list[inspection.HookTime]] = {}
+        self._traffic: dict[tuple[str, str], list[inspection.ComputationTraffic]] = {}
         for worker in book.workers.values():
             for hook in worker.load.hooks:
                 self._hooks.setdefault((hook.topology, hook.computation), []).append(hook.time)
+            for part in worker.load.traffic:
+                self._traffic.setdefault((part.topology, part.computation), []).append(part)
         self._written: dict[str, list[str]] = {}
         self._read: dict[str, list[str]] = {}
         for name, record in sorted(known.topologies.items()):
@@ -65,6 +68,7 @@ class OverviewRows:
     def _computation(
         self, topology: str, spec: specs.ComputationSpec, incarnation: IncarnationId
     ) -> wire.ComputationOverview:
+        traffic = merged_traffic(self._traffic.get((topology, spec.name), ()))
         row = wire.ComputationOverview(
             name=spec.name,
             implementation=spec.implementation,
@@ -73,6 +77,8 @@ class OverviewRows:
             watermark=self._watermarks.get(incarnation),
             failures=self._failures.get((topology, spec.name)),
             hooks=merged_hooks(self._hooks.get((topology, spec.name), ())),
+            traffic=traffic.streams,
+            commit_latency_seconds=traffic.commit_latency_seconds,
         )
         self._count_owners(row, incarnation)
         for interval in self._known.maps.get(incarnation, ()):

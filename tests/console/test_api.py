@@ -159,6 +159,8 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     assert (row["name"], row["intervals"], row["workers"], row["without_owner"]) == ("accounts", 2, ["dev"], 0)
     assert row["hooks"][0]["calls"] == "3"
     assert row["watermark"]["held_by"]
+    flowing = await until(accounts, patience(30), holds=lambda one: one["traffic"])
+    assert [one["stream"] for one in flowing["traffic"]] == ["shop/orders"]
     whole = await overview(http, server)
     streams = {one["name"]: one for one in whole["topologies"][0]["streams"]}
     assert streams["shop/accounts"]["written_by"] == ["shop/accounts"]

@@ -118,6 +118,40 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await picture(page, "failing-time")
 
 
+async def test_edges_have_rates_latencies_and_watermarks(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann")
+    # Its rates are of the last seconds, and the page has to look within them.
+    await page.open(f"{server.console}#/topology/shop")
+    await page.until("document.querySelectorAll('a.label').length === 5", "not each edge has a label")
+    label = "[...document.querySelectorAll('a.label')].find((one) => one.innerText.startsWith('accounts'))"
+    await inject(*["ann"] * 50, process="q")
+    await page.until(f"/[1-9].*\\/s · .*s\\n/.test({label}.innerText)", "no rate or no latency")
+    await page.until(f"{label}.innerText.includes('lag')", "no lag")
+    await page.run(f"{label}.focus()")
+    await page.until("document.querySelector('.told').innerText.includes('low watermark 2')", "no watermark")
+    assert await page.run(CONTRAST) == []
+    await page.run("document.querySelector('details summary').click()")
+    await page.until("document.querySelectorAll('details tbody tr').length === 5", "no table")
+    first = await page.run("document.querySelector('details tbody tr').innerText")
+    assert first.startswith("injectors\torders\taccounts\t")
+    await picture(page, "edges")
+
+
+async def test_a_large_graph_shows_an_edge_under_the_pointer(server: DevServer, start: Start, page: Page) -> None:
+    await start("large")
+    await page.open(f"{server.console}#/topology/large")
+    await page.until("document.querySelectorAll('.reach').length === 50", "no edges")
+    assert await page.run("document.querySelectorAll('a.label').length") == 0, "labels would overlap"
+    await page.run("document.querySelector('.edges g').dispatchEvent(new PointerEvent('pointerenter'))")
+    await page.until("document.querySelector('.told').innerText.includes('to step-0')", "no figures of the edge")
+    await page.until("document.querySelectorAll('.edge.pointed').length === 1", "it is not marked")
+    await page.run("document.querySelector('details summary').click()")
+    await page.until("document.querySelectorAll('details tbody tr').length === 50", "no table")
+
+
 async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path, page: Page) -> None:
     port = free_ports(1)[0]
     settings = DevSettings(db=tmp_path / "db", port=free_ports(1)[0], ui_port=port)

@@ -501,6 +501,8 @@ class ComputationOverview(_message.Message):
     WATERMARK_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class"."""
@@ -520,6 +522,8 @@ class ComputationOverview(_message.Message):
     dead_letters: _builtins.int
     system_lag_seconds: _builtins.float
     """The system lag in seconds: the longest time for which work of an interval has waited."""
+    commit_latency_seconds: _builtins.float
+    """The mean time from a record's receipt to its commit over the last seconds, in seconds. 0: none was committed."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_topology_pb2.InputSpec]: ...
     @_builtins.property
@@ -541,6 +545,10 @@ class ComputationOverview(_message.Message):
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.HookTime]:
         """The hooks' times in all processes that run now, each since its start."""
+
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.StreamTraffic]:
+        """What it receives on each stream, sorted by stream. Each is the rate of the graph's edges into the computation."""
 
     def __init__(
         self,
@@ -565,10 +573,12 @@ class ComputationOverview(_message.Message):
         watermark: Global___WatermarkOverview | None = ...,
         failures: Global___ComputationFailures | None = ...,
         hooks: _abc.Iterable[_inspection_pb2.HookTime] | None = ...,
+        traffic: _abc.Iterable[_inspection_pb2.StreamTraffic] | None = ...,
+        commit_latency_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "commit_latency_seconds", b"commit_latency_seconds", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
