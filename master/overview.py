@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
 from millwheel.model.catalog import Catalog, outputs_of
 from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -58,6 +59,7 @@ class OverviewRows:
             version_at_us=record.version_at_us,
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
+            unhandled_letters=self._unhandled_letters(record.spec.name),
             computations=[
                 self._computation(record.spec.name, spec, record.incarnations[spec.name])
                 for spec in record.spec.computations
@@ -99,6 +101,11 @@ class OverviewRows:
             else:
                 row.without_owner += len(intervals)
         row.workers.extend(sorted(workers))
+
+    def _unhandled_letters(self, topology: str) -> int:
+        log = self._known.logs.get(dead_letter_stream(topology))
+        intervals = () if log is None else self._known.maps.get(log.incarnation, ())
+        return sum(load.log.unhandled_letters for one in intervals if (load := self._book.load_of(one)) is not None)
 
     def _stream(self, spec: specs.StreamSpec) -> wire.StreamOverview:
         row = wire.StreamOverview(

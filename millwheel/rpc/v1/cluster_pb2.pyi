@@ -436,6 +436,7 @@ class TopologyOverview(_message.Message):
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     STREAMS_FIELD_NUMBER: _builtins.int
     VERSION_AT_US_FIELD_NUMBER: _builtins.int
+    UNHANDLED_LETTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _catalog_pb2.TopologyState.ValueType
     version: _builtins.int
@@ -444,6 +445,8 @@ class TopologyOverview(_message.Message):
     state_changed_at_us: _builtins.int
     version_at_us: _builtins.int
     """When the present version was submitted. 0: not known."""
+    unhandled_letters: _builtins.int
+    """Its dead letters that are neither replayed nor discarded."""
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the topology still waits for while it drains or changes to a new version."""
@@ -466,10 +469,11 @@ class TopologyOverview(_message.Message):
         computations: _abc.Iterable[Global___ComputationOverview] | None = ...,
         streams: _abc.Iterable[Global___StreamOverview] | None = ...,
         version_at_us: _builtins.int = ...,
+        unhandled_letters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "version", b"version", "version_at_us", b"version_at_us", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "unhandled_letters", b"unhandled_letters", "version", b"version", "version_at_us", b"version_at_us", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

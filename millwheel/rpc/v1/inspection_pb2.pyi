@@ -971,6 +971,7 @@ class LogLoad(_message.Message):
     OLDEST_SECONDS_FIELD_NUMBER: _builtins.int
     CURSORS_FIELD_NUMBER: _builtins.int
     CURSOR_COUNT_FIELD_NUMBER: _builtins.int
+    UNHANDLED_LETTERS_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """The oldest offset that the log keeps, and that of the next record."""
     end_offset: _builtins.int
@@ -980,6 +981,8 @@ class LogLoad(_message.Message):
     """How long the oldest of these records have been in the log, in seconds."""
     cursor_count: _builtins.int
     """The number of all durable cursors."""
+    unhandled_letters: _builtins.int
+    """Only for the log of dead letters: those that are neither replayed nor discarded."""
     @_builtins.property
     def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogCursor]:
         """The durable cursors that are furthest behind, 100 at most."""
@@ -993,10 +996,11 @@ class LogLoad(_message.Message):
         oldest_seconds: _builtins.float = ...,
         cursors: _abc.Iterable[Global___LogCursor] | None = ...,
         cursor_count: _builtins.int = ...,
+        unhandled_letters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_count", b"cursor_count", "cursors", b"cursors", "end_offset", b"end_offset", "first_offset", b"first_offset", "kept_bytes", b"kept_bytes", "oldest_seconds", b"oldest_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_count", b"cursor_count", "cursors", b"cursors", "end_offset", b"end_offset", "first_offset", b"first_offset", "kept_bytes", b"kept_bytes", "oldest_seconds", b"oldest_seconds", "unhandled_letters", b"unhandled_letters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
