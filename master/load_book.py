@@ -13,7 +13,7 @@ from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
-__all__ = ["Division", "IntervalReport", "LoadBook", "WorkerReport", "divide", "merged_hooks"]
+__all__ = ["Division", "IntervalReport", "LoadBook", "WorkerReport", "divide", "merged_hooks", "merged_traffic"]
 
 _SMOOTHING: Final = 0.5
 """The weight of the newest value in a smoothed cost. The rest is the previous cost."""
@@ -170,3 +170,21 @@ def merged_hooks(parts: Iterable[wire.HookTime]) -> list[wire.HookTime]:
         one.failures += part.failures
         one.blocked += part.blocked
     return [whole[hook] for hook in sorted(whole)]
+
+
+def merged_traffic(parts: Iterable[wire.ComputationTraffic]) -> wire.ComputationTraffic:
+    """The traffic of a computation in several processes. The latency is the mean over all committed records."""
+    whole = wire.ComputationTraffic()
+    streams: dict[str, wire.StreamTraffic] = {}
+    seconds = 0.0
+    for part in parts:
+        whole.committed_per_second += part.committed_per_second
+        seconds += part.commit_latency_seconds * part.committed_per_second
+        for one in part.streams:
+            stream = streams.setdefault(one.stream, wire.StreamTraffic(stream=one.stream))
+            stream.records_per_second += one.records_per_second
+            stream.bytes_per_second += one.bytes_per_second
+    if whole.committed_per_second:
+        whole.commit_latency_seconds = seconds / whole.committed_per_second
+    whole.streams.extend(streams[name] for name in sorted(streams))
+    return whole

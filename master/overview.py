@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millwheel.master.load_book import LoadBook, merged_hooks
+from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
 from millwheel.model.catalog import Catalog, outputs_of
 from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.stream_names import dead_letter_stream
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -33,9 +34,12 @@ class OverviewRows:
         self._watermarks = watermarks
         self._failures = {(one.topology, one.computation): one for one in failures}
         self._hooks: dict[tuple[str, str], list[inspection.HookTime]] = {}
+        self._traffic: dict[tuple[str, str], list[inspection.ComputationTraffic]] = {}
         for worker in book.workers.values():
             for hook in worker.load.hooks:
                 self._hooks.setdefault((hook.topology, hook.computation), []).append(hook.time)
+            for part in worker.load.traffic:
+                self._traffic.setdefault((part.topology, part.computation), []).append(part)
         self._written: dict[str, list[str]] = {}
         self._read: dict[str, list[str]] = {}
         for name, record in sorted(known.topologies.items()):
@@ -55,6 +59,7 @@ class OverviewRows:
             version_at_us=record.version_at_us,
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
+            unhandled_letters=self._unhandled_letters(record.spec.name),
             computations=[
                 self._computation(record.spec.name, spec, record.incarnations[spec.name])
                 for spec in record.spec.computations
@@ -65,6 +70,7 @@ class OverviewRows:
     def _computation(
         self, topology: str, spec: specs.ComputationSpec, incarnation: IncarnationId
     ) -> wire.ComputationOverview:
+        traffic = merged_traffic(self._traffic.get((topology, spec.name), ()))
         row = wire.ComputationOverview(
             name=spec.name,
             implementation=spec.implementation,
@@ -73,6 +79,8 @@ class OverviewRows:
             watermark=self._watermarks.get(incarnation),
             failures=self._failures.get((topology, spec.name)),
             hooks=merged_hooks(self._hooks.get((topology, spec.name), ())),
+            traffic=traffic.streams,
+            commit_latency_seconds=traffic.commit_latency_seconds,
         )
         self._count_owners(row, incarnation)
         for interval in self._known.maps.get(incarnation, ()):
@@ -93,6 +101,11 @@ class OverviewRows:
             else:
                 row.without_owner += len(intervals)
         row.workers.extend(sorted(workers))
+
+    def _unhandled_letters(self, topology: str) -> int:
+        log = self._known.logs.get(dead_letter_stream(topology))
+        intervals = () if log is None else self._known.maps.get(log.incarnation, ())
+        return sum(load.log.unhandled_letters for one in intervals if (load := self._book.load_of(one)) is not None)
 
     def _stream(self, spec: specs.StreamSpec) -> wire.StreamOverview:
         row = wire.StreamOverview(

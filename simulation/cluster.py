@@ -131,7 +131,7 @@ def _balanced(world: World) -> Iterator[None]:
     with (
         patch("millwheel.worker.process.events.perf_counter", lambda: next(used) * plan.balanced),
         patch("millwheel.server.master.BalanceSettings", lambda: quick),
-        patch("millwheel.worker.process.load.MAX_WINDOW_SECONDS", 2.0),
+        patch("millwheel.worker.process.rates.MAX_WINDOW_SECONDS", 2.0),
         patch("millwheel.master.loads.Balancer", lambda settings, _: Balancer(settings)),
         patch("millwheel.server.master.MasterSettings", partial(MasterSettings, poll_loads_every=seconds(0.5))),
     ):

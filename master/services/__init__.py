@@ -1,4 +1,4 @@
-"""The master's gRPC services: topologies, routing, injection, intervals, keys, streams, the cluster's health."""
+"""The master's gRPC services: topologies, routing, injection, intervals, keys, streams, dead letters, health."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from millwheel.master.services.cluster import ClusterServicer
 from millwheel.master.services.injection import InjectionServicer
 from millwheel.master.services.intervals import IntervalServicer
 from millwheel.master.services.keys import KeyServicer
+from millwheel.master.services.letters import LetterHandlingServicer
 from millwheel.master.services.routing import RoutingServicer
 from millwheel.master.services.streams import StreamServicer
 from millwheel.master.services.topologies import TopologyServicer
@@ -20,6 +21,7 @@ from millwheel.rpc.v1 import (
     injection_pb2_grpc,
     interval_pb2_grpc,
     key_pb2_grpc,
+    letter_pb2_grpc,
     stream_pb2_grpc,
 )
 
@@ -32,6 +34,7 @@ SERVICES: Final = (
     "millwheel.v1.IntervalService",
     "millwheel.v1.KeyService",
     "millwheel.v1.StreamService",
+    "millwheel.v1.LetterHandlingService",
     "millwheel.v1.ClusterService",
 )
 """The services' full names, for health and reflection."""
@@ -45,4 +48,5 @@ def add_services(server: grpc.aio.Server, replica: MasterReplica) -> None:
     interval_pb2_grpc.add_IntervalServiceServicer_to_server(IntervalServicer(replica), server)
     key_pb2_grpc.add_KeyServiceServicer_to_server(KeyServicer(replica), server)
     stream_pb2_grpc.add_StreamServiceServicer_to_server(StreamServicer(replica), server)
+    letter_pb2_grpc.add_LetterHandlingServiceServicer_to_server(LetterHandlingServicer(replica), server)
     cluster_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterServicer(replica), server)

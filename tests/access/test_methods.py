@@ -29,6 +29,9 @@ AMONG_PROCESSES = {
 """What only the daemons call."""
 BY_INJECTORS_TOO = {"AcceptSequencer", "Deliver", "Report"}
 """What daemons call for all senders, and injectors for themselves."""
+FOR_OPERATORS = {"MarkLetters"}
+FOR_READERS = {"EnsureStreamLog", "Subscribe"}
+"""What operators and readers call, and the master for those whose roles it has checked. Its calls are not audited."""
 
 
 def methods() -> dict[str, MethodDescriptor]:
@@ -87,7 +90,9 @@ def test_no_client_may_call_what_daemons_call() -> None:
     }
     assert {name for name, roles in process.items() if roles == {"process"}} == AMONG_PROCESSES
     assert {name for name, roles in process.items() if roles == {"process", "inject"}} == BY_INJECTORS_TOO
-    assert process.keys() == AMONG_PROCESSES | BY_INJECTORS_TOO
+    assert {name for name, roles in process.items() if roles == {"process", "operate"}} == FOR_OPERATORS
+    assert {name for name, roles in process.items() if roles == {"process", "read"}} == FOR_READERS
+    assert process.keys() == AMONG_PROCESSES | BY_INJECTORS_TOO | FOR_OPERATORS | FOR_READERS
 
 
 def test_an_unknown_method_has_no_access() -> None:

@@ -1,4 +1,4 @@
-"""Topologies for the console: one with three computations, and one with fifty."""
+"""Topologies for the console: one with three computations, one with fifty, and one that gives records up."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ class Days(mw.Computation[Order, int]):
         ctx.produce("days", Order(str(ctx.key), ctx.state))
 
 
+class Bills(mw.Computation[Order, int]):
+    """Gives the orders of a customer up until the customer has a price."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Order]) -> None:
+        if record.stream == "prices":
+            ctx.state = record.value.cents
+        elif ctx.state == 0:
+            raise LookupError(f"no price for {record.value.customer}")
+        else:
+            ctx.produce("bills", Order(record.value.customer, ctx.state))
+
+
 class Step(mw.Computation[Order, int]):
     """Passes its records on."""
 
@@ -58,6 +70,16 @@ shop.source("orders", Order)
 shop.add(Accounts, inputs={"orders": mw.key("customer")}, outputs={"accounts": Order})
 shop.add(Alerts, inputs={"accounts": mw.key("customer")}, outputs={"alerts": Order})
 shop.add(Days, inputs={"accounts": mw.key("customer")}, outputs={"days": Order})
+
+bills = mw.Topology("bills")
+bills.source("orders", Order)
+bills.source("prices", Order)
+bills.add(
+    Bills,
+    inputs={"orders": mw.key("customer"), "prices": mw.key("customer")},
+    outputs={"bills": Order},
+    on_failure=mw.dead_letter(after=1),
+)
 
 large = mw.Topology("large")
 large.source("orders", Order)

@@ -69,9 +69,14 @@ async def overview(http: ClientSession, server: DevServer) -> Any:
 
 
 async def test_each_call_without_side_effects_answers_in_json(
-    server: DevServer, http: ClientSession, start: Start
+    server: DevServer, http: ClientSession, start: Start, inject: Inject
 ) -> None:
     await start("shop")
+    await start("bills")
+    await inject("ann", into="bills/orders")
+    listing = partial(post, http, f"{server.console}api/v1/LetterHandlingService/ListLetters", {"topology": "bills"})
+    _, listed = await until(listing, patience(30), holds=lambda found: found[1].get("letters"))
+    letter = listed["letters"][0]["id"]
     (accounts, _), name = await intervals(http, server), {"topology": "shop", "computation": "accounts"}
     needed = {
         "StreamService/ReadStream": {"stream": "shop/alerts"},
@@ -81,6 +86,9 @@ async def test_each_call_without_side_effects_answers_in_json(
         "TopologyService/GetTopology": {"name": "shop"},
         "InjectionService/GetBatchCursor": {"query": "q"},
         "ClusterService/ExplainHold": {"topology": "shop", "computation": "accounts"},
+        "LetterHandlingService/ListLetters": {"topology": "shop"},
+        "LetterHandlingService/GetLetter": {"topology": "bills", "id": letter},
+        "LetterHandlingService/PlanLetterHandling": {"topology": "shop"},
         "TopologyService/ValidateTopology": {"spec": {"name": "other"}},
     }
     _, listed = await get(http, f"{server.console}api/v1")
@@ -99,7 +107,10 @@ def test_the_page_of_the_api_names_all_calls_that_are_offered() -> None:
     verbs = ("Get", "List", "Read", "Explain", "Validate", "Plan")
     changes = {path for path, call in CALLS.items() if call.access.changes}
     assert {path for path in CALLS if not path.partition("/")[2].startswith(verbs)} == changes
-    assert changes == {f"IntervalService/{name}" for name in ("MoveInterval", "SplitInterval", "MergeIntervals")}
+    assert changes == {
+        *(f"IntervalService/{name}" for name in ("MoveInterval", "SplitInterval", "MergeIntervals")),
+        *(f"LetterHandlingService/{name}" for name in ("ReplayLetters", "DiscardLetters")),
+    }
     page = (ROOT / "docs" / "console.md").read_text()
     assert [path for path in CALLS if f"`{path}`" not in page] == []
 
@@ -119,6 +130,8 @@ _STATED = {
     "InjectionService/GetBatchCursor": (False, [["inject", "read"]]),
     "IntervalService/PlanIntervalChange": (False, [["read"]]),
     "IntervalService/SplitInterval": (True, [["operate"]]),
+    "LetterHandlingService/ListLetters": (False, [["read"]]),
+    "LetterHandlingService/ReplayLetters": (True, [["operate"]]),
 }
 
 
@@ -159,6 +172,8 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     assert (row["name"], row["intervals"], row["workers"], row["without_owner"]) == ("accounts", 2, ["dev"], 0)
     assert row["hooks"][0]["calls"] == "3"
     assert row["watermark"]["held_by"]
+    flowing = await until(accounts, patience(30), holds=lambda one: one["traffic"])
+    assert [one["stream"] for one in flowing["traffic"]] == ["shop/orders"]
     whole = await overview(http, server)
     streams = {one["name"]: one for one in whole["topologies"][0]["streams"]}
     assert streams["shop/accounts"]["written_by"] == ["shop/accounts"]

@@ -1,13 +1,8 @@
-"""The console's page in a real browser, against a real server. ``make test-console`` installs a browser and runs these.
-
-``MILLWHEEL_PICTURES`` names a folder for pictures of what the tests saw.
-"""
+"""The console's page in a real browser, against a real server. ``make test-console`` installs one and runs these."""
 
 from __future__ import annotations
 
 import base64
-import os
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,61 +13,13 @@ from millwheel.model.keys import KeyInterval
 from millwheel.model.time import format_duration, seconds
 from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer, DevSettings, running
-from tests.console.browser import Page, browsing
+from tests.console.browser import Page
 from tests.console.conftest import Inject, Start
+from tests.console.looking import CONTRAST, picture, says
 from tests.console.shop import REFUSED
 from tests.daemons.together import together
 
 pytestmark = pytest.mark.long
-
-_PICTURES = os.environ.get("MILLWHEEL_PICTURES", "")
-
-CONTRAST = """
-(() => {
-  const channel = (one) => (one /= 255, one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
-  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgb = (colour) => {
-    paint.clearRect(0, 0, 1, 1);
-    paint.fillStyle = colour;
-    paint.fillRect(0, 0, 1, 1);
-    return [...paint.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = rgb(getComputedStyle(at).backgroundColor);
-      if (colour[3] === 255) return colour;
-    }
-    return [255, 255, 255, 255];
-  };
-  const bad = [];
-  for (const element of document.querySelectorAll("body *")) {
-    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (!says || element.closest("noscript") || !element.getClientRects().length) continue;
-    const [one, other] = [light(rgb(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
-    if ((one + 0.05) / (other + 0.05) < 4.5) bad.push(element.outerHTML.slice(0, 120));
-  }
-  return bad;
-})()
-"""
-"""The elements whose text has less contrast than WCAG AA asks for."""
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    async with browsing(tmp_path / "browser") as opened:
-        yield opened
-        assert opened.errors == []
-
-
-async def picture(page: Page, name: str) -> None:
-    """Keep a picture, if there is a folder for pictures."""
-    if _PICTURES:
-        await page.picture(Path(_PICTURES, f"{name}.png"))
-
-
-def says(text: str) -> str:
-    return f"document.querySelector('main')?.innerText.includes({text!r})"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -116,6 +63,40 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await page.open(f"{server.console}#/time/shop/days")
     await page.until(says("no alert for eve"), "the chain does not end at the error")
     await picture(page, "failing-time")
+
+
+async def test_edges_have_rates_latencies_and_watermarks(
+    server: DevServer, start: Start, inject: Inject, page: Page
+) -> None:
+    await start("shop")
+    await inject("ann")
+    # Its rates are of the last seconds, and the page has to look within them.
+    await page.open(f"{server.console}#/topology/shop")
+    await page.until("document.querySelectorAll('a.label').length === 5", "not each edge has a label")
+    label = "[...document.querySelectorAll('a.label')].find((one) => one.innerText.startsWith('accounts'))"
+    await inject(*["ann"] * 50, process="q")
+    await page.until(f"/[1-9].*\\/s · .*s\\n/.test({label}.innerText)", "no rate or no latency")
+    await page.until(f"{label}.innerText.includes('lag')", "no lag")
+    await page.run(f"{label}.focus()")
+    await page.until("document.querySelector('.told').innerText.includes('low watermark 2')", "no watermark")
+    assert await page.run(CONTRAST) == []
+    await page.run("document.querySelector('details summary').click()")
+    await page.until("document.querySelectorAll('details tbody tr').length === 5", "no table")
+    first = await page.run("document.querySelector('details tbody tr').innerText")
+    assert first.startswith("injectors\torders\taccounts\t")
+    await picture(page, "edges")
+
+
+async def test_a_large_graph_shows_an_edge_under_the_pointer(server: DevServer, start: Start, page: Page) -> None:
+    await start("large")
+    await page.open(f"{server.console}#/topology/large")
+    await page.until("document.querySelectorAll('.reach').length === 50", "no edges")
+    assert await page.run("document.querySelectorAll('a.label').length") == 0, "labels would overlap"
+    await page.run("document.querySelector('.edges g').dispatchEvent(new PointerEvent('pointerenter'))")
+    await page.until("document.querySelector('.told').innerText.includes('to step-0')", "no figures of the edge")
+    await page.until("document.querySelectorAll('.edge.pointed').length === 1", "it is not marked")
+    await page.run("document.querySelector('details summary').click()")
+    await page.until("document.querySelectorAll('details tbody tr').length === 50", "no table")
 
 
 async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path, page: Page) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.master.load_book import LoadBook, divide, merged_hooks
+from millwheel.master.load_book import LoadBook, divide, merged_hooks, merged_traffic
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -133,3 +133,14 @@ def test_times_of_a_hook_add_up_over_intervals() -> None:
         ("a", 2, 0.5, 1, 1),
         ("b", 4, 1.0, 2, 2),
     ]
+
+
+def test_traffic_of_processes_adds_up_and_weighs_latencies() -> None:
+    def part(committed: float, latency: float, **rates: float) -> wire.ComputationTraffic:
+        streams = [wire.StreamTraffic(stream=name, records_per_second=one) for name, one in rates.items()]
+        return wire.ComputationTraffic(committed_per_second=committed, commit_latency_seconds=latency, streams=streams)
+
+    whole = merged_traffic([part(30.0, 0.1, b=20.0, a=10.0), part(10.0, 0.5, b=10.0), part(0.0, 0.0)])
+    assert [(one.stream, one.records_per_second) for one in whole.streams] == [("a", 10.0), ("b", 30.0)]
+    assert (whole.committed_per_second, round(whole.commit_latency_seconds, 6)) == (40.0, 0.2)
+    assert merged_traffic([]) == wire.ComputationTraffic()

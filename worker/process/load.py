@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,17 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
+from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.log import LogCore
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process.hook_status import failures_of, hook_time, hooks_of
 from millwheel.worker.process.log_load import log_load
-from millwheel.worker.process.tallies import HookPlace
+from millwheel.worker.process.rates import WindowRate
+from millwheel.worker.process.tallies import HookPlace, Place
+from millwheel.worker.process.traffic import TrafficMeter
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
 __all__ = ["LoadMeter", "Metered", "memory_limit"]
-
-MAX_WINDOW_SECONDS: Final = 10.0
-_MIN_WINDOW_SECONDS: Final = 0.5
-"""The longest and shortest period of a rate, in seconds."""
 
 _MAX_SAMPLED_INTERVALS: Final = 32
 """Number of intervals with reported keys: the busiest ones. Splitting others would not help."""
@@ -55,24 +53,6 @@ class AtRest(Protocol):
     def why(self) -> str: ...
 
 
-class _Rate:
-    """The growth rate of a total, from its value some seconds ago."""
-
-    __slots__ = ("_seen",)
-
-    def __init__(self, now: float, total: float) -> None:
-        self._seen = deque([(now, total)])
-
-    def per_second(self, now: float, total: float) -> float:
-        seen = self._seen
-        while len(seen) > 1 and seen[1][0] <= now - MAX_WINDOW_SECONDS:
-            seen.popleft()
-        before, base = seen[0]
-        if now - seen[-1][0] >= _MIN_WINDOW_SECONDS:
-            seen.append((now, total))
-        return max(0.0, (total - base) / (now - before)) if now > before else 0.0
-
-
 class LoadMeter:
     """Rates of the process and its intervals. They are measured when ``load`` is called."""
 
@@ -85,6 +65,7 @@ class LoadMeter:
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
         wall: Callable[[], int] = wall_now,
+        measures: Callable[[], Mapping[Place, IntervalMeasures]] = dict,
     ) -> None:
         """
         Args:
@@ -95,6 +76,7 @@ class LoadMeter:
             hooks: The times of hooks since the process began.
             key_functions: The key functions that raise here.
             wall: The wall clock, in microseconds.
+            measures: What the intervals of each computation measure here.
         """
         self._intervals = intervals
         self._damaged = damaged
@@ -103,10 +85,12 @@ class LoadMeter:
         self._key_functions = key_functions
         self._clock = clock
         self._wall = wall
+        self._measures = measures
+        self._traffic = TrafficMeter()
         self._process = psutil.Process()
         self._limit = memory_limit()
-        self._cpu = _Rate(clock(), self._cpu_seconds())
-        self._rates: dict[tuple[str, int], tuple[_Rate, _Rate, _Rate]] = {}
+        self._cpu = WindowRate(clock(), self._cpu_seconds())
+        self._rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
 
     def load(self) -> wire.GetWorkerLoadResponse:
         """The present load."""
@@ -116,12 +100,16 @@ class LoadMeter:
             resident_bytes=self._process.memory_info().rss,
             memory_limit_bytes=self._limit,
         )
-        rates: dict[tuple[str, int], tuple[_Rate, _Rate, _Rate]] = {}
+        rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
             name, records = (one.journal, one.sequencer), one.core.state.counts.records
             slow = _slow_seconds(one.core)
-            known = self._rates.get(name) or (_Rate(now, records), _Rate(now, one.busy), _Rate(now, slow))
+            known = self._rates.get(name) or (
+                WindowRate(now, records),
+                WindowRate(now, one.busy),
+                WindowRate(now, slow),
+            )
             rates[name] = known
             load = _interval_load(one)
             if isinstance(one.core, LogCore):
@@ -154,6 +142,7 @@ class LoadMeter:
             if total.calls or total.failures:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         response.key_functions.extend(self._key_functions())
+        response.traffic.extend(self._traffic.traffic(now, self._measures()))
         return response
 
     def _cpu_seconds(self) -> float:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from heapq import nsmallest
 from typing import Final
 
+from millwheel.model.stream_names import is_dead_letter_stream
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.log import LogCore
+from millwheel.worker.log.letter_figures import unhandled_letters
 
 __all__ = ["log_load"]
 
@@ -27,6 +29,8 @@ def log_load(core: LogCore) -> wire.LogLoad:
         ],
         cursor_count=len(durable),
     )
+    if is_dead_letter_stream(core.state.config.stream):
+        load.unhandled_letters = unhandled_letters(core.state)
     if records.end > records.start:
         oldest = records.closed[0] if records.closed else records.open
         load.oldest_seconds = max(clock.age - oldest.opened, 0) / _MICROSECONDS

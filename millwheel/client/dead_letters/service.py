@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
 
@@ -12,7 +12,7 @@ from millwheel.client.dead_letters.replaying import Replay
 from millwheel.client.dead_letters.reports import DiscardReport, ReplayReport
 from millwheel.client.dead_letters.sending import LetterSender
 from millwheel.client.dead_letters.states import LetterBook, LetterStates
-from millwheel.client.dead_letters.targets import LetterTargets
+from millwheel.client.dead_letters.targets import LetterTargets, NoTargetError
 from millwheel.client.subscription import From, Subscription
 from millwheel.model.letters import LetterAction, LetterState
 from millwheel.model.stream_names import dead_letter_stream
@@ -119,6 +119,20 @@ class DeadLetters:
                     letter = Letter(self.topology, offset, content, states.state(offset) or LetterState.WAITING)
                     if offset < end and wanted.takes(letter):
                         yield letter
+
+    async def refusals(self, letters: Iterable[Letter]) -> dict[int, str]:
+        """Why letters cannot be replayed, by their offsets. Those that can are not in it.
+
+        Raises:
+            RequestError: The masters do not answer.
+        """
+        targets, found = LetterTargets(self._control), dict[int, str]()
+        for letter in letters:
+            try:
+                await targets.check(letter)
+            except NoTargetError as error:
+                found[letter.offset] = str(error)
+        return found
 
     async def replay(self, wanted: LetterFilter, progress: Callable[[ReplayReport], None] = _silent) -> ReplayReport:
         """Send the records of letters again, each to the computation that failed. Each takes effect once.

@@ -436,6 +436,7 @@ class TopologyOverview(_message.Message):
     COMPUTATIONS_FIELD_NUMBER: _builtins.int
     STREAMS_FIELD_NUMBER: _builtins.int
     VERSION_AT_US_FIELD_NUMBER: _builtins.int
+    UNHANDLED_LETTERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _catalog_pb2.TopologyState.ValueType
     version: _builtins.int
@@ -444,6 +445,8 @@ class TopologyOverview(_message.Message):
     state_changed_at_us: _builtins.int
     version_at_us: _builtins.int
     """When the present version was submitted. 0: not known."""
+    unhandled_letters: _builtins.int
+    """Its dead letters that are neither replayed nor discarded."""
     @_builtins.property
     def waiting_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the topology still waits for while it drains or changes to a new version."""
@@ -466,10 +469,11 @@ class TopologyOverview(_message.Message):
         computations: _abc.Iterable[Global___ComputationOverview] | None = ...,
         streams: _abc.Iterable[Global___StreamOverview] | None = ...,
         version_at_us: _builtins.int = ...,
+        unhandled_letters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "version", b"version", "version_at_us", b"version_at_us", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computations", b"computations", "name", b"name", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "streams", b"streams", "submitted_at_us", b"submitted_at_us", "unhandled_letters", b"unhandled_letters", "version", b"version", "version_at_us", b"version_at_us", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -501,6 +505,8 @@ class ComputationOverview(_message.Message):
     WATERMARK_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class"."""
@@ -520,6 +526,8 @@ class ComputationOverview(_message.Message):
     dead_letters: _builtins.int
     system_lag_seconds: _builtins.float
     """The system lag in seconds: the longest time for which work of an interval has waited."""
+    commit_latency_seconds: _builtins.float
+    """The mean time from a record's receipt to its commit over the last seconds, in seconds. 0: none was committed."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_topology_pb2.InputSpec]: ...
     @_builtins.property
@@ -541,6 +549,10 @@ class ComputationOverview(_message.Message):
     @_builtins.property
     def hooks(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.HookTime]:
         """The hooks' times in all processes that run now, each since its start."""
+
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.StreamTraffic]:
+        """What it receives on each stream, sorted by stream. Each is the rate of the graph's edges into the computation."""
 
     def __init__(
         self,
@@ -565,10 +577,12 @@ class ComputationOverview(_message.Message):
         watermark: Global___WatermarkOverview | None = ...,
         failures: Global___ComputationFailures | None = ...,
         hooks: _abc.Iterable[_inspection_pb2.HookTime] | None = ...,
+        traffic: _abc.Iterable[_inspection_pb2.StreamTraffic] | None = ...,
+        commit_latency_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "commit_latency_seconds", b"commit_latency_seconds", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

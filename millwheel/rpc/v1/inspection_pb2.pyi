@@ -708,6 +708,7 @@ class GetWorkerLoadResponse(_message.Message):
     INTERVALS_FIELD_NUMBER: _builtins.int
     HOOKS_FIELD_NUMBER: _builtins.int
     KEY_FUNCTIONS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """CPU usage over the last seconds. 1 is a whole core."""
     resident_bytes: _builtins.int
@@ -723,6 +724,10 @@ class GetWorkerLoadResponse(_message.Message):
     def key_functions(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyFunctionFailure]:
         """The key functions that raised in this process within the last minute."""
 
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationTraffic]:
+        """What the intervals of each computation in this process have received and committed over the last seconds."""
+
     def __init__(
         self,
         *,
@@ -732,14 +737,79 @@ class GetWorkerLoadResponse(_message.Message):
         intervals: _abc.Iterable[Global___IntervalLoad] | None = ...,
         hooks: _abc.Iterable[Global___ComputationHook] | None = ...,
         key_functions: _abc.Iterable[Global___KeyFunctionFailure] | None = ...,
+        traffic: _abc.Iterable[Global___ComputationTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetWorkerLoadResponse: _TypeAlias = GetWorkerLoadResponse  # noqa: Y015
+
+@_typing.final
+class ComputationTraffic(_message.Message):
+    """The records of a computation over the last seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    STREAMS_FIELD_NUMBER: _builtins.int
+    COMMITTED_PER_SECOND_FIELD_NUMBER: _builtins.int
+    COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    computation: _builtins.str
+    committed_per_second: _builtins.float
+    commit_latency_seconds: _builtins.float
+    """The mean time from a record's receipt to its commit, in seconds. 0: no record was committed."""
+    @_builtins.property
+    def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamTraffic]: ...
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        streams: _abc.Iterable[Global___StreamTraffic] | None = ...,
+        committed_per_second: _builtins.float = ...,
+        commit_latency_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_latency_seconds", b"commit_latency_seconds", "committed_per_second", b"committed_per_second", "computation", b"computation", "streams", b"streams", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ComputationTraffic: _TypeAlias = ComputationTraffic  # noqa: Y015
+
+@_typing.final
+class StreamTraffic(_message.Message):
+    """The fresh records that a computation receives on one stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_FIELD_NUMBER: _builtins.int
+    RECORDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: _builtins.int
+    stream: _builtins.str
+    """The full name of the stream."""
+    records_per_second: _builtins.float
+    bytes_per_second: _builtins.float
+    """Of the values."""
+    def __init__(
+        self,
+        *,
+        stream: _builtins.str = ...,
+        records_per_second: _builtins.float = ...,
+        bytes_per_second: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_second", b"bytes_per_second", "records_per_second", b"records_per_second", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamTraffic: _TypeAlias = StreamTraffic  # noqa: Y015
 
 @_typing.final
 class ComputationHook(_message.Message):
@@ -901,6 +971,7 @@ class LogLoad(_message.Message):
     OLDEST_SECONDS_FIELD_NUMBER: _builtins.int
     CURSORS_FIELD_NUMBER: _builtins.int
     CURSOR_COUNT_FIELD_NUMBER: _builtins.int
+    UNHANDLED_LETTERS_FIELD_NUMBER: _builtins.int
     first_offset: _builtins.int
     """The oldest offset that the log keeps, and that of the next record."""
     end_offset: _builtins.int
@@ -910,6 +981,8 @@ class LogLoad(_message.Message):
     """How long the oldest of these records have been in the log, in seconds."""
     cursor_count: _builtins.int
     """The number of all durable cursors."""
+    unhandled_letters: _builtins.int
+    """Only for the log of dead letters: those that are neither replayed nor discarded."""
     @_builtins.property
     def cursors(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogCursor]:
         """The durable cursors that are furthest behind, 100 at most."""
@@ -923,10 +996,11 @@ class LogLoad(_message.Message):
         oldest_seconds: _builtins.float = ...,
         cursors: _abc.Iterable[Global___LogCursor] | None = ...,
         cursor_count: _builtins.int = ...,
+        unhandled_letters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_count", b"cursor_count", "cursors", b"cursors", "end_offset", b"end_offset", "first_offset", b"first_offset", "kept_bytes", b"kept_bytes", "oldest_seconds", b"oldest_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor_count", b"cursor_count", "cursors", b"cursors", "end_offset", b"end_offset", "first_offset", b"first_offset", "kept_bytes", b"kept_bytes", "oldest_seconds", b"oldest_seconds", "unhandled_letters", b"unhandled_letters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -17,12 +17,12 @@ from google.protobuf.message_factory import GetMessageClass
 from millwheel.client.control import ControlClient
 from millwheel.rpc.access.requirements import MethodAccess
 from millwheel.rpc.failures import FailureCode, RequestError
-from millwheel.rpc.v1 import cluster_pb2, control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2
+from millwheel.rpc.v1 import cluster_pb2, control_pb2, injection_pb2, interval_pb2, key_pb2, letter_pb2, stream_pb2
 from millwheel.server.console.permission import offered_access
 
 __all__ = ["CALLS", "HTTP_STATUS", "ApiCall", "described_error"]
 
-_FILES: Final = (control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2, cluster_pb2)
+_FILES: Final = (control_pb2, injection_pb2, interval_pb2, key_pb2, stream_pb2, letter_pb2, cluster_pb2)
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "TopologyService/GetTopology": ("name",),
@@ -33,6 +33,11 @@ _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "KeyService/ListComputationKeys": ("topology", "computation"),
     "KeyService/ListComputationTimers": ("topology", "computation"),
     "StreamService/ReadStream": ("stream",),
+    "LetterHandlingService/ListLetters": ("topology",),
+    "LetterHandlingService/GetLetter": ("topology", "id"),
+    "LetterHandlingService/PlanLetterHandling": ("topology",),
+    "LetterHandlingService/ReplayLetters": ("topology", "ids"),
+    "LetterHandlingService/DiscardLetters": ("topology", "ids"),
     "IntervalService/GetInterval": ("interval",),
     "IntervalService/MoveInterval": ("interval", "request_id"),
     "IntervalService/SplitInterval": ("interval", "request_id"),

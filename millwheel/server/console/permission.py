@@ -22,9 +22,12 @@ _CHANGES: Final = frozenset(
         "IntervalService/MoveInterval",
         "IntervalService/SplitInterval",
         "IntervalService/MergeIntervals",
+        "LetterHandlingService/ReplayLetters",
+        "LetterHandlingService/DiscardLetters",
     }
 )
-"""The calls that change something and are offered. Each has a request id, so that a repetition changes nothing more."""
+"""The calls that change something and are offered. A repetition changes nothing more: by a request id, or by the ids of
+the letters, each of which is handled once."""
 
 
 def offered_access(method: MethodDescriptor) -> MethodAccess | None:

@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { follow, logOut, whoAmI } from "/api.js";
-import { clock, plural, to } from "/format.js";
+import { clock, count, plural, to } from "/format.js";
 import { Topologies } from "/views/topologies.js";
 import { Graph } from "/views/graph.js";
 import { Time } from "/views/time.js";
@@ -11,6 +11,7 @@ import { Key } from "/views/key.js";
 import { Keys } from "/views/keys.js";
 import { Streams } from "/views/streams.js";
 import { Injectors } from "/views/injectors.js";
+import { Letters } from "/views/letters.js";
 import { Cluster } from "/views/cluster.js";
 
 const VIEWS = [
@@ -19,6 +20,7 @@ const VIEWS = [
   ["keys", "Keys", Keys],
   ["streams", "Streams", Streams],
   ["injectors", "Injectors", Injectors],
+  ["letters", "Dead letters", Letters],
   ["cluster", "Cluster", Cluster],
   ["events", "Events", Events],
 ];
@@ -28,10 +30,12 @@ const place = () => location.hash.replace(/^#\/?/, "").split("/").filter(Boolean
 function counts(overview) {
   if (!overview) return {};
   const failing = overview.topologies.flatMap((one) => one.computations).filter((one) => one.failures).length;
+  const unhandled = overview.topologies.reduce((sum, one) => sum + Number(one.unhandled_letters), 0);
   return {
     topologies: failing ? [`${failing} failing`, "bad"] : [overview.topologies.length],
     streams: [overview.topologies.reduce((sum, one) => sum + one.streams.length, 0)],
     injectors: [overview.injectors.filter((one) => !one.retired).length],
+    letters: unhandled ? [count(unhandled), "bad"] : [],
     cluster: overview.health.problems.length ? [plural(overview.health.problems.length, "problem"), "bad"] : [],
   };
 }

@@ -3,10 +3,11 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
 import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
+import { EdgeLabel, EdgeTable, edgeFigures, edgeKind, edgeText, edgeWidth } from "/views/edges.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
 
-const SMALLEST = 0.75; // Below this scale the names cannot be read: the graph scrolls instead.
+const SMALLEST = 0.85; // Below this scale the names cannot be read: the graph scrolls instead.
 
 const at = (node) => ({
   left: `${node.x - node.width / 2}px`, top: `${node.y - node.height / 2}px`, width: `${node.width}px`, height: `${node.height}px`,
@@ -44,6 +45,7 @@ function Board({ topology, overview, history, selected }) {
   const drawn = useMemo(() => layout(topology), [topology.name, shapeKey(topology)]);
   const [zoom, setZoom] = useState(0); // 0: fit the width.
   const [width, setWidth] = useState(0);
+  const [pointed, setPointed] = useState(null); // The edge that has the pointer or the focus.
   const board = useRef();
   useLayoutEffect(() => {
     const watcher = new ResizeObserver(() => setWidth(board.current.clientWidth));
@@ -58,32 +60,43 @@ function Board({ topology, overview, history, selected }) {
   const streams = new Map(overview.topologies.flatMap((one) => one.streams).map((one) => [one.name, one]));
   const rows = new Map(topology.computations.map((one) => [one.name, one]));
   const now = overview.now_us;
+  const figures = edgeFigures(topology, overview);
+  const told = drawn.edges.includes(pointed) ? edgeText(figures(pointed)) : drawn.small
+    ? "A computation has its records/s and its data lag. An edge is thick if much flows, amber if it is 5 minutes behind, red if an hour. A pointer on it shows more."
+    : "An edge has its records/s, the time from receipt to commit, and its data lag. It is amber if it is 5 minutes behind, red if an hour.";
   return html`<div>
     <div class="head tools" role="toolbar" aria-label="Zoom">
       <button onClick=${() => setZoom(Math.min(scale * 1.25, 2))} aria-label="Larger">+</button>
       <button onClick=${() => setZoom(Math.max(scale / 1.25, 0.2))} aria-label="Smaller">−</button>
       <button onClick=${() => setZoom(0)}>Fit</button>
-      ${drawn.small && html`<span class="muted">in each computation: records/s, and data lag</span>`}
+      <span class=${`told ${drawn.edges.includes(pointed) ? "" : "muted"}`}>${told}</span>
     </div>
     <div class="board" ref=${board} tabindex="0" role="region" aria-label="Graph">
       <div style=${{ width: `${drawn.width * scale}px`, height: `${drawn.height * scale}px` }}>
       <div class="canvas" style=${{ width: `${drawn.width}px`, height: `${drawn.height}px`, transform: `scale(${scale})` }}>
         <svg class="edges" width=${drawn.width} height=${drawn.height} aria-hidden="true">
-          <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path class="tip" d="M0 0 8 4 0 8z" /></marker></defs>
-          ${drawn.edges.map((edge, index) => html`<path key=${index} class=${`edge ${edge.feedback ? "feedback" : ""}`} d=${line(edge.points)} marker-end="url(#tip)" />`)}
+          <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path class="tip" d="M0 0 8 4 0 8z" /></marker></defs>
+          ${drawn.edges.map((edge, index) => {
+            const of = figures(edge);
+            return html`<g key=${index} onPointerEnter=${() => setPointed(edge)} onPointerLeave=${() => setPointed(null)}>
+              <path class=${`edge ${edge.feedback ? "feedback" : ""} ${edgeKind(of)} ${edge === pointed ? "pointed" : ""}`} stroke-width=${edgeWidth(of)} d=${line(edge.points)} marker-end="url(#tip)" />
+              <path class="reach" d=${line(edge.points)} /></g>`;
+          })}
         </svg>
-        ${drawn.edges.filter((edge) => edge.label).map((edge, index) => html`<div class="label" key=${`label ${index}`} style=${{ left: `${edge.x}px`, top: `${edge.y}px` }} title=${edge.stream}>${edge.label}</div>`)}
+        ${!drawn.small && drawn.edges.map((edge) => html`<${EdgeLabel} key=${`${edge.from} ${edge.stream} ${edge.to}`} edge=${edge} of=${figures(edge)} shown=${setPointed} />`)}
         ${drawn.nodes.map((node) => (node.kind === "computation"
           ? html`<${Computation} key=${node.id} node=${node} one=${rows.get(node.id)} topology=${topology.name} now=${now} samples=${history.get(`${topology.name}/${node.id}`)} selected=${node.id === selected} small=${drawn.small} />`
           : html`<${End} key=${node.id} node=${node} topology=${topology.name} stream=${streams.get(node.stream)} injectors=${overview.injectors} now=${now} small=${drawn.small} />`))}
       </div></div>
-    </div></div>`;
+    </div>
+    <${EdgeTable} edges=${drawn.edges} figures=${figures} /></div>`;
 }
 
 function Inspector({ topology, one, now, samples }) {
   const rows = [
     ["code", html`<code>${one.implementation}</code>`],
     ["records/s", html`<${Spark} samples=${samples} /> ${rate(one.records_per_second)}`],
+    ["receipt to commit", one.commit_latency_seconds ? duration(one.commit_latency_seconds) : ""],
     ["busy", cpu(one.busy)],
     ["data lag", lagText(now, one.watermark)],
     ["system lag", duration(one.system_lag_seconds)],
@@ -95,6 +108,7 @@ function Inspector({ topology, one, now, samples }) {
     ["intervals", one.without_owner ? html`<span class="bad">${one.intervals}, ${one.without_owner} without owner</span>` : one.intervals],
     ["workers", one.workers.join(", ") || "none"],
   ];
+  const received = new Map(one.traffic.map((flow) => [flow.stream, flow.records_per_second]));
   return html`<aside class="inspector" aria-label=${`Computation ${one.name}`}>
     <h2>${one.name}</h2>
     ${one.failures && html`<p class="fault-text"><${Prose} text=${one.failures.text} /></p>`}
@@ -102,7 +116,7 @@ function Inspector({ topology, one, now, samples }) {
     <h2>Low watermark <span class="muted">${one.watermark ? moment(one.watermark.low_watermark_us) : "not known"}</span></h2>
     <${Hold} topology=${topology} computation=${one.name} shown=${one.failures ? `computation ${topology}/${one.name}:` : ""} />
     <h2>Inputs and outputs</h2>
-    <dl>${one.inputs.map((edge) => html`<dt>${local(topology, edge.stream)}</dt><dd>key ${edge.key?.function || edge.key?.fields.join(", ")}${edge.feedback ? ", feedback" : ""}</dd>`)}
+    <dl>${one.inputs.map((edge) => html`<dt>${local(topology, edge.stream)}</dt><dd>${rate(received.get(edge.stream) ?? 0)}/s, key ${edge.key?.function || edge.key?.fields.join(", ")}${edge.feedback ? ", feedback" : ""}</dd>`)}
       ${one.outputs.map((stream) => html`<dt>→ ${local(topology, stream)}</dt><dd></dd>`)}</dl>
     ${one.hooks.length > 0 && html`<h2>Hooks</h2><${Table} label="Hooks" columns=${[["hook"], ["calls", true], ["mean", true], ["failures", true]]}>
       ${one.hooks.map((hook) => html`<tr key=${hook.hook}><td>${hook.hook}</td><td class="num">${count(hook.calls)}</td>

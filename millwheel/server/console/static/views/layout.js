@@ -3,10 +3,11 @@
 import dagre from "/vendor/dagre.js";
 import { local } from "/format.js";
 
-const MANY = 16; // From so many computations on, nodes are small and edges have no names, so that all fit on a screen.
-const LARGE = { node: { width: 212, height: 66 }, end: { width: 156, height: 46 }, labels: true, graph: { nodesep: 18, ranksep: 34, edgesep: 14 } };
+const MANY = 16; // From so many computations on, nodes are small and edges have no labels, so that all fit on a screen.
+const LARGE = { node: { width: 212, height: 66 }, end: { width: 156, height: 46 }, labels: true, graph: { nodesep: 18, ranksep: 26, edgesep: 14 } };
+const LABEL = { letter: 7, least: 106, most: 160, line: 15, margin: 6 }; // Pixels. A label has a line for its name, if it has one, and two of figures.
 const SMALL = { node: { width: 142, height: 42 }, end: { width: 118, height: 24 }, labels: false, graph: { nodesep: 8, ranksep: 46, edgesep: 6 } };
-const END_MARK = "stream:"; // No computation has a colon in its name.
+export const END_MARK = "stream:"; // No computation has a colon in its name.
 
 /** Nodes of the graph: [{id, kind, ...}]. Edges: [{from, to, stream, feedback}]. */
 function shape(topology, sizes) {
@@ -57,6 +58,11 @@ export function inOrder(topology) {
 export const shapeKey = (topology) =>
   JSON.stringify(topology.computations.map((one) => [one.name, one.inputs.map((edge) => [edge.stream, edge.feedback]), one.outputs]));
 
+function labelSize(name) {
+  const width = Math.min(Math.max(name.length * LABEL.letter, LABEL.least), LABEL.most) + LABEL.margin;
+  return { width, height: (name ? 3 : 2) * LABEL.line + LABEL.margin };
+}
+
 export function layout(topology) {
   const sizes = topology.computations.length < MANY ? LARGE : SMALL;
   const { nodes, edges } = shape(topology, sizes);
@@ -65,9 +71,10 @@ export function layout(topology) {
   graph.setDefaultEdgeLabel(() => ({}));
   for (const node of nodes) graph.setNode(node.id, { width: node.width, height: node.height });
   edges.forEach((edge, index) => {
-    const named = !sizes.labels || edge.from.startsWith(END_MARK) || edge.to.startsWith(END_MARK) ? "" : local(topology.name, edge.stream);
-    edge.label = named;
-    graph.setEdge(edge.from, edge.to, { width: named ? Math.min(named.length * 6.4 + 10, 150) : 0, height: named ? 16 : 0, labelpos: "c" }, String(index));
+    // The end of a stream has its name already.
+    edge.named = !edge.from.startsWith(END_MARK) && !edge.to.startsWith(END_MARK);
+    const size = sizes.labels ? labelSize(edge.named ? local(topology.name, edge.stream) : "") : { width: 0, height: 0 };
+    graph.setEdge(edge.from, edge.to, { ...size, labelpos: "c" }, String(index));
   });
   dagre.layout(graph);
   const { width, height } = graph.graph();

@@ -32,7 +32,7 @@ function Row({ topology, now }) {
     <td class="num">${count(sum(computations, "queued_records"))}</td>
     <td class="num">${worst(now, computations)}</td>
     <td class="num">${duration(Math.max(0, ...computations.map((one) => one.system_lag_seconds)))}</td>
-    <td class="num">${count(sum(computations, "dead_letters"))}</td>
+    <td class="num">${Number(topology.unhandled_letters) ? html`<a class="bad" href=${to("letters", topology.name)}>${count(topology.unhandled_letters)}</a>` : "0"}</td>
     <td class="wide">
       ${failing.map((one) => html`<div class="bad" key=${one.name}><a class="bad" href=${to("topology", topology.name, one.name)}><b>${one.name}</b></a>: ${short(one.failures)}</div>`)}
       ${active && homeless > 0 && html`<div class="bad">${plural(homeless, "interval")} without an owner</div>`}

@@ -1,0 +1,65 @@
+"""The traffic of a worker's computations: rates by stream, and the latency of commits, over the last seconds."""
+
+from __future__ import annotations
+
+from millwheel.worker.interval.measures import IntervalMeasures
+from millwheel.worker.process.load import LoadMeter
+from millwheel.worker.process.traffic import TrafficMeter
+
+PLACE = ("shop", "accounts")
+
+
+def receive(measures: IntervalMeasures, stream: str, records: int, size: int) -> None:
+    measures.received[stream][0] += records
+    measures.received[stream][1] += size
+
+
+def test_each_stream_has_its_own_rates() -> None:
+    meter, measures = TrafficMeter(), IntervalMeasures()
+    receive(measures, "shop/orders", 1_000, 9_000)
+    receive(measures, "shop/prices", 0, 0)
+    meter.traffic(0.0, {PLACE: measures})
+    receive(measures, "shop/orders", 40, 800)
+    receive(measures, "shop/prices", 2, 10)
+    (one,) = meter.traffic(2.0, {PLACE: measures})
+    assert (one.topology, one.computation) == PLACE
+    rates = [(of.stream, of.records_per_second, of.bytes_per_second) for of in one.streams]
+    assert rates == [("shop/orders", 20.0, 400.0), ("shop/prices", 1.0, 5.0)]
+
+
+def test_the_latency_is_that_of_the_last_seconds() -> None:
+    meter, measures = TrafficMeter(), IntervalMeasures()
+    measures.commit_latency.add(60.0, 100)
+    meter.traffic(0.0, {PLACE: measures})
+    measures.commit_latency.add(0.25, 4)
+    (one,) = meter.traffic(2.0, {PLACE: measures})
+    assert (one.committed_per_second, round(one.commit_latency_seconds, 6)) == (2.0, 0.25)
+    for second in range(3, 30):
+        (one,) = meter.traffic(float(second), {PLACE: measures})
+    assert (one.committed_per_second, one.commit_latency_seconds) == (0.0, 0.0)
+
+
+def test_a_computation_that_is_gone_is_forgotten() -> None:
+    meter, measures = TrafficMeter(), IntervalMeasures()
+    receive(measures, "shop/orders", 5, 50)
+    meter.traffic(0.0, {PLACE: measures})
+    assert meter.traffic(1.0, {}) == []
+    again = IntervalMeasures()
+    receive(again, "shop/orders", 3, 30)
+    (one,) = meter.traffic(2.0, {PLACE: again})
+    assert one.streams[0].records_per_second == 3.0, "it has begun again, after the last look"
+
+
+def test_the_first_records_of_a_stream_are_a_rate() -> None:
+    meter, measures = TrafficMeter(), IntervalMeasures()
+    meter.traffic(1.0, {})
+    receive(measures, "shop/orders", 50, 500)
+    (one,) = meter.traffic(3.0, {PLACE: measures})
+    assert one.streams[0].records_per_second == 25.0
+
+
+def test_a_load_report_has_the_traffic() -> None:
+    measures = IntervalMeasures()
+    receive(measures, "shop/orders", 5, 50)
+    (one,) = LoadMeter(list, measures=lambda: {PLACE: measures}).load().traffic
+    assert one.streams[0].stream == "shop/orders"

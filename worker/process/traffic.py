@@ -1,0 +1,58 @@
+"""What each computation receives on its streams and commits, over the last seconds, for the worker's load report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.worker.interval.measures import IntervalMeasures
+from millwheel.worker.process.rates import WindowRate
+from millwheel.worker.process.tallies import Place
+
+__all__ = ["TrafficMeter"]
+
+_COMMITTED: Final = "committed"
+_LATENCY: Final = "latency"
+"""Keys of rates beside those of streams: records, and the seconds that they took. A stream's rates have its name."""
+
+_RateKey = tuple[Place, str, str]
+
+
+class TrafficMeter:
+    """Rates of the measures of this process. A computation that is gone is forgotten."""
+
+    def __init__(self) -> None:
+        self._rates: dict[_RateKey, WindowRate] = {}
+        self._looked_at: float | None = None
+
+    def traffic(self, now: float, measures: Mapping[Place, IntervalMeasures]) -> list[wire.ComputationTraffic]:
+        """Return the traffic of each computation, sorted by name. ``now``: a steady clock, in seconds."""
+        kept: dict[_RateKey, WindowRate] = {}
+
+        def rate(place: Place, kind: str, stream: str, total: float) -> float:
+            key = place, kind, stream
+            # All measures begin at 0, so what was not there at the last look has grown from 0 since.
+            began = (now, total) if self._looked_at is None else (self._looked_at, 0.0)
+            kept[key] = self._rates.get(key) or WindowRate(*began)
+            return kept[key].per_second(now, total)
+
+        found = []
+        for place, measured in sorted(measures.items(), key=lambda item: item[0]):
+            committed = rate(place, _COMMITTED, "", sum(measured.commit_latency.counts))
+            seconds = rate(place, _LATENCY, "", measured.commit_latency.sum)
+            one = wire.ComputationTraffic(
+                topology=place[0],
+                computation=place[1],
+                committed_per_second=committed,
+                commit_latency_seconds=seconds / committed if committed else 0.0,
+            )
+            for stream, (records, size) in sorted(measured.received.items()):
+                one.streams.add(
+                    stream=stream,
+                    records_per_second=rate(place, "records", stream, records),
+                    bytes_per_second=rate(place, "bytes", stream, size),
+                )
+            found.append(one)
+        self._rates, self._looked_at = kept, now
+        return found
