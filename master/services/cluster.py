@@ -20,6 +20,7 @@ from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
+from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
@@ -93,7 +94,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def _health(self) -> wire.GetClusterHealthResponse:
         known = (await self._replica.term()).catalog
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
-        store, authorities = await asyncio.gather(self._store(), self._authorities(known))
+        store, authorities, silences = await asyncio.gather(
+            self._store(), self._authorities(known), self._silences(known)
+        )
         response.store.CopyFrom(store)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
@@ -110,6 +113,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
+        response.problems.extend(silences)
         response.problems.extend(self._replica.own_problems())
         response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
@@ -119,6 +123,12 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             explained |= {(one.topology, one.computation) for one in response.hot_keys}
             response.problems.extend(backlog_texts(known, self._replica.book, explained))
         return response
+
+    async def _silences(self, known: Catalog) -> list[str]:
+        """Return texts about silent injector processes. None of an authority that does not answer."""
+        with suppress(DamagedValueError):
+            return list(silence_texts(await self._replica.observer.explain_all(known, injected_groups(known))))
+        return []
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
         owned = dict.fromkeys(known.workers, 0)

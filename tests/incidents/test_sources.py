@@ -17,11 +17,12 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3000)]
 
 @pytest.mark.skipif(not is_chosen("stuck-injector"), reason="not chosen")
 async def test_a_stuck_injector(tmp_path: Path) -> None:
-    async with on_duty("stuck-injector", tmp_path, "MillwheelWatermarkStuck") as duty:
+    async with on_duty("stuck-injector", tmp_path, "MillwheelInjectorSilent") as duty:
         till = duty.site.till
         till.process.pause()
         duty.caused("the injector process hangs, and its program goes on to write orders")
-        await duty.paged(within=patience(300))
+        await duty.paged()
+        await duty.finds(f"injector process '{PROCESS}' has reported nothing", "cluster", "health")
         await duty.finds(PROCESS, "watermark", "explain", "shop/sold")
         await duty.finds(PROCESS, "injector", "list", "shop/orders")
         await duty.console_shows(PROCESS, "ClusterService/ExplainHold", topology="shop", computation="sold")

@@ -22,6 +22,7 @@ PARTS = ("**Meaning.**", "**See the cause.**", "**Mend it.**", "**Mended when**"
 NOT_CAUSED = {
     "MillwheelDataDamaged": "tests/system/test_quarantine.py damages stores, and reads the rule's metrics",
     "MillwheelLogFull": "it takes 16 GiB: tests/worker/test_measures.py fills a log with a smaller cap",
+    "MillwheelInjectorSilent": "tests/incidents: a stuck injector",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
 }
 """Alerts that no incident causes."""
