@@ -122,13 +122,21 @@ def etcd_status(endpoint: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def cluster(
-    place: Path, *, nodes: int, disk: str = "", settings: str = "", history: float = 300, commitlog: int = 512
+    place: Path,
+    *,
+    nodes: int,
+    disk: str = "",
+    settings: str = "",
+    history: float = 300,
+    commitlog: int = 512,
+    workers: int = 3,
+    with_consoles: bool = False,
 ) -> AsyncIterator[Cluster]:
     """A cluster that serves. It ends with the block, and also if this process dies.
 
     It has so many ``nodes`` of Cassandra, and members of etcd. ``disk``: size of a file system for the last Cassandra
     node, if this machine can mount one. ``settings``: more settings of [master]. ``history``: seconds that etcd keeps
-    old revisions. ``commitlog``: MiB of Cassandra's log.
+    old revisions. ``commitlog``: MiB of Cassandra's log. ``with_consoles``: masters serve the web console.
     """
     etcd = EtcdCluster(place / "etcd", nodes)
     cassandra = CassandraCluster(
@@ -137,7 +145,7 @@ async def cluster(
     clocks = Clocks(place / "clocks")
     text = through(settings_of(etcd, cassandra, _NAME)) + _MORE + settings
     text = text.replace("[coordinator]", f"[coordinator]\nhistory_seconds = {history}", 1)
-    daemons = Daemons(place, text, say, code=clocks.code())
+    daemons = Daemons(place, text, say, workers=workers, code=clocks.code(), with_consoles=with_consoles)
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
             servers = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
