@@ -22,6 +22,8 @@ STALLED: Final = 0.3
 BROKEN_SECONDS: Final = 10.0
 """A link that is broken for longer, or a call that is repeated for longer, is a problem. A takeover takes less."""
 ELECTION_WINDOW: Final[Duration] = seconds(900)
+STEADY: Final[Duration] = seconds(300)
+"""A master that has led for longer is no problem any more."""
 MAX_ELECTIONS: Final = 2
 """More elections than these within that time are a problem. A restart of all masters, one by one, takes two."""
 
@@ -105,7 +107,7 @@ def leader_problems(
     """
     elections = [one for one in events if one.kind == "master.elected"]
     recent = [one for one in elections[1:] if now - one.at_us <= ELECTION_WINDOW]
-    if len(recent) <= MAX_ELECTIONS:
+    if len(recent) <= MAX_ELECTIONS or now - recent[-1].at_us > STEADY:
         return
     known = []
     for address, record in sorted(masters.items()):

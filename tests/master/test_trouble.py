@@ -75,4 +75,5 @@ def test_a_leader_that_changes_often_has_its_reason() -> None:
 def test_a_restart_of_all_masters_is_no_problem() -> None:
     now = Timestamp(seconds(10_000))
     assert list(leader_problems(elections(5_000, 200, 100), {}, now)) == []
+    assert list(leader_problems(elections(5_000, 500, 400, 350, 310), {}, now)) == []
     assert list(leader_problems(elections(5_000, 4_000, 3_000, 2_000, 100), {}, now)) == []
