@@ -21,6 +21,8 @@ log = logging.getLogger("millwheel")
 PERIOD_SECONDS: Final = 0.25
 _LOGGED_SECONDS: Final = 1.0
 """A stall of this length is logged. Shorter ones delay no lease."""
+_LINE_EVERY_SECONDS: Final = 60.0
+"""Seconds between two lines."""
 
 
 class StallWatch(Collector):
@@ -57,9 +59,12 @@ class StallWatch(Collector):
         ]
 
     def _run(self) -> None:
+        logged = -_LINE_EVERY_SECONDS
         while not self._ended.wait(PERIOD_SECONDS):
-            stalled = self._meter.woken(time.monotonic(), time.process_time())
-            if stalled >= _LOGGED_SECONDS:
+            now = time.monotonic()
+            stalled = self._meter.woken(now, time.process_time())
+            if stalled >= _LOGGED_SECONDS and now - logged >= _LINE_EVERY_SECONDS:
+                logged = now
                 log.warning("this process did not get to run for %.1f s: its machine swaps or has no CPU left", stalled)
 
 
