@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
+from millwheel.master.backlogs import backlog_texts
 from millwheel.master.event_log import readable_events
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
@@ -117,6 +118,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)
             response.problems.extend(one.text for one in failing)
+            explained = {(one.topology, one.computation) for one in failing}
+            explained |= {(one.topology, one.computation) for one in response.hot_keys}
+            response.problems.extend(backlog_texts(known, self._replica.book, explained))
         return response
 
     def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[str]:
@@ -233,5 +237,6 @@ def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[s
         key = hot.key.decode("utf-8", "backslashreplace")
         yield (
             f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: aggregate it in two phases by `spread=` of `.window(...).aggregate`, which takes records that differ"
+            "that: make the hook cheaper for it by `millwheel topology update`, or aggregate it in two phases, by "
+            "`spread=` of `.window(...).aggregate` in a step of another name, which takes records that differ"
         )

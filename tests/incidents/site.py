@@ -51,13 +51,15 @@ class Site:
                 continue
         return None
 
-    def changed_program(self, old: str, new: str) -> str:
-        """Write the shop's program with a change, and return what `topology update` takes."""
+    def changed_program(self, *changes: tuple[str, str]) -> str:
+        """Write the shop's program with other texts in some places, and return what `topology update` takes."""
         source = Path(program.__file__).read_text()
-        assert old in source
+        for old, new in changes:
+            assert old in source
+            source = source.replace(old, new)
         changed = self.place / "changed" / "shop.py"
         changed.parent.mkdir(exist_ok=True)
-        changed.write_text(source.replace(old, new))
+        changed.write_text(source)
         return f"{changed}:shop"
 
     async def close_shop(self) -> None:
@@ -81,10 +83,13 @@ class Site:
 
 
 @asynccontextmanager
-async def site(place: Path, *, nodes: int = 1, workers: int = 3, **more: Any) -> AsyncIterator[Site]:
-    """A site that works: the cluster is healthy, and no alert fires. ``more``: options of tests/faults/cluster.py."""
+async def site(place: Path, *, nodes: int = 1, with_links: bool = False, **more: Any) -> AsyncIterator[Site]:
+    """A site that works: the cluster is healthy, and no alert fires.
+
+    ``with_links``: connections can be cut. ``more``: further options of tests/faults/cluster.py.
+    """
     shutil.rmtree(place, ignore_errors=True)
-    async with cluster(place / "cluster", nodes=nodes, workers=workers, with_consoles=True, **more) as found:
+    async with cluster(place / "cluster", nodes=nodes, with_links=with_links, with_consoles=True, **more) as found:
         address = found.daemons.address
         await submit_copy(address, program.__file__, "shop", place, PATIENCE)
         till, ledger = Till(place / "till", address), Ledger(address)
