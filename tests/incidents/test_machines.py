@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from millwheel.model.interval_map import interval_from_proto
 from tests.faults.accidents import kept_full
 from tests.faults.links import through
 from tests.incidents.duty import is_chosen, on_duty
@@ -19,6 +19,7 @@ from tests.patience import patience
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2700)]
 
+KEY: Final = b"item 3"
 LATE: Final = frozenset({"MillwheelWorkStuck", "MillwheelWatermarkStuck"})
 """What stands still for long has these alerts, too, whatever holds it."""
 _STANDS_SECONDS: Final = 2.2
@@ -39,13 +40,20 @@ async def meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def owners(site: Site) -> list[str]:
-    """The workers that own intervals of the shop, by their names in the cluster: those with most of them first."""
-    owned: Counter[str] = Counter()
-    for computation in ("count", "sold"):
-        found = await site.cluster.client.list_intervals("shop", computation)
-        owned.update(one.interval.owner.worker_id for one in found)
-    return [name for name, _ in owned.most_common()]
+async def owner_of(site: Site, computation: str) -> str:
+    """The worker that has the items of a computation, by its name in the cluster."""
+    found = await site.cluster.client.list_intervals("shop", computation)
+    return next(one.interval.owner.worker_id for one in found if KEY in interval_from_proto(one.interval.keys))
+
+
+async def two_workers(site: Site) -> tuple[str, str]:
+    """The workers of "count" and of "sold", which are two."""
+    counting = await owner_of(site, "count")
+    workers = (await site.cluster.client.cluster_health()).workers
+    other = next(one.worker_id for one in workers if one.worker_id != counting)
+    moved = await site.cli("interval", "move", "shop/sold", "--key", KEY.decode(), "--to", other)
+    assert moved.code == 0, moved.err
+    return counting, other
 
 
 def service_of(worker: str) -> str:
@@ -57,7 +65,7 @@ def service_of(worker: str) -> str:
 async def test_a_worker_that_swaps(tmp_path: Path) -> None:
     also = LATE | {"MillwheelStoreSlow", "MillwheelProcessDown"}
     async with on_duty("worker-that-swaps", tmp_path, "MillwheelProcessSlow", also=also) as duty:
-        worker = (await owners(duty.site))[0]
+        worker = await owner_of(duty.site, "count")
         process = duty.site.cluster.daemons.services.processes[service_of(worker)]
 
         async def swap() -> None:
@@ -83,7 +91,7 @@ async def test_a_worker_that_swaps(tmp_path: Path) -> None:
 async def test_a_cut_link(tmp_path: Path) -> None:
     also = LATE | {"MillwheelProcessDown"}
     async with on_duty("cut-link", tmp_path, "MillwheelLinkBroken", also=also) as duty:
-        one, other = (await owners(duty.site))[:2]
+        one, other = await two_workers(duty.site)
         links = duty.site.cluster.links
         links.cut(service_of(one), service_of(other))
         duty.caused(f"nothing passes between {one} and {other}")
