@@ -188,7 +188,12 @@ def changing_forms(plan: Plan, chance: Random) -> None:
     # consumer from the beginning, too.
     consumed = {stream for node in plan.nodes for stream in node["inputs"]}
     streams = [stream for node in plan.nodes for stream in node["outputs"] if stream in consumed]
-    streams += [source["name"] for source in plan.sources]
+    # A batch holds the watermark for longer than an injector may be ahead of it. A consumer of both would stop the
+    # injector for good.
+    held = any(node["kind"] == "batch" for node in plan.nodes)
+    streams += [source["name"] for source in plan.sources if not (held and "skew" in source)]
+    if not streams:
+        return
     # An injector's record or a weak production that is resent gets its key computed again; a journaled one does not.
     # See docs/topologies.md.
     strong = {stream for node in plan.nodes if node["strong"] for stream in node["outputs"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
 from millwheel.master.backlogs import backlog_texts
+from millwheel.master.event_log import readable_events
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
@@ -22,6 +23,7 @@ from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
+from millwheel.master.trouble import leader_problems, link_problems, stall_problems, write_problems
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -114,6 +116,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
         response.problems.extend(silences)
+        response.problems.extend(self._troubles(known, response.workers))
         response.problems.extend(self._replica.own_problems())
         response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
@@ -129,6 +132,13 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         with suppress(DamagedValueError):
             return list(silence_texts(await self._replica.observer.explain_all(known, injected_groups(known))))
         return []
+
+    def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[str]:
+        """Yield what hampers processes, by name."""
+        yield from stall_problems(workers)
+        yield from link_problems(workers, self._replica.conditions.node_outages())
+        yield from write_problems({name: report.load for name, report in self._replica.book.workers.items()})
+        yield from leader_problems(readable_events(known.events), known.masters, wall_now())
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
         owned = dict.fromkeys(known.workers, 0)
@@ -149,6 +159,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 cpu=report.load.cpu if report is not None else 0.0,
                 resident_bytes=report.load.resident_bytes if report is not None else 0,
                 memory_limit_bytes=report.load.memory_limit_bytes if report is not None else 0,
+                stalled=report.load.stalled if report is not None else 0.0,
+                broken_links=report.load.broken_links if report is not None else (),
             )
 
     async def _authorities(self, known: Catalog) -> list[wire.AuthorityHealth]:

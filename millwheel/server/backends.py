@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ class Backends:
     store: StateStore
     coordinator: Coordinator
     stack: AsyncExitStack
+    node_outages: Callable[[], Mapping[str, float]] = dict
+    """For how many seconds each node of the store has not answered; 0: it does. Any thread may ask."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,7 +69,8 @@ async def open_backends(configuration: Configuration, notify: Notify) -> Backend
         opening = _Opening(settings, stack)
         coordinator = await _waited(opening.coordinator, _coordinator_name(configuration), notify)
         store = await _waited(opening.store, _store_name(configuration), notify)
-        return Backends(store, coordinator, stack.pop_all())
+        node_outages = store.node_outages if isinstance(store, CassandraStore) else dict
+        return Backends(store, coordinator, stack.pop_all(), node_outages)
 
 
 class _Opening:

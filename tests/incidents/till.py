@@ -26,7 +26,7 @@ PROCESS: Final = "till"
 _TURN_SECONDS: Final = 0.1
 
 
-ITEMS: Final = ("apples", "bread", "cheese", "kale", "leek", "éclairs", "île flottante")
+ITEMS: Final = ("Apples", "Bread", "Cheese", "kale", "leek", "éclairs", "île flottante")
 """Three intervals of equal size have some of them each, by the first byte of their names."""
 
 

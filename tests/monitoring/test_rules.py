@@ -24,6 +24,9 @@ NOT_CAUSED = {
     "MillwheelLogFull": "it takes 16 GiB: tests/worker/test_measures.py fills a log with a smaller cap",
     "MillwheelInjectorSilent": "tests/incidents: a stuck injector",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
+    "MillwheelProcessSlow": "tests/incidents: a worker that swaps",
+    "MillwheelLinkBroken": "tests/incidents: a cut link",
+    "MillwheelStoreNodeDown": "tests/incidents: a lost node of Cassandra",
 }
 """Alerts that no incident causes."""
 

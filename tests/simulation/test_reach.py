@@ -105,3 +105,12 @@ def test_a_permanent_standstill_is_noticed_soon_after_the_faults(tmp_path: Path)
     verdict = run_apart(65, tmp_path, untended)
     assert verdict.violations[0].startswith("it does not end"), verdict.violations
     assert verdict.seconds < 90.0
+
+
+@pytest.mark.parametrize("seed", [*range(50), 184044736])
+def test_no_consumer_waits_for_what_its_own_injector_may_not_send_yet(seed: int) -> None:
+    """A batch holds for longer than the allowed skew, so a changing part must not read both of their streams."""
+    plan = plan_for(seed)
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    held = any(node["kind"] == "batch" for node in plan.nodes)
+    assert not (held and skewed & set(plan.form_streams))

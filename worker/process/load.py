@@ -84,6 +84,7 @@ class LoadMeter:
         absent: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
+        describe_links: Callable[[wire.GetWorkerLoadResponse], None] = lambda response: None,
         wall: Callable[[], int] = wall_now,
     ) -> None:
         """
@@ -94,6 +95,7 @@ class LoadMeter:
             absent: Those that cannot run here for another reason.
             hooks: The times of hooks since the process began.
             key_functions: The key functions that raise here.
+            describe_links: Adds what the process does not reach to a report.
             wall: The wall clock, in microseconds.
         """
         self._intervals = intervals
@@ -101,6 +103,7 @@ class LoadMeter:
         self._absent = absent
         self._hooks = hooks
         self._key_functions = key_functions
+        self._describe_links = describe_links
         self._clock = clock
         self._wall = wall
         self._process = psutil.Process()
@@ -154,6 +157,7 @@ class LoadMeter:
             if total.calls or total.failures:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         response.key_functions.extend(self._key_functions())
+        self._describe_links(response)
         return response
 
     def _cpu_seconds(self) -> float:

@@ -618,21 +618,28 @@ class MasterRecord(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
     CONSOLE_FIELD_NUMBER: _builtins.int
+    INTERRUPTED_AT_US_FIELD_NUMBER: _builtins.int
+    INTERRUPTION_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port"""
     started_at_us: _builtins.int
     console: _builtins.str
     """The URL of its web console. Empty: it serves none."""
+    interrupted_at_us: _builtins.int
+    """When and why this process was last not registered for a while. Empty: it has been registered since its start."""
+    interruption: _builtins.str
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         started_at_us: _builtins.int = ...,
         console: _builtins.str = ...,
+        interrupted_at_us: _builtins.int = ...,
+        interruption: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "started_at_us", b"started_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "interrupted_at_us", b"interrupted_at_us", "interruption", b"interruption", "started_at_us", b"started_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
