@@ -13,10 +13,9 @@ import pytest
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.rpc.failures import RequestError
 from tests.faults.accidents import kept_full
-from tests.faults.links import through
 from tests.incidents.duty import is_chosen, on_duty
 from tests.incidents.site import Site
-from tests.patience import patience
+from tests.patience import patience, until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(2700)]
 
@@ -91,10 +90,11 @@ async def test_a_worker_that_swaps(tmp_path: Path) -> None:
 @pytest.mark.skipif(not is_chosen("cut-link"), reason="not chosen")
 async def test_a_cut_link(tmp_path: Path) -> None:
     also = LATE | {"MillwheelProcessDown"}
-    async with on_duty("cut-link", tmp_path, "MillwheelLinkBroken", also=also) as duty:
+    async with on_duty("cut-link", tmp_path, "MillwheelLinkBroken", also=also, with_links=True) as duty:
         one, other = await two_workers(duty.site)
-        links = duty.site.cluster.links
-        links.cut(service_of(one), service_of(other))
+        links, line = duty.site.cluster.links, (service_of(one), service_of(other))
+        await until(lambda: links.lines[line], patience(20), every=0.2)
+        links.cut(*line)
         duty.caused(f"nothing passes between {one} and {other}")
         await duty.paged()
         await duty.finds(f"worker {one} has not reached worker {other}", "cluster", "health")
@@ -113,8 +113,8 @@ async def test_a_full_disk(tmp_path: Path) -> None:
         async with meanwhile(kept_full(disk / "filler")):
             duty.caused("the disk of Cassandra is full")
             await duty.paged()
-            await duty.finds(f"node {through(node.address)} of the store", "cluster", "health")
-            await duty.console_shows(f"node {through(node.address)} of the store", "ClusterService/GetClusterHealth")
+            await duty.finds(f"node {node.address} of the store", "cluster", "health")
+            await duty.console_shows(f"node {node.address} of the store", "ClusterService/GetClusterHealth")
         assert "No space left on device" in node.log.read_text(errors="replace")
         duty.acts_by("systemctl restart cassandra")
         (disk / "filler").unlink()
@@ -162,7 +162,7 @@ async def test_a_lost_node(tmp_path: Path) -> None:
         node.kill()
         duty.caused("a node of Cassandra is killed")
         await duty.paged()
-        name = f"node {through(node.address)} of the store has not answered"
+        name = f"node {node.address} of the store has not answered"
         await duty.finds(name, "cluster", "health")
         await duty.console_shows(name, "ClusterService/GetClusterHealth")
         duty.acts_by("systemctl start cassandra")
