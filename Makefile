@@ -101,6 +101,13 @@ test-image: install ## Lint the Dockerfile, carry it out in a root of its own, a
 test-alerts: components ## Cause what the alerts are about, and see each alert fire and end
 	@$(RUN) pytest -s -m long tests/monitoring $(ARGS)
 
+# The name of one incident; QUICK=1 shortens the minutes of the alert rules, for trying a change.
+ONLY ?=
+QUICK ?=
+.PHONY: incidents
+incidents: components ## Cause each incident of docs/incidents.md on a cluster, find it, and mend it (ONLY=hot-key QUICK=1)
+	@MILLWHEEL_INCIDENT=$(ONLY) MILLWHEEL_QUICK=$(QUICK) $(RUN) pytest -s -m long tests/incidents $(ARGS)
+
 MINUTES ?= 30
 .PHONY: soak
 soak: components ## A steady load for long, with moves, splits and merges: nothing may grow (MINUTES=30)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -11,6 +12,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millwheel.authority.group_names import GroupLabels, labels_of
+from millwheel.authority.silences import SilentInjector
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["AuthorityMetrics", "LabelsOf", "ShardMetrics", "unnamed"]
@@ -28,13 +30,22 @@ class AuthorityMetrics:
     """The metrics of one shard in ``registry``. No other shard uses the same registry."""
 
     def __init__(
-        self, registry: CollectorRegistry, watermarks: Callable[[], Mapping[str, int]], labels: LabelsOf = unnamed
+        self,
+        registry: CollectorRegistry,
+        watermarks: Callable[[], Mapping[str, int]],
+        labels: LabelsOf = unnamed,
+        silences: Callable[[], Iterable[SilentInjector]] = tuple,
     ) -> None:
-        """Create the metrics. Any thread may call both functions.
-
-        ``watermarks``: returns the broadcast values by group, in microseconds. ``labels``: returns a group's labels.
+        """
+        Args:
+            registry: A registry of this shard alone.
+            watermarks: Returns the broadcast values by group, in microseconds. Any thread may call it.
+            labels: Returns a group's labels. Any thread may call it.
+            silences: Returns the silent injector processes. Another thread calls it; a RuntimeError means that the
+                shard changed meanwhile.
         """
         registry.register(_Watermarks(watermarks, labels))
+        registry.register(_Silences(silences))
         self.reports = Counter(
             "millwheel_authority_reports_total", "Watermark reports of intervals and injectors", registry=registry
         )
@@ -72,6 +83,25 @@ class _Watermarks(Collector):
                 found[labels] = max(found.get(labels, (0, 0)), (_life(group), watermark))
         for labels, (_, watermark) in found.items():
             family.add_metric(labels, _seconds(watermark))
+        yield family
+
+
+class _Silences(Collector):
+    """The metric of silent injector processes. They are read when the metrics are requested."""
+
+    def __init__(self, silences: Callable[[], Iterable[SilentInjector]]) -> None:
+        self._silences = silences
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "millwheel_authority_silent_injector_seconds",
+            "Seconds since the last report of an injector process that holds its stream's low watermark by its silence",
+            labels=["stream", "process"],
+        )
+        # The event loop's thread may change the shard meanwhile. The next scrape has it again.
+        with suppress(RuntimeError):
+            for one in list(self._silences()):
+                family.add_metric([one.stream, one.process], one.silence / 1e6)
         yield family
 
 

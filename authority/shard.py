@@ -27,6 +27,7 @@ from millwheel.authority.metrics import AuthorityMetrics, LabelsOf, unnamed
 from millwheel.authority.pace import PaceSettings
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.shares import Explanation
+from millwheel.authority.silences import silent_injectors
 from millwheel.authority.writer import JournalWriter, read_core
 from millwheel.model.backoff import Backoff
 from millwheel.rpc.watermarks import AcceptRefusedError, Member
@@ -122,7 +123,13 @@ class AuthorityShard(AuthorityDriver):
         """
         settings = settings or ShardSettings()
         core = await read_core(store, journal, sequencer, settings.paced)
-        metrics = AuthorityMetrics(registry or CollectorRegistry(), core.broadcasts, labels)
+        opened = now_us()
+        metrics = AuthorityMetrics(
+            registry or CollectorRegistry(),
+            core.broadcasts,
+            labels,
+            lambda: silent_injectors(core, now_us(), opened),
+        )
         return cls(JournalWriter(store, journal), core, metrics, settings)
 
     def shard_for(self, group: str) -> AuthorityShard:

@@ -7,7 +7,7 @@ time, from a catalog that shows the one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from millwheel.coordination.contract import Put
@@ -17,7 +17,16 @@ from millwheel.model.catalog_keys import event_key
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["ASSIGNED", "MAX_EVENTS", "assigned_text", "owner_changes", "plan_event", "recorded", "summed"]
+__all__ = [
+    "ASSIGNED",
+    "MAX_EVENTS",
+    "assigned_text",
+    "owner_changes",
+    "plan_event",
+    "readable_events",
+    "recorded",
+    "summed",
+]
 
 MAX_EVENTS: Final = 1_000
 ASSIGNED: Final = "intervals.assigned"
@@ -50,6 +59,13 @@ def recorded(kept: Mapping[int, bytes], event: catalog.EventRecord, now: Timesta
     old = sorted(number for number in kept if number <= event.number - MAX_EVENTS)
     # One transaction deletes few, because a coordinator limits its size. The rest go with the next events.
     return Put(event_key(event.number), event.SerializeToString(deterministic=True)), tuple(map(event_key, old[:1]))
+
+
+def readable_events(kept: Mapping[int, bytes]) -> Iterator[catalog.EventRecord]:
+    """Yield the events of the catalog, the oldest first, without those that are damaged."""
+    for _, value in sorted(kept.items()):
+        if (event := _readable(value)) is not None:
+            yield event
 
 
 def _readable(value: bytes) -> catalog.EventRecord | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from millwheel.master.load_book import LoadBook
-from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.catalog import ACTIVE_STATES, Catalog, earlier_version
 from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
-from millwheel.model.time import Duration
+from millwheel.model.time import Duration, minutes
 from millwheel.rpc.hook_failures import (
     AWAITED_SHOWN,
     absence_text,
@@ -17,11 +18,15 @@ from millwheel.rpc.hook_failures import (
     merged,
 )
 from millwheel.rpc.key_failures import keys_wait, merged_key_functions
-from millwheel.rpc.raised_errors import is_news
+from millwheel.rpc.raised_errors import is_news, moment
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
 __all__ = ["all_reported", "hook_failures"]
+
+_SUSPECT_FOR: Final = minutes(10)
+"""A computation that begins to fail within this time after an update may fail because of it."""
 
 
 def hook_failures(
@@ -60,8 +65,23 @@ def hook_failures(
             if not wanted:
                 continue
             loads, keys = reported.get(incarnation, []), key_functions.get(incarnation, [])
-            found += _of_computation(name, one, loads, keys, now, awaited_for)
+            for failing in _of_computation(name, one, loads, keys, now, awaited_for):
+                failing.text += _rollback_hint(record, failing)
+                found.append(failing)
     return found
+
+
+def _rollback_hint(record: catalog.TopologyRecord, failing: wire.ComputationFailures) -> str:
+    """Return how to go back to the version before, if the failures may come from the last update."""
+    began = [one.since_us for one in failing.failures.oldest]
+    is_suspect = bool(began) and record.version_at_us <= min(began) <= record.version_at_us + _SUSPECT_FOR
+    before = earlier_version(record)
+    if before is None or not (is_suspect or failing.absence):
+        return ""
+    return (
+        f"; version {record.version} of {record.spec.name} came at {moment(record.version_at_us)}: if this began with "
+        f"it, `millwheel topology rollback {record.spec.name}` goes back to version {before.version}"
+    )
 
 
 def all_reported(known: Catalog, book: LoadBook, topology: str, computation: str) -> bool:

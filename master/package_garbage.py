@@ -23,11 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 def named_packages(known: Catalog) -> frozenset[str]:
-    """Return the digests of all code that live topologies run. DamagedValueError if they cannot be read."""
+    """Return the digests of all code that live topologies run, or ran before their last update.
+
+    DamagedValueError if they cannot be read.
+    """
     return frozenset(
         code.digest
         for _, record in known.live_topologies()
-        for code in (record.spec.code, *(code_of(record.spec, one) for one in record.spec.computations))
+        for spec in (record.spec, record.previous.spec)
+        for code in (spec.code, *(code_of(spec, one) for one in spec.computations))
     )
 
 

@@ -23,7 +23,7 @@ from millwheel.master.messages import (
 from millwheel.master.quotas import check_intervals, check_quota
 from millwheel.master.settings import MasterSettings
 from millwheel.master.stream_resolution import refuse_unknown_stream
-from millwheel.master.updating import changed_computations, other_specs, plain_spec, update_problems
+from millwheel.master.updating import changed_computations, keep_previous, other_specs, plain_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
@@ -138,6 +138,7 @@ class Planner:
         record = catalog.TopologyRecord()
         record.CopyFrom(request.record)
         record.submitted_at_us = record.state_changed_at_us = self._now
+        record.ClearField("previous")  # a snapshot has the code of the present version alone
         if known is not None:
             record.version = max(record.version, known.version) + 1
             record.cancelled_by.extend(one for one in known.cancelled_by if one not in record.cancelled_by)
@@ -221,6 +222,7 @@ class Planner:
                 record.removed.add(spec=computation, incarnation=incarnation, switching=number)
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
+        keep_previous(record)
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1

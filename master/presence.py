@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,20 +21,38 @@ _RENEWALS: Final = 3
 _log = logging.getLogger(__name__)
 
 
-async def keep_present(coordinator: Coordinator, address: str, ttl: float, now: Timestamp, console: str = "") -> None:
-    """Stay registered until cancelled. Failures are retried, because only the display to operators depends on it."""
-    record = catalog.MasterRecord(address=address, started_at_us=now, console=console)
-    put = (master_key(address), record.SerializeToString())
+async def keep_present(
+    coordinator: Coordinator,
+    address: str,
+    ttl: float,
+    clock: Callable[[], Timestamp],
+    console: str = "",
+    longest_stall: Callable[[], float] = lambda: 0.0,
+) -> None:
+    """Stay registered until cancelled. Failures are retried, because only the display to operators depends on it.
+
+    Args:
+        coordinator: Where to register.
+        address: This master's address.
+        ttl: The time to live of the registration, in seconds.
+        clock: The wall clock.
+        console: The URL of this master's web console.
+        longest_stall: For how many seconds this process did not get to run at a time, within the last minute.
+    """
+    record = catalog.MasterRecord(address=address, started_at_us=clock(), console=console)
     while True:
         lease = 0
         try:
             lease = await coordinator.grant_lease(ttl)
-            await coordinator.transact((), [Put(*put, lease)])
+            await coordinator.transact((), [Put(master_key(address), record.SerializeToString(), lease)])
             while True:
                 await asyncio.sleep(ttl / _RENEWALS)
                 await coordinator.keep_alive(lease)
         except CoordinatorError as error:
             _log.info("this master is not registered for a while: %s", error)
+            stall = longest_stall()
+            stood = f"its process did not get to run for {stall:.1f} s" if stall > ttl / 2 else ""
+            record.interrupted_at_us, record.interruption = clock(), stood or str(error)
             await asyncio.sleep(ttl / _RENEWALS)
         finally:
             if lease:

@@ -27,6 +27,7 @@ from millwheel.master.settings import MasterSettings
 from millwheel.master.term import Term
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import LEADERSHIP
+from millwheel.model.stalls import ProcessConditions
 from millwheel.model.time import Timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
@@ -62,11 +63,14 @@ class MasterReplica:
         ttl: float,
         clock: Callable[[], Timestamp] = wall_now,
         console: str = "",
+        conditions: ProcessConditions | None = None,
     ) -> None:
         """``address`` (host:port) is where this replica's services answer. ``console``: the URL of its web console.
 
-        ``ttl``: seconds after a leader has vanished until another one leads.
+        ``ttl``: seconds after a leader has vanished until another one leads. ``conditions``: what the process observes
+        of its machine and of the store. None: nothing.
         """
+        self.conditions = conditions or ProcessConditions()
         self.coordinator = coordinator
         self.observer = Observer()
         self.store = store
@@ -91,7 +95,9 @@ class MasterReplica:
 
     async def run(self) -> None:
         """Compete in elections until cancelled."""
-        registration = keep_present(self.coordinator, self.address, self._ttl, self._clock(), self._console)
+        registration = keep_present(
+            self.coordinator, self.address, self._ttl, self._clock, self._console, self.conditions.longest_stall
+        )
         present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
         try:

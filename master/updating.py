@@ -17,9 +17,20 @@ from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
 from millwheel.master.record_compatibility import StreamDifference, stream_difference
 from millwheel.model.catalog import Catalog, code_of
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["changed_computations", "other_specs", "plain_spec", "update_problems"]
+__all__ = [
+    "MAX_PREVIOUS_BYTES",
+    "changed_computations",
+    "keep_previous",
+    "other_specs",
+    "plain_spec",
+    "update_problems",
+]
+
+MAX_PREVIOUS_BYTES: Final = 256 << 10
+"""The largest spec that is kept beside its successor. The record must stay far below the 1.5 MB of etcd's requests."""
 
 _SECOND_PHASES: Final = (
     "millwheel.windows.spread_sessions:MergeSessions",
@@ -36,6 +47,14 @@ def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
         if computation.HasField("code") and computation.code == spec.code:
             computation.ClearField("code")
     return plain
+
+
+def keep_previous(record: catalog.TopologyRecord) -> None:
+    """Keep the version that an update is about to replace, so that an operator can go back to it."""
+    record.ClearField("previous")
+    if record.spec.ByteSize() <= MAX_PREVIOUS_BYTES:
+        record.previous.spec.CopyFrom(record.spec)
+        record.previous.version, record.previous.version_at_us = record.version, record.version_at_us
 
 
 def changed_computations(old: specs.TopologySpec, new: specs.TopologySpec) -> list[str]:

@@ -105,6 +105,33 @@ def _processes(made: Board) -> Board:
                 "percentunit",
             )
         )
+        .with_panel(
+            graph(
+                "Time without CPU",
+                {"{{instance}}": "rate(millwheel_stalled_seconds_total[$__rate_interval])"},
+                "The share of its time in which a process did not get to run: its machine swaps, or has no CPU left.",
+                "percentunit",
+                width=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "Broken links",
+                {"{{instance}} to {{peer}}": "millwheel_worker_link_broken_seconds > 0"},
+                "For how long a worker has not reached another one.",
+                "s",
+                width=8,
+            )
+        )
+        .with_panel(
+            graph(
+                "Nodes of the store that are not reached",
+                {"{{node}} by {{instance}}": "millwheel_store_node_down_seconds > 0"},
+                "All processes: the node is down. One alone: its link is cut.",
+                "s",
+                width=8,
+            )
+        )
         .with_panel(graph("Tasks", {"{{instance}}": "millwheel_tasks"}, "asyncio tasks. A steady growth is a leak."))
     )
 

@@ -44,10 +44,12 @@ class Daemons:
         workers: int = 3,
         worker_code: str = "",
         code: str = _MAIN,
+        with_consoles: bool = False,
     ) -> None:
         """``settings``: TOML with at least [coordinator] and [store].
 
         ``code``: a program that runs the command line. ``worker_code``: another program for workers.
+        ``with_consoles``: each master serves the web console.
         """
         self.place = place
         self.config = place / "millwheel.toml"
@@ -64,6 +66,9 @@ class Daemons:
         """The gRPC addresses, by the names of daemons."""
         self.metrics = dict(zip(self.addresses, places, strict=True))
         """The addresses of the metrics pages, by the names of daemons."""
+        consoles = free_ports(masters) if with_consoles else ()
+        self.consoles = {f"master {number}": f"127.0.0.1:{port}" for number, port in enumerate(consoles, 1)}
+        """The addresses of the web consoles, by the names of masters."""
         self._code, self._worker_code = code, worker_code or code
         self._counted: dict[str, int] = {}
         self.services = Services({name: self._process(name) for name in self.addresses}, say)
@@ -76,6 +81,8 @@ class Daemons:
     def _process(self, name: str) -> ChildProcess:
         role = name.partition(" ")[0]
         flags = [f"--rpc-listen={self.addresses[name]}", f"--metrics-listen={self.metrics[name]}"]
+        if name in self.consoles:
+            flags.append(f"--master-ui-port={self.consoles[name].rpartition(':')[2]}")
         if role == "worker":
             flags.append(f"--worker-id={name.replace(' ', '-')}")
         code = self._worker_code if role == "worker" else self._code

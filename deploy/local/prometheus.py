@@ -125,9 +125,13 @@ class Prometheus:
         """The alert rules, as the API describes them."""
         return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
 
+    def firing_alerts(self) -> list[dict[str, str]]:
+        """The labels of each alert that fires. ``alertname`` is among them, and ``severity``."""
+        return [one["labels"] for one in self._get("alerts")["alerts"] if one["state"] == "firing"]
+
     def firing(self) -> set[str]:
         """The names of the alerts that fire."""
-        return {one["labels"]["alertname"] for one in self._get("alerts")["alerts"] if one["state"] == "firing"}
+        return {labels["alertname"] for labels in self.firing_alerts()}
 
     def _get(self, what: str, **parameters: str) -> Any:
         url = f"http://{self.address}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"

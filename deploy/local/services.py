@@ -22,6 +22,7 @@ class Services:
         self.processes = processes
         self._say = say
         self._watching: asyncio.Task[None] | None = None
+        self._stopped: set[str] = set()
 
     def start(self) -> None:
         """Start all processes, and restart them from now on when they end."""
@@ -37,12 +38,22 @@ class Services:
         # In a thread, not on the event loop: the processes may need responses from this process before they end.
         await asyncio.to_thread(ChildProcess.stop_all, list(self.processes.values()), 15.0)
 
+    def stop_service(self, name: str) -> None:
+        """Stop one process in order, and leave it stopped, as ``systemctl stop`` does."""
+        self._stopped.add(name)
+        self.processes[name].stop()
+
+    def start_service(self, name: str) -> None:
+        """Start a process that was stopped, as ``systemctl start`` does."""
+        self._stopped.discard(name)
+        self.processes[name].start()
+
     async def _watch(self) -> None:
         ended: dict[str, float] = {}
         loop = asyncio.get_running_loop()
         while True:
             for name, process in self.processes.items():
-                if process.is_running:
+                if process.is_running or name in self._stopped:
                     continue
                 since = ended.setdefault(name, loop.time())
                 if loop.time() - since >= _PAUSE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
+from millwheel.master.backlogs import backlog_texts
+from millwheel.master.event_log import readable_events
 from millwheel.master.hook_failures import hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
@@ -19,7 +21,9 @@ from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
 from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
+from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
+from millwheel.master.trouble import leader_problems, link_problems, stall_problems, write_problems
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -92,7 +96,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     async def _health(self) -> wire.GetClusterHealthResponse:
         known = (await self._replica.term()).catalog
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
-        store, authorities = await asyncio.gather(self._store(), self._authorities(known))
+        store, authorities, silences = await asyncio.gather(
+            self._store(), self._authorities(known), self._silences(known)
+        )
         response.store.CopyFrom(store)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
@@ -109,12 +115,30 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
         response.problems.extend(_problems(response, bool(known.topologies)))
+        response.problems.extend(silences)
+        response.problems.extend(self._troubles(known, response.workers))
         response.problems.extend(self._replica.own_problems())
         response.problems.extend(_damages(known, self._replica.book))
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)
             response.problems.extend(one.text for one in failing)
+            explained = {(one.topology, one.computation) for one in failing}
+            explained |= {(one.topology, one.computation) for one in response.hot_keys}
+            response.problems.extend(backlog_texts(known, self._replica.book, explained))
         return response
+
+    async def _silences(self, known: Catalog) -> list[str]:
+        """Return texts about silent injector processes. None of an authority that does not answer."""
+        with suppress(DamagedValueError):
+            return list(silence_texts(await self._replica.observer.explain_all(known, injected_groups(known))))
+        return []
+
+    def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[str]:
+        """Yield what hampers processes, by name."""
+        yield from stall_problems(workers)
+        yield from link_problems(workers, self._replica.conditions.node_outages())
+        yield from write_problems({name: report.load for name, report in self._replica.book.workers.items()})
+        yield from leader_problems(readable_events(known.events), known.masters, wall_now())
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
         owned = dict.fromkeys(known.workers, 0)
@@ -135,6 +159,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
                 cpu=report.load.cpu if report is not None else 0.0,
                 resident_bytes=report.load.resident_bytes if report is not None else 0,
                 memory_limit_bytes=report.load.memory_limit_bytes if report is not None else 0,
+                stalled=report.load.stalled if report is not None else 0.0,
+                broken_links=report.load.broken_links if report is not None else (),
             )
 
     async def _authorities(self, known: Catalog) -> list[wire.AuthorityHealth]:
@@ -221,5 +247,6 @@ def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[s
         key = hot.key.decode("utf-8", "backslashreplace")
         yield (
             f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: aggregate it in two phases by `spread=` of `.window(...).aggregate`, which takes records that differ"
+            "that: make the hook cheaper for it by `millwheel topology update`, or aggregate it in two phases, by "
+            "`spread=` of `.window(...).aggregate` in a step of another name, which takes records that differ"
         )

@@ -48,6 +48,7 @@ def plain_worker(one: wire.WorkerHealth) -> dict[str, Plain]:
         "cpu": round(one.cpu, 3),
         "resident_bytes": one.resident_bytes,
         "memory_limit_bytes": one.memory_limit_bytes,
+        "stalled": round(one.stalled, 3),
     }
 
 

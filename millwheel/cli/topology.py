@@ -1,4 +1,4 @@
-"""``millwheel topology``: submit, update, validate, list, describe, graph, pause, resume, drain and cancel."""
+"""``millwheel topology``: submit, update, rollback, validate, list, describe, graph, pause, resume, drain, cancel."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, plain_quota, summarize_topology
 from millwheel.cli.replacing import Replacement, replacement_of
 from millwheel.cli.topology_quota import quota, quota_text
+from millwheel.cli.topology_rollback import rollback
 from millwheel.cli.waiting import wait_for_update, wait_until_running
 from millwheel.client.control import ControlClient
 from millwheel.model.stream_names import dead_letter_stream
@@ -164,6 +165,9 @@ def update(
     else:
         changes = {"added": list(replacement.added), "removed": list(replacement.removed)}
         print_plain(summarize_topology(record) | changes, output)
+
+
+app.command()(rollback)
 
 
 @app.command()

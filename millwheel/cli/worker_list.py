@@ -24,12 +24,13 @@ def list_workers(
     if output is not OutputFormat.TABLE:
         print_plain(rows, output)
         return
-    columns = ["worker", "address", "state", "intervals", "cpu", "memory"]
+    columns = ["worker", "address", "state", "intervals", "cpu", "memory", "kept from running"]
     print_table(columns, [_row(one) for one in rows], "no workers")
 
 
 def _row(one: dict[str, Any]) -> list[object]:
     head = [one["worker"], one["address"], "answers" if one["answers"] else "does not answer", f"{one['intervals']:,}"]
     if not one["answers"]:
-        return [*head, "", ""]
-    return [*head, f"{one['cpu']:.0%} of a core", f"{one['resident_bytes'] / 1e6:,.0f} MB"]
+        return [*head, "", "", ""]
+    memory = f"{one['resident_bytes'] / 1e6:,.0f} MB"
+    return [*head, f"{one['cpu']:.0%} of a core", memory, f"{one['stalled']:.0%} of its time"]

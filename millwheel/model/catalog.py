@@ -47,6 +47,7 @@ __all__ = [
     "code_of",
     "codes_of",
     "dead_letter_writers",
+    "earlier_version",
     "incarnations_of",
     "outputs_of",
     "shard_of",
@@ -482,6 +483,12 @@ class Catalog:
         """The endpoint that keeps the low watermark of ``group`` (7.2); None while its shard is not served."""
         record = self.authorities.get(self.shard_of(group))
         return None if record is None else record.endpoint
+
+
+def earlier_version(record: catalog.TopologyRecord) -> catalog.PreviousVersion | None:
+    """The version that the last update replaced, if it is kept. An update by an older release keeps a former one."""
+    kept = record.HasField("previous") and record.previous.version == record.version - 1
+    return record.previous if kept else None
 
 
 def incarnations_of(record: catalog.TopologyRecord) -> list[IncarnationId]:

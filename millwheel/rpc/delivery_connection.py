@@ -70,6 +70,8 @@ class DeliveryConnection(DeliveryQueue[ItemT]):
         self._connect = connect
         self._opened_at = math.inf
         """When the current stream was opened, by the loop's clock. Infinite before that."""
+        self._loop = asyncio.get_running_loop()
+        self._broken_since: float | None = None
         self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"deliveries to {address}")
 
@@ -77,6 +79,12 @@ class DeliveryConnection(DeliveryQueue[ItemT]):
     def first_unwritten(self) -> ItemT | None:
         """The oldest item that is not written to the stream yet. None if there is none."""
         return self._queue[0] if self._queue else None
+
+    @property
+    def broken_seconds(self) -> float:
+        """For how long the worker has not been reached; 0: it is. Any thread may ask."""
+        since = self._broken_since
+        return 0.0 if since is None else self._loop.time() - since
 
     async def close(self) -> None:
         """Close the connection. From this call on it reports nothing: a new connection may have its address."""
@@ -117,10 +125,13 @@ class DeliveryConnection(DeliveryQueue[ItemT]):
         try:
             async with self._connect(self.address) as channel:
                 await _until_ready(channel)
+                self._broken_since = None
                 self._opened_at = asyncio.get_running_loop().time()
                 stub: Any = DeliveryServiceStub(channel)
                 await self._converse(stub.Deliver())
         finally:
+            if self._broken_since is None:
+                self._broken_since = self._loop.time()
             self.clear()
             if not self._closed:
                 self._events.disconnected(self.address)

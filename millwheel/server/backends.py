@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from millwheel.config import Configuration, CoordinatorSection, Settings, StoreSection
 from millwheel.coordination.contract import Coordinator, CoordinatorError, CoordinatorUnavailableError
@@ -21,6 +21,9 @@ from millwheel.model.catalog_keys import LEADERSHIP
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.server.startup import refuse_old_maps
 from millwheel.store.contract import StateStore, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from millwheel.store.cassandra import CassandraStore
 
 __all__ = ["Backends", "OpenBackends", "open_backends"]
 
@@ -40,6 +43,8 @@ class Backends:
     store: StateStore
     coordinator: Coordinator
     stack: AsyncExitStack
+    node_outages: Callable[[], Mapping[str, float]] = dict
+    """For how many seconds each node of the store has not answered; 0: it does. Any thread may ask."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,7 +71,7 @@ async def open_backends(configuration: Configuration, notify: Notify) -> Backend
         opening = _Opening(settings, stack)
         coordinator = await _waited(opening.coordinator, _coordinator_name(configuration), notify)
         store = await _waited(opening.store, _store_name(configuration), notify)
-        return Backends(store, coordinator, stack.pop_all())
+        return Backends(store, coordinator, stack.pop_all(), opening.node_outages)
 
 
 class _Opening:
@@ -76,6 +81,8 @@ class _Opening:
         self._settings = settings
         self._stack = stack
         self._databases: dict[Path, EmbeddedDatabase] = {}
+        self.node_outages: Callable[[], Mapping[str, float]] = dict
+        """As in ``Backends``: of the store that was opened last."""
 
     async def coordinator(self) -> Coordinator:
         """Open the coordinator. CoordinatorError or another error says why it cannot be opened."""
@@ -92,6 +99,7 @@ class _Opening:
         if section.kind == "embedded":
             return (await self._database(section.path)).store
         store = await _open_cassandra(section)
+        self.node_outages = store.node_outages
         self._stack.push_async_callback(store.close)
         return store
 
@@ -134,7 +142,7 @@ async def _open_etcd(section: CoordinatorSection) -> Coordinator:
     return coordinator
 
 
-async def _open_cassandra(section: StoreSection) -> StateStore:
+async def _open_cassandra(section: StoreSection) -> CassandraStore:
     # Its driver loads NumPy, which nothing else here needs.
     from millwheel.store.cassandra import CassandraSettings, CassandraStore
 

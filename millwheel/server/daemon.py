@@ -14,7 +14,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from millwheel.config import Configuration, Settings
 from millwheel.config.addresses import is_loopback
+from millwheel.model.stalls import ProcessConditions
 from millwheel.model.traces import SpanSource
 from millwheel.rpc.gate import Gate
 from millwheel.rpc.identity import use_tls, use_token
@@ -35,6 +36,7 @@ from millwheel.server.cluster_settings import ensure_cluster_settings, until_unk
 from millwheel.server.listen_address import advertised, listen_address_of, tls_of
 from millwheel.server.logs import fields
 from millwheel.server.measured_backends import measured_backends
+from millwheel.server.stall_watch import watch_stalls
 from millwheel.server.startup import cancel, retried, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
@@ -69,6 +71,8 @@ class Daemon:
     """Starts spans of sampled records. None: there are none."""
     access: Authorization | None = None
     """Admits the calls of the server. None without TLS."""
+    conditions: ProcessConditions = field(default_factory=ProcessConditions)
+    """What the process observes of its machine and of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ async def run_daemon(
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
     async with AsyncExitStack() as stack:
         register_process(registry, health)
+        stalls = watch_stalls(stack.enter_context(ExitStack()), registry)
         serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), health)
         page = ""
         if place.metrics_port is not None:
@@ -133,7 +138,8 @@ async def run_daemon(
                 if access is not None:
                     access.topology_of = topology_lookup(coordinator)
                 shards = await retried("settling the shards", lambda: ensure_cluster_settings(coordinator, section))
-                daemon = Daemon(settings, address, index, late, backends, registry, shards, spans, access)
+                conditions = ProcessConditions(stalls.share, stalls.longest, backends.node_outages)
+                daemon = Daemon(settings, address, index, late, backends, registry, shards, spans, access, conditions)
                 async with role.open(daemon):
                     settle_memory()
                     await serving.set(True)

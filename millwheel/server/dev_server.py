@@ -33,6 +33,7 @@ from millwheel.master.services import SERVICES as MASTER_SERVICES
 from millwheel.master.services import add_services
 from millwheel.master.settings import MasterSettings
 from millwheel.model.catalog_keys import authority_key
+from millwheel.model.stalls import ProcessConditions
 from millwheel.model.traces import SpanSource
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import process_tls, use_token
@@ -48,6 +49,7 @@ from millwheel.server.cluster_settings import ensure_cluster_settings
 from millwheel.server.console.serving import serve_console
 from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
+from millwheel.server.stall_watch import watch_stalls
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
 from millwheel.server.status_page import ProcessHealth, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
@@ -125,6 +127,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
     async with AsyncExitStack() as stack:
         registry, health = CollectorRegistry(), ProcessHealth()
         register_process(registry, health)
+        stalls = watch_stalls(stack.enter_context(ExitStack()), registry)
         host = settings.host.strip("[]")
         tls = process_tls()
         use_token(None)
@@ -145,12 +148,15 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         await ensure_cluster_settings(backends.coordinator, ClusterSection(authority_shards=1))
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
-        master = await _start_master(stack, backends, server, address, settings, failed)
+        conditions = ProcessConditions(stalls.share, stalls.longest)
+        master = await _start_master(stack, backends, server, address, settings, failed, conditions)
         master.admit_code = code_admission(access)
         if access is not None:
             access.describe = partial(described_topology, master)
         spans = await open_telemetry(stack, settings.otlp, "dev", address, registry, for_hooks=False)
-        worker = await _start_worker(stack, backends, server, address, settings, path, code_admission(access), spans)
+        worker = await _start_worker(
+            stack, backends, server, address, settings, path, code_admission(access), spans, conditions
+        )
         for collector in (*worker.collectors(), MasterCollector(master)):
             registry.register(collector)
         await add_health(server, _SERVICES)
@@ -204,6 +210,7 @@ async def _start_master(
     address: str,
     settings: DevSettings,
     failed: asyncio.Future[None],
+    conditions: ProcessConditions,
 ) -> MasterReplica:
     replica = MasterReplica(
         backends.coordinator,
@@ -211,6 +218,7 @@ async def _start_master(
         address,
         MasterSettings(intervals_per_computation=settings.intervals),
         ttl=_LEASE_SECONDS,
+        conditions=conditions,
     )
     add_services(server, replica)
     add_snapshots(server, replica)
@@ -229,6 +237,7 @@ async def _start_worker(
     path: Path,
     admit_code: Callable[[CodeReference], None],
     spans: SpanSource | None,
+    conditions: ProcessConditions,
 ) -> Worker:
     control = await stack.enter_async_context(ControlClient(address))
     worker = Worker(
@@ -247,6 +256,7 @@ async def _start_worker(
         partial(AuthorityLink, OneAddress(address)),
         control.download_package,
         spans,
+        conditions,
     )
     worker.add_services(server)
     return worker

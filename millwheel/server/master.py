@@ -65,6 +65,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
             ),
             ttl=section.lease_seconds,
             console=await _serve_console(stack, daemon) if section.ui_port else "",
+            conditions=daemon.conditions,
         )
         daemon.registry.register(MasterCollector(replica))
         if (tls := tls_of(daemon.settings)) is not None:

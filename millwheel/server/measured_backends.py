@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from millwheel.coordination.contract import (
     Coordinator,
@@ -45,12 +47,31 @@ _REFUSED: Final = (
 
 
 def measured_backends(backends: Backends, registry: CollectorRegistry) -> Backends:
-    """The same store and coordinator, whose requests are measured."""
+    """The same store and coordinator, whose requests are measured. The store's nodes have a metric, too."""
+    registry.register(_StoreNodes(backends))
     return replace(
         backends,
         store=measured_store(backends.store, registry),
         coordinator=measured_coordinator(backends.coordinator, registry),
     )
+
+
+class _StoreNodes(Collector):
+    """Reads the state of the store's nodes at each scrape."""
+
+    def __init__(self, backends: Backends) -> None:
+        self._backends = backends
+
+    def collect(self) -> Iterator[Metric]:
+        """See :class:`prometheus_client.registry.Collector`."""
+        family = GaugeMetricFamily(
+            "millwheel_store_node_down_seconds",
+            "For how long this process has not reached a node of the store; 0: it does",
+            labels=["node"],
+        )
+        for node, seconds in sorted(self._backends.node_outages().items()):
+            family.add_metric([node], seconds)
+        yield family
 
 
 def measured_store(store: StateStore, registry: CollectorRegistry) -> StateStore:

@@ -66,6 +66,7 @@ async def _worker(daemon: Daemon) -> AsyncIterator[None]:
         partial(AuthorityLink, addresses),
         lambda digest: _download(coordinator, digest),
         daemon.spans,
+        daemon.conditions,
     )
     addresses.catalog = worker.catalog
     worker.add_services(daemon.server)

@@ -30,6 +30,9 @@ class CertainCalls:
         self._unavailable = unavailable
         self.repeated = 0
         """Calls in flight that have failed at least once."""
+        self.failing_since = 0.0
+        """Since when there have been such calls, by the loop's clock."""
+        self.last_error = ""
 
     async def call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call until its outcome is known."""
@@ -40,6 +43,9 @@ class CertainCalls:
                     return await call()
                 except self._unavailable as error:
                     log.warning("%s: trying again: %s", self._owner, error)
+                    if not self.repeated:
+                        self.failing_since = asyncio.get_running_loop().time()
+                    self.last_error = str(error)
                     self.repeated += not failures
                     failures += 1
                     await asyncio.sleep(_BACKOFF.delay(failures, random.random()))

@@ -141,6 +141,8 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await run("topology validate", words)
     await run("topology validate --update", more)
     await run("topology update", more, "--wait", "60")
+    for _ in ("back", "and forth"):
+        await run("topology rollback", "words", "--yes", "--wait", "60")
     await run("computation remove", "words/again", "--yes", "--wait", "60")
     await run("computation add", "words/again", more, "--wait", "60")
     await _look_at_records(run, tmp_path)

@@ -107,6 +107,23 @@ async def test_an_update_tells_what_it_adds_and_removes(cli: Cli, tmp_path: Path
     assert back.err == ""
 
 
+async def test_a_rollback_brings_the_version_before_back(cli: Cli, tmp_path: Path) -> None:
+    await cli("topology", "submit", GOOD)
+    none = await cli("topology", "rollback", "sample")
+    assert (none.code, none.out) == (6, "")
+    assert "topology 'sample' has no earlier version to go back to" in none.err
+    await cli("topology", "update", changed(tmp_path, *RENAMED), "--yes")
+    refused = await cli("topology", "rollback", "sample")
+    assert (refused.code, refused.out) == (2, "")
+    assert "removes computation tally: its state is deleted" in refused.err
+    back = await cli("topology", "rollback", "sample", "--yes")
+    assert (back.code, back.out) == (0, "topology sample is running (version 3, the same as version 1)\n")
+    described = json.loads((await cli("topology", "describe", "sample", "-o", "json")).out)
+    assert [one["name"] for one in described["computations"]] == ["counter"]
+    forth = await cli("topology", "rollback", "sample", "--yes", "-o", "json")
+    assert json.loads(forth.out)["version"] == 4
+
+
 async def test_a_check_of_an_update_tells_what_it_would_delete(cli: Cli, tmp_path: Path) -> None:
     await cli("topology", "submit", GOOD)
     renamed = changed(tmp_path, *RENAMED)

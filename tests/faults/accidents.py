@@ -54,7 +54,7 @@ async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
         yield "nobody: a small file system cannot be mounted here"
         return
     node, filler = await cluster.victim("cassandra"), cluster.disk / "filler"
-    filling = asyncio.create_task(_kept_full(filler))
+    filling = asyncio.create_task(kept_full(filler))
     try:
         yield node.name
     finally:
@@ -65,7 +65,7 @@ async def _disk_full(cluster: Cluster) -> AsyncIterator[str]:
         await asyncio.to_thread(node.start)
 
 
-async def _kept_full(filler: Path) -> None:
+async def kept_full(filler: Path) -> None:
     """Fill the disk, and fill the space that becomes free later."""
     with filler.open("wb", buffering=0) as file:
         while True:

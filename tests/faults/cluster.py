@@ -28,7 +28,7 @@ from tests.patience import until
 _NAME: Final = "faults"
 PATIENCE: Final = 60.0
 """The time limit of each wait, in seconds."""
-_MORE: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n\n[master]\n'
+_LINKED: Final = '\n[rpc]\nadvertise = "127.0.1.1"\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +122,42 @@ def etcd_status(endpoint: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def cluster(
-    place: Path, *, nodes: int, disk: str = "", settings: str = "", history: float = 300, commitlog: int = 512
+    place: Path,
+    *,
+    nodes: int,
+    disk: str = "",
+    settings: str = "",
+    history: float = 300,
+    commitlog: int = 512,
+    workers: int = 3,
+    with_consoles: bool = False,
+    with_links: bool = True,
 ) -> AsyncIterator[Cluster]:
     """A cluster that serves. It ends with the block, and also if this process dies.
 
     It has so many ``nodes`` of Cassandra, and members of etcd. ``disk``: size of a file system for the last Cassandra
     node, if this machine can mount one. ``settings``: more settings of [master]. ``history``: seconds that etcd keeps
-    old revisions. ``commitlog``: MiB of Cassandra's log.
+    old revisions. ``commitlog``: MiB of Cassandra's log. ``with_consoles``: masters serve the web console.
+    ``with_links``: connections pass through the relays of ``links``, so that they can be cut.
     """
     etcd = EtcdCluster(place / "etcd", nodes)
     cassandra = CassandraCluster(
-        place / "cassandra", nodes, heap_mebibytes=512, broadcast=through, commitlog_mebibytes=commitlog
+        place / "cassandra",
+        nodes,
+        heap_mebibytes=512,
+        broadcast=through if with_links else None,
+        commitlog_mebibytes=commitlog,
     )
     clocks = Clocks(place / "clocks")
-    text = through(settings_of(etcd, cassandra, _NAME)) + _MORE + settings
+    text = settings_of(etcd, cassandra, _NAME)
+    text = (through(text) + _LINKED if with_links else text) + "\n[master]\n" + settings
     text = text.replace("[coordinator]", f"[coordinator]\nhistory_seconds = {history}", 1)
-    daemons = Daemons(place, text, say, code=clocks.code())
+    daemons = Daemons(place, text, say, workers=workers, code=clocks.code(), with_consoles=with_consoles)
     with small_disk(cassandra.nodes[-1].config.folder, disk) as mounted:
         async with Links(lambda: {name: one.pid for name, one in daemons.services.processes.items()}) as links:
             servers = {f"cassandra {number}": one.address for number, one in enumerate(cassandra.nodes, 1)}
             servers |= {f"etcd {number}": address for number, address in enumerate(etcd.endpoints, 1)}
-            for name, address in (servers | daemons.addresses).items():
+            for name, address in (servers | daemons.addresses).items() if with_links else ():
                 await links.link(name, address)
             for address in daemons.addresses.values():
                 clocks.make(address)

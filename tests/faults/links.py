@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +20,15 @@ from typing import Final
 
 from tests.relay import Line, Relay
 
-_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_SOCK_DIAG: Final = 4
+_BY_FAMILY: Final = 20
+_REQUEST: Final = 1
+_ALL_STATES: Final = 0xFFF
+_HEADER: Final = "=IHHII"
+_ENDS: Final = "!HH4s12x4s12x"
+_ANY_INTERFACE: Final = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+_INODE_OFFSET: Final = 84
+"""The protocol of sock_diag(7): linux/sock_diag.h and linux/inet_diag.h."""
 
 
 def through(address: str) -> str:
@@ -83,7 +91,7 @@ class Links(Relay):
         changed.set()
 
     async def client_of(self, writer: asyncio.StreamWriter) -> str:
-        # The system's tables have a line for each connection of the machine. A thread looks, and the relay goes on.
+        # A thread looks, and the relay goes on: it reads a folder of /proc for each process.
         ends = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         return await asyncio.to_thread(owner, *ends, self._pids())
 
@@ -104,7 +112,7 @@ def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, i
 
     Both addresses count: from one port of 127.0.0.1 several processes may be connected, each with another address.
     """
-    inode = _inode(_listed(*client), _listed(*server))
+    inode = _inode(client, server)
     if inode:
         for name, pid in pids.items():
             with suppress(OSError):
@@ -115,18 +123,18 @@ def owner(client: tuple[str, int], server: tuple[str, int], pids: Mapping[str, i
     return "client"
 
 
-def _listed(host: str, port: int) -> str:
-    """An IPv4 address as the system lists it, alone or at the end of an IPv6 address."""
-    return f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+def _inode(client: tuple[str, int], server: tuple[str, int]) -> int:
+    """The number of the socket at the client's end, or 0 if it is closed.
 
-
-def _inode(local: str, remote: str) -> str:
-    for table in _TABLES:
-        with suppress(OSError):
-            for line in table.read_text().splitlines()[1:]:
-                if local not in line or remote not in line:
-                    continue  # splitting each of some thousand lines takes as long as all the rest
-                columns = line.split()
-                if columns[1].endswith(local) and columns[2].endswith(remote) and columns[9] != "0":
-                    return columns[9]
-    return ""
+    The kernel answers at once (sock_diag(7)). Its tables in /proc list each connection of the machine, closed ones too.
+    """
+    ends = struct.pack(_ENDS, client[1], server[1], *(socket.inet_aton(host) for host, _ in (client, server)))
+    request = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, _ALL_STATES) + ends + _ANY_INTERFACE
+    header = struct.pack(_HEADER, 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(1.0)
+        kernel.send(header + request)
+        answer = kernel.recv(4096)
+    _, kind, *_ = struct.unpack_from(_HEADER, answer)
+    found: int = struct.unpack_from("=I", answer, _INODE_OFFSET)[0] if kind == _BY_FAMILY else 0
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 from millwheel.master.hook_failures import all_reported, hook_failures
 from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
-from millwheel.master.messages import PauseTopology, SubmitTopology
+from millwheel.master.messages import PauseTopology, SubmitTopology, UpdateTopology
 from millwheel.master.views import view_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
@@ -75,6 +75,26 @@ def test_a_computation_whose_code_cannot_be_loaded_is_found() -> None:
     seen = {one.journal: one.reported for one in view_of(known, book, Timestamp(0), FRESH).intervals}
     assert seen
     assert not any(seen.values()), "balancing learns nothing of what does not run"
+
+
+def test_failures_after_an_update_name_the_way_back() -> None:
+    cluster, master = running()
+    spec = topology()
+    spec.code.digest = "cd" * 32
+
+    def texts(began: int) -> list[str]:
+        known = cluster.catalog()
+        book = reported(known)
+        for report in book.intervals.values():
+            report.load.failures.oldest[0].since_us = began
+        return [one.text for one in hook_failures(known, book, NOW)]
+
+    hint = "`millwheel topology rollback zeitgeist` goes back to version 1"
+    assert not any(hint in text for text in texts(NOW)), "there was no update"
+    master.call(UpdateTopology(spec), now=NOW)
+    assert all(hint in text and "version 2 of zeitgeist came at 2023-11-14T22:13:20Z" in text for text in texts(NOW))
+    assert not any(hint in text for text in texts(NOW - 1)), "it failed before"
+    assert not any(hint in text for text in texts(NOW + 600_000_001)), "the update worked for a while"
 
 
 def test_failures_that_block_no_key_are_news_for_a_minute() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from millwheel.master import assignment, change_plan
+from millwheel.master import assignment, change_plan, updating
 from millwheel.master.messages import (
     CancelTopology,
     DrainTopology,
@@ -20,9 +20,10 @@ from millwheel.master.messages import (
     SubmitTopology,
     UpdateTopology,
 )
+from millwheel.master.package_garbage import named_packages
 from millwheel.master.settings import MasterSettings
 from millwheel.master.updating import update_problems
-from millwheel.model.catalog import Catalog
+from millwheel.model.catalog import Catalog, earlier_version
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp, seconds
 from millwheel.rpc.failures import RequestError
@@ -209,6 +210,34 @@ def test_a_repeated_update_changes_nothing() -> None:
     assert cluster.state.revision == revision
     with pytest.raises(RequestError, match="has version 2 by now, not 1"):
         master.call(UpdateTopology(topology(), "u3", expected_version=1))
+
+
+def test_an_update_keeps_the_version_that_it_replaces() -> None:
+    cluster, master = started()
+    first = cluster.catalog().topologies["zeitgeist"]
+    assert earlier_version(first) is None
+    master.call(UpdateTopology(changed(with_code)))
+    second = cluster.catalog().topologies["zeitgeist"]
+    before = earlier_version(second)
+    assert before is not None
+    assert (before.version, before.spec, before.version_at_us) == (1, first.spec, first.version_at_us)
+    assert {first.spec.code.digest, second.spec.code.digest} <= named_packages(cluster.catalog())
+    assert first.spec.code.digest != second.spec.code.digest
+    master.call(UpdateTopology(before.spec))
+    third = cluster.catalog().topologies["zeitgeist"]
+    assert (third.spec, third.previous.spec) == (first.spec, second.spec)
+
+
+def test_a_version_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "MAX_PREVIOUS_BYTES", topology().ByteSize() - 1)
+    cluster, master = started()
+    master.call(UpdateTopology(changed(with_code)))
+    assert not cluster.catalog().topologies["zeitgeist"].HasField("previous")
+
+
+def test_what_an_older_release_left_is_no_earlier_version() -> None:
+    record = catalog.TopologyRecord(version=4, previous=catalog.PreviousVersion(version=2))
+    assert earlier_version(record) is None, "it did not write down version 3"
 
 
 def refused(spec: specs.TopologySpec) -> list[str]:

@@ -14,6 +14,8 @@ import pytest
 from deploy.local.child import free_ports
 from deploy.local.prometheus import Prometheus
 from millwheel.client.injector import Injector, InjectorError
+from tests.disks import small_disk
+from tests.faults.accidents import kept_full
 from tests.monitoring import shop as program
 from tests.monitoring.incidents import OnCall, Shop, program_page, quick
 from tests.patience import patience, until
@@ -27,10 +29,11 @@ MENDED = SOURCE.replace('if record.value.item == "eu broken":', "if False:")
 
 
 @asynccontextmanager
-async def development(place: Path) -> AsyncIterator[tuple[Server, Shop, OnCall]]:
-    """A server with the shop, and an operator on call. No alert fires."""
+async def development(place: Path, disk: Path | None = None) -> AsyncIterator[tuple[Server, Shop, OnCall]]:
+    """A server with the shop, and an operator on call. No alert fires. ``disk``: has the server's data and its log."""
     page = f"127.0.0.1:{free_ports(1)[0]}"
-    async with Server(place / "db", place / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
+    disk = disk or place
+    async with Server(disk / "db", disk / "log", options=("--metrics-port", page.rpartition(":")[2])) as server:
         await submit_copy(server.address, program.__file__, "shop", place)
         with (
             program_page() as own,
@@ -96,6 +99,22 @@ async def test_two_programs_with_one_injector_name(tmp_path: Path) -> None:
         await former.close()
         await on_call.mended("MillwheelInjectorStopped")
         await newer.close()
+
+
+async def test_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "64m") as disk:
+        if disk is None:
+            pytest.skip("a small file system cannot be mounted here")
+        async with development(tmp_path, disk) as (_, _, on_call):
+            filling = asyncio.create_task(kept_full(disk / "filler"))
+            await on_call.paged("MillwheelStoreFailing")
+            await on_call.finds("No space left on device", "cluster", "health")
+            await on_call.finds("Free space there", "cluster", "health")
+            filling.cancel()
+            await asyncio.gather(filling, return_exceptions=True)
+            (disk / "filler").unlink()
+            await on_call.mended("MillwheelStoreFailing")
+            await on_call.finds("the cluster is healthy", "cluster", "health")
 
 
 async def test_a_process_that_hangs(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from tests.system.server import Server, run_cli
 
 NEEDS_A_FAULT = {
     "cluster / Hot keys / {{topology}}/{{computation}}": "a key too busy for one core: tests/master/test_loads.py",
+    "cluster / Broken links / {{instance}} to {{peer}}": "a second worker, and a cut link: tests/incidents",
+    "cluster / Nodes of the store that are not reached / {{node}} by {{instance}}": "a lost node: tests/incidents",
     "cluster / Calls that fail / {{method}} (stream): {{code}}": "a stream of responses that breaks",
     "computation / Refused deliveries / {{stream}}: {{reason}}": "a full interval, or a takeover at the right moment",
     "streams / Refused deliveries / {{stream}}: {{reason}}": "the same",
@@ -31,7 +33,12 @@ NEEDS_A_FAULT = {
 }
 """Queries that may be empty here, with what they need."""
 
-WITHOUT_SERIES = {"millwheel_quarantined_intervals": "a damaged journal: tests/system/test_quarantine.py"}
+WITHOUT_SERIES = {
+    "millwheel_quarantined_intervals": "a damaged journal: tests/system/test_quarantine.py",
+    "millwheel_authority_silent_injector_seconds": "an injector process that hangs: tests/incidents",
+    "millwheel_worker_link_broken_seconds": "a second worker: tests/incidents",
+    "millwheel_store_node_down_seconds": "a node of Cassandra: tests/incidents",
+}
 """Metrics of rules that need a fault: tests/monitoring/rules_test.yml has them."""
 
 

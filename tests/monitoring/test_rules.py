@@ -23,7 +23,11 @@ NOT_CAUSED = {
     "MillwheelDataDamaged": "tests/system/test_quarantine.py damages stores, and reads the rule's metrics",
     "MillwheelLogFull": "it takes 16 GiB: tests/worker/test_measures.py fills a log with a smaller cap",
     "MillwheelCertificateEnds": "it takes days: tests/access/test_certificates.py reads the rule's metrics",
+    "MillwheelInjectorSilent": "tests/incidents: a stuck injector",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
+    "MillwheelProcessSlow": "tests/incidents: a worker that swaps",
+    "MillwheelLinkBroken": "tests/incidents: a cut link",
+    "MillwheelStoreNodeDown": "tests/incidents: a lost node of Cassandra",
 }
 """Alerts that no incident causes."""
 

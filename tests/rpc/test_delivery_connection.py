@@ -82,10 +82,12 @@ async def test_items_for_an_absent_worker_are_dropped_and_reported() -> None:
     connection.send(1)
     await until(lambda: "disconnected" in owner.events)
     assert connection.queued == 0
+    await until(lambda: connection.broken_seconds > 0)
     async with echoing(int(address.rpartition(":")[2])):
         await until(lambda: "connected" in owner.events)
         connection.send(2)
         await until(lambda: 2 in owner.events)
+        assert connection.broken_seconds == 0
         await connection.close()
     assert 1 not in owner.events
 

@@ -159,7 +159,7 @@ class DeliverySender:
         self._address = address
         self._background = background
         self._removed = RemovedConsumers(coordinator, catalog)
-        self._peers: dict[str, PeerConnection] = {}
+        self.peers: dict[str, PeerConnection] = {}
 
     def refresh(self) -> None:
         """The catalog has changed."""
@@ -183,9 +183,9 @@ class DeliverySender:
         if not address:
             sender.channel.later(delivery.token)
             return
-        peer = self._peers.get(address)
+        peer = self.peers.get(address)
         if peer is None:
-            peer = self._peers[address] = PeerConnection(address, open_channel)
+            peer = self.peers[address] = PeerConnection(address, open_channel)
         peer.send(delivery, sender.channel)
 
     async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
@@ -208,12 +208,12 @@ class DeliverySender:
     async def close_connection(self) -> None:
         """Close the connections to workers that own nothing any more."""
         owners = {address for interval_map in self._catalog.maps.values() for address in interval_map.addresses()}
-        for address in self._peers.keys() - owners:
-            await self._peers.pop(address).close()
+        for address in self.peers.keys() - owners:
+            await self.peers.pop(address).close()
 
     async def close(self) -> None:
         """Close all connections."""
-        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+        await asyncio.gather(*(peer.close() for peer in self.peers.values()))
 
 
 class LocalChannel:

@@ -213,7 +213,8 @@ class EventHost(ABC):
         self.core = core
         self._now = clock
         self._store = store
-        self._certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+        self.certain = CertainCalls(f"journal {journal}", (StoreUnavailableError, CoordinatorUnavailableError))
+        """The calls that the core waits for. Any thread may ask whether one is repeated."""
         self._queue = queue
         self._send, self._report, self._hooks, self._subscribers = send, report, hooks, subscribers
         self._refused = refused
@@ -225,11 +226,6 @@ class EventHost(ABC):
         """Deliveries that are still referenced in this process: all unanswered ones, and perhaps others."""
         self.busy = 0.0
         """Seconds spent in the core, including the performance of its effects."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a call that the core waits for has failed, and is repeated. Any thread may ask."""
-        return self._certain.repeated > 0
 
     # Events.
 
@@ -279,7 +275,7 @@ class EventHost(ABC):
                 case Report():
                     self._report(effect)
                 case AppendEntry():
-                    self._spawn(append(self, self._certain, self._store, effect))
+                    self._spawn(append(self, self.certain, self._store, effect))
                 case Publish() | EndSubscription() | LogAnswer():
                     self._subscribers(effect)
                 case AsyncHook():

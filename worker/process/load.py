@@ -64,6 +64,7 @@ class LoadMeter:
         absent: Callable[[], Mapping[tuple[str, int], AtRest]] = dict,
         hooks: Callable[[], Mapping[HookPlace, HookTime]] = dict,
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
+        describe_links: Callable[[wire.GetWorkerLoadResponse], None] = lambda response: None,
         wall: Callable[[], int] = wall_now,
         measures: Callable[[], Mapping[Place, IntervalMeasures]] = dict,
     ) -> None:
@@ -75,6 +76,7 @@ class LoadMeter:
             absent: Those that cannot run here for another reason.
             hooks: The times of hooks since the process began.
             key_functions: The key functions that raise here.
+            describe_links: Adds what the process does not reach to a report.
             wall: The wall clock, in microseconds.
             measures: What the intervals of each computation measure here.
         """
@@ -83,6 +85,7 @@ class LoadMeter:
         self._absent = absent
         self._hooks = hooks
         self._key_functions = key_functions
+        self._describe_links = describe_links
         self._clock = clock
         self._wall = wall
         self._measures = measures
@@ -143,6 +146,7 @@ class LoadMeter:
                 response.hooks.add(topology=topology, computation=computation, time=hook_time(hook, total))
         response.key_functions.extend(self._key_functions())
         response.traffic.extend(self._traffic.traffic(now, self._measures()))
+        self._describe_links(response)
         return response
 
     def _cpu_seconds(self) -> float:

@@ -38,6 +38,11 @@ class PeerConnection:
         self._next = 1
         self._connection = DeliveryConnection[wire.DeliverRequest](address, lambda made: made, self, open_channel)
 
+    @property
+    def broken_seconds(self) -> float:
+        """For how long the worker has not been reached; 0: it is. Any thread may ask."""
+        return self._connection.broken_seconds
+
     def send(self, delivery: Delivery, channel: AnswerChannel) -> None:
         """Queue a batch. ``channel`` receives the answer, or a request to send the batch again."""
         if self._connection.queued >= _MAX_QUEUED_BATCHES:

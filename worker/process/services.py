@@ -29,6 +29,7 @@ from millwheel.worker.process.inspection import InspectionService
 from millwheel.worker.process.journal_holds import JournalHoldService
 from millwheel.worker.process.key_failures import KeyFailures
 from millwheel.worker.process.letter_service import LetterService
+from millwheel.worker.process.links import WorkerLinks
 from millwheel.worker.process.load import LoadMeter
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.ownership import Absent
@@ -57,6 +58,7 @@ class WorkerServices:
     """Whether a host has received a catalog at least as new as the sender."""
     quarantined: Callable[[], Mapping[tuple[str, int], Quarantined]]
     absent: Callable[[], Mapping[tuple[str, int], Absent]]
+    links: WorkerLinks
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Serve on ``server``."""
@@ -74,6 +76,7 @@ class WorkerServices:
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
             measures=self.tallies.measures,
+            describe_links=self.links.add_to,
         ).load
         owned = OwnedStates(hosts.routing.locate, hosts.core_of, self.absence, self.store)
         add_InspectionServiceServicer_to_server(InspectionService(owned, self.store, load), server)

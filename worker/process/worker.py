@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from millwheel.coordination.contract import Coordinator
 from millwheel.model.catalog import Catalog, codes_of
+from millwheel.model.stalls import ProcessConditions
 from millwheel.model.traces import SpanSource
 from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
@@ -25,6 +26,7 @@ from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host_peers import WorkerPeers
 from millwheel.worker.process.hosts import Hosts
 from millwheel.worker.process.key_failures import KeyFailures
+from millwheel.worker.process.links import WorkerLinks
 from millwheel.worker.process.measure_metrics import MeasureCollector
 from millwheel.worker.process.metrics import WorkerCollector
 from millwheel.worker.process.notices import HostNotices
@@ -69,8 +71,18 @@ class Worker:
         connect_authority: ConnectAuthority,
         fetch_package: Callable[[str], Awaitable[bytes]],
         spans: SpanSource | None = None,
+        conditions: ProcessConditions | None = None,
     ) -> None:
-        """``spans``: starts spans of sampled records. None: there are none."""
+        """
+        Args:
+            settings: This worker's own settings.
+            store: The store.
+            coordinator: The coordinator.
+            connect_authority: Connects to the authority's shards.
+            fetch_package: Downloads a code package by its digest.
+            spans: Starts spans of sampled records. None: there are none.
+            conditions: What the process observes of its machine and of the store. None: nothing.
+        """
         self._settings = settings
         self._background = background = BackgroundTasks()
         self.catalog = catalog = Catalog()
@@ -93,6 +105,7 @@ class Worker:
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
         self._sending = DeliverySender(coordinator, catalog, hosts.hosted, settings.address, background.run)
+        links = WorkerLinks(catalog, self._sending.peers, hosts.repeating, conditions or ProcessConditions())
         peers = partial(WorkerPeers, self._sending, hosts.authority, coordinator, catalog)
         self.ownership = Ownership(hosts, catalog, self.programs, self.hooks, background, self._renew, peers)
         self.notices = HostNotices(hosts, catalog, coordinator, hosts.authority, background)
@@ -108,6 +121,7 @@ class Worker:
         self._services = WorkerServices(
             catalog, self.programs, hosts, store, self.tallies, self.hooks, self.key_failures, self._absence,
             self.notices.knows, lambda: self.ownership.quarantined, self.ownership.absent,
+            links,
         )  # fmt: skip
 
     def add_services(self, server: grpc.aio.Server) -> None:
@@ -120,7 +134,8 @@ class Worker:
             self.tallies, self.ownership.quarantined_places, self.hooks.running, self.key_failures.totals
         )
         yield self.hosts.quotas
-        yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=self.hosts.repeating)
+        yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=lambda: len(self.hosts.repeating()))
+        yield self._services.links
 
     async def start(self) -> None:
         """Register, and follow the catalog."""

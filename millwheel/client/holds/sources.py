@@ -16,13 +16,13 @@ from millwheel.rpc.v1 import cluster_pb2
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
-__all__ = ["source_cause"]
+__all__ = ["injector_cause", "source_cause"]
 
 
 async def source_cause(found: GroupWatermark, name: str, client: ControlClient) -> HoldCause:
     """Return why the watermark of the source ``name`` stands."""
     stream = found.group.removeprefix(INJECTOR_PREFIX)
-    cause = _and_unkeyed(_injector(found, stream, name), found, await client.hook_failures(stream=stream))
+    cause = _and_unkeyed(injector_cause(found, stream, name), found, await client.hook_failures(stream=stream))
 
     def reads(record: catalog.TopologyRecord) -> bool:
         return any(edge.stream == stream for one in record.spec.computations for edge in one.inputs)
@@ -30,7 +30,11 @@ async def source_cause(found: GroupWatermark, name: str, client: ControlClient) 
     return await and_paused(cause, client, reads)
 
 
-def _injector(found: GroupWatermark, stream: str, name: str) -> HoldCause:
+def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
+    """Return what an injector process of ``stream`` does or fails to do, so that the low watermark stands.
+
+    ``name`` is the name of the source in the texts.
+    """
     row = found.row
     if row is None:
         text = f"{name}: no injector process has announced itself"

@@ -152,6 +152,7 @@ class TopologyRecord(_message.Message):
     VERSION_AT_US_FIELD_NUMBER: _builtins.int
     FORMER_INCARNATIONS_FIELD_NUMBER: _builtins.int
     RESTORE_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -201,6 +202,10 @@ class TopologyRecord(_message.Message):
         the snapshot name the former. At most eight of each computation.
         """
 
+    @_builtins.property
+    def previous(self) -> Global___PreviousVersion:
+        """The version that the last update replaced. Absent: there was no update, or the version is too large to be kept."""
+
     def __init__(
         self,
         *,
@@ -219,14 +224,44 @@ class TopologyRecord(_message.Message):
         version_at_us: _builtins.int = ...,
         former_incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         restore_request_id: _builtins.str = ...,
+        previous: Global___PreviousVersion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous", "quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "restore_request_id", b"restore_request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "previous", b"previous", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "restore_request_id", b"restore_request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
+
+@_typing.final
+class PreviousVersion(_message.Message):
+    """An earlier version of a topology, to which an operator can go back. Its code packages are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    VERSION_AT_US_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    version_at_us: _builtins.int
+    """When it was submitted. For display. 0: not known."""
+    @_builtins.property
+    def spec(self) -> _topology_pb2.TopologySpec: ...
+    def __init__(
+        self,
+        *,
+        spec: _topology_pb2.TopologySpec | None = ...,
+        version: _builtins.int = ...,
+        version_at_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreviousVersion: _TypeAlias = PreviousVersion  # noqa: Y015
 
 @_typing.final
 class TopologyQuota(_message.Message):
@@ -648,21 +683,28 @@ class MasterRecord(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     STARTED_AT_US_FIELD_NUMBER: _builtins.int
     CONSOLE_FIELD_NUMBER: _builtins.int
+    INTERRUPTED_AT_US_FIELD_NUMBER: _builtins.int
+    INTERRUPTION_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port"""
     started_at_us: _builtins.int
     console: _builtins.str
     """The URL of its web console. Empty: it serves none."""
+    interrupted_at_us: _builtins.int
+    """When and why this process was last not registered for a while. Empty: it has been registered since its start."""
+    interruption: _builtins.str
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         started_at_us: _builtins.int = ...,
         console: _builtins.str = ...,
+        interrupted_at_us: _builtins.int = ...,
+        interruption: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "started_at_us", b"started_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "console", b"console", "interrupted_at_us", b"interrupted_at_us", "interruption", b"interruption", "started_at_us", b"started_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -223,6 +223,8 @@ class WorkerHealth(_message.Message):
     CPU_FIELD_NUMBER: _builtins.int
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    STALLED_FIELD_NUMBER: _builtins.int
+    BROKEN_LINKS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     address: _builtins.str
     daemon: _builtins.str
@@ -236,6 +238,12 @@ class WorkerHealth(_message.Message):
     cpu: _builtins.float
     resident_bytes: _builtins.int
     memory_limit_bytes: _builtins.int
+    stalled: _builtins.float
+    """The share of the last seconds, 0 to 1, in which the process did not get to run."""
+    @_builtins.property
+    def broken_links(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.BrokenLink]:
+        """What the worker does not reach."""
+
     def __init__(
         self,
         *,
@@ -248,10 +256,12 @@ class WorkerHealth(_message.Message):
         cpu: _builtins.float = ...,
         resident_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
+        stalled: _builtins.float = ...,
+        broken_links: _abc.Iterable[_inspection_pb2.BrokenLink] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "answers", b"answers", "cpu", b"cpu", "daemon", b"daemon", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "package", b"package", "resident_bytes", b"resident_bytes", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "answers", b"answers", "broken_links", b"broken_links", "cpu", b"cpu", "daemon", b"daemon", "intervals", b"intervals", "memory_limit_bytes", b"memory_limit_bytes", "package", b"package", "resident_bytes", b"resident_bytes", "stalled", b"stalled", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -709,11 +709,25 @@ class GetWorkerLoadResponse(_message.Message):
     HOOKS_FIELD_NUMBER: _builtins.int
     KEY_FUNCTIONS_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    STALLED_FIELD_NUMBER: _builtins.int
+    BROKEN_LINKS_FIELD_NUMBER: _builtins.int
+    REPEATING_JOURNALS_FIELD_NUMBER: _builtins.int
+    REPEATING_SECONDS_FIELD_NUMBER: _builtins.int
+    REPEATING_ERROR_FIELD_NUMBER: _builtins.int
     cpu: _builtins.float
     """CPU usage over the last seconds. 1 is a whole core."""
     resident_bytes: _builtins.int
     memory_limit_bytes: _builtins.int
     """The total memory of the machine or of its cgroup."""
+    stalled: _builtins.float
+    """The share of the last seconds, 0 to 1, in which the process did not get to run: its machine swaps, has no CPU left,
+    or has paused it.
+    """
+    repeating_journals: _builtins.int
+    """The number of intervals and logs whose call to the store has failed and is repeated."""
+    repeating_seconds: _builtins.float
+    """For how many seconds the longest of these calls has been repeated, and its last error."""
+    repeating_error: _builtins.str
     @_builtins.property
     def intervals(self) -> _containers.RepeatedCompositeFieldContainer[Global___IntervalLoad]: ...
     @_builtins.property
@@ -728,6 +742,10 @@ class GetWorkerLoadResponse(_message.Message):
     def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___ComputationTraffic]:
         """What the intervals of each computation in this process have received and committed over the last seconds."""
 
+    @_builtins.property
+    def broken_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokenLink]:
+        """What this process does not reach. Others perhaps do."""
+
     def __init__(
         self,
         *,
@@ -738,10 +756,15 @@ class GetWorkerLoadResponse(_message.Message):
         hooks: _abc.Iterable[Global___ComputationHook] | None = ...,
         key_functions: _abc.Iterable[Global___KeyFunctionFailure] | None = ...,
         traffic: _abc.Iterable[Global___ComputationTraffic] | None = ...,
+        stalled: _builtins.float = ...,
+        broken_links: _abc.Iterable[Global___BrokenLink] | None = ...,
+        repeating_journals: _builtins.int = ...,
+        repeating_seconds: _builtins.float = ...,
+        repeating_error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "resident_bytes", b"resident_bytes", "traffic", b"traffic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken_links", b"broken_links", "cpu", b"cpu", "hooks", b"hooks", "intervals", b"intervals", "key_functions", b"key_functions", "memory_limit_bytes", b"memory_limit_bytes", "repeating_error", b"repeating_error", "repeating_journals", b"repeating_journals", "repeating_seconds", b"repeating_seconds", "resident_bytes", b"resident_bytes", "stalled", b"stalled", "traffic", b"traffic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -810,6 +833,37 @@ class StreamTraffic(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamTraffic: _TypeAlias = StreamTraffic  # noqa: Y015
+
+@_typing.final
+class BrokenLink(_message.Message):
+    """A worker, or a node of the store, that a process does not reach."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    STORE_NODE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    store_node: _builtins.str
+    """host:port"""
+    seconds: _builtins.float
+    """For how many seconds."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        store_node: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "store_node", b"store_node", "worker_id", b"worker_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "seconds", b"seconds", "store_node", b"store_node", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_peer: _TypeAlias = _typing.Literal["worker_id", "store_node"]  # noqa: Y015
+    _WhichOneofArgType_peer: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_peer) -> _WhichOneofReturnType_peer | None: ...
+
+Global___BrokenLink: _TypeAlias = BrokenLink  # noqa: Y015
 
 @_typing.final
 class ComputationHook(_message.Message):

@@ -120,6 +120,8 @@ class CassandraSession:
         self._stood_until = 0.0
         """When the last standstill ended. In a standstill requests wait for a whole deadline, and none passes."""
         self._outstanding: set[QueryResult] = set()
+        self._down_since: dict[str, float] = {}
+        """Since when each node that does not answer has been seen not to."""
         self._closed = False
 
     async def execute(self, statement: PreparedStatement, values: Sequence[object]) -> list[Row]:
@@ -162,6 +164,14 @@ class CassandraSession:
                 if self._closed or _now() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
+
+    def node_outages(self) -> dict[str, float]:
+        """For how many seconds each node has not answered this process; 0: it does. Any thread may ask."""
+        now, hosts = _now(), self._cluster.metadata.all_hosts()
+        # Whole assignments, because another thread may ask at the same time.
+        down = {str(one.endpoint): self._down_since.get(str(one.endpoint), now) for one in hosts if one.is_up is False}
+        self._down_since = down
+        return {str(one.endpoint): now - down.get(str(one.endpoint), now) for one in hosts}
 
     async def close(self) -> None:
         """Fail all outstanding requests, and disconnect."""

@@ -89,6 +89,10 @@ class CassandraStore:
                 raise
             raise failure_of(error, settings.contact_points, settings.username, settings.keyspace) from error
 
+    def node_outages(self) -> dict[str, float]:
+        """For how many seconds each node of Cassandra, host:port, has not answered this process; 0: it does."""
+        return self._session.node_outages()
+
     async def create_journal(self, journal: str, commit: int = 0) -> None:
         """See :meth:`StateStore.create_journal`."""
         await self._journals.create(journal, commit)

@@ -10,6 +10,7 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.store.cassandra import CassandraStore
 from millwheel.store.contract import Append, JournalHead, SequencerRefusedError, StateRow, StoreUnavailableError
 from tests.components import cassandra_settings, three_cassandra_nodes
+from tests.patience import until
 from tests.store.cassandra.test_outages import append_for_certain
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -42,7 +43,11 @@ async def test_an_owner_goes_on_while_one_node_then_another_is_killed(name: str)
         before = commits
         await asyncio.sleep(4.0)
         assert commits > before, "two of three replicas are enough"
+        outages = store.node_outages()
+        assert sorted(outages) == sorted(one.address for one in cluster.nodes)
+        assert [one for one, seconds in outages.items() if seconds] == [node.address]
         await asyncio.to_thread(node.start)
+        await until(lambda: not any(store.node_outages().values()))
         await asyncio.sleep(2.0)
     done.set()
     await owner

@@ -6,6 +6,8 @@ import { Figures, Heading, Problems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
 
+const Stalled = (one) => html`<span class=${one.stalled > 0.3 ? "bad" : "muted"}>${Math.round((one.stalled || 0) * 100)} %</span>`;
+
 export function Cluster({ overview }) {
   const { masters, workers, authorities, store, intervals, hot_keys: hot, problems } = overview.health;
   return html`
@@ -18,11 +20,11 @@ export function Cluster({ overview }) {
       ["store", store.answers ? html`${duration(store.read_seconds)}` : html`<span class="bad">${store.error}</span>`, store.answers ? "per read" : ""],
     ]} />
     <h2>Workers</h2>
-    <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cpu", true], ["memory", true], ["code"]]}>
+    <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cpu", true], ["kept from running", true], ["memory", true], ["code"]]}>
       ${workers.map((one) => html`<tr key=${one.worker_id} class=${one.answers ? "" : "failing"}>
         <td><b>${one.worker_id}</b></td><td class="mono">${one.address}</td><td><${Answers} is=${one.answers} /></td>
         <td class="num">${count(one.intervals)}</td><td class="num">${cpu(one.cpu)}</td>
-        <td class="num">${bytes(one.resident_bytes)} <span class="muted">of ${bytes(one.memory_limit_bytes)}</span></td>
+        <td class="num">${Stalled(one)}</td><td class="num">${bytes(one.resident_bytes)} <span class="muted">of ${bytes(one.memory_limit_bytes)}</span></td>
         <td class="mono">${one.package ? one.package.slice(0, 12) : html`<span class="muted">any</span>`}</td></tr>`)}</${Table}>
     <h2>Masters</h2>
     <${Table} label="Masters" columns=${[["master"], ["state"], ["console"]]}>

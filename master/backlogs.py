@@ -1,0 +1,83 @@
+"""Computations whose work waits, with the reason as far as the workers' last reports show it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from millwheel.master.load_book import LoadBook
+from millwheel.master.views import names_of
+from millwheel.model.catalog import Catalog
+from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import Duration, format_duration, seconds
+from millwheel.model.wording import counted
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import inspection_pb2 as inspection
+
+__all__ = ["backlog_texts"]
+
+_BEHIND_AFTER_SECONDS: Final = 60.0
+"""A computation is behind if its oldest work has waited so long. It is the limit of the alert MillwheelWorkStuck."""
+_BUSY: Final = 0.8
+"""In cores: a process that works so much of its time has no time left, because it also reads and writes."""
+
+
+def backlog_texts(known: Catalog, book: LoadBook, explained: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Yield a text for each computation whose queue is long, with a remedy.
+
+    A computation that only waits for the ACKs of its consumers is left out: these are behind, or fail.
+
+    Args:
+        known: The catalog. Reports of earlier owners do not count.
+        book: The workers' reports.
+        explained: Computations with another problem that explains it, such as a hot key. They are left out.
+    """
+    busy = {name: sum(one.busy for one in report.load.intervals) for name, report in book.workers.items()}
+    for incarnation, place in sorted(names_of(known).items(), key=lambda pair: pair[1]):
+        if place in explained:
+            continue
+        behind = [(one, load) for one, load in _loads(known, book, incarnation) if _is_behind(load)]
+        if behind:
+            owners = sorted({one.owner.worker_id for one, _ in behind})
+            yield _text("/".join(place), [load for _, load in behind], owners, busy)
+
+
+def _loads(
+    known: Catalog, book: LoadBook, incarnation: IncarnationId
+) -> Iterator[tuple[catalog.IntervalRecord, inspection.IntervalLoad]]:
+    """Yield the intervals whose present owners have reported them."""
+    interval_map = known.maps.get(incarnation)
+    if interval_map is None or known.is_damaged(interval_map.name):
+        return
+    for one in interval_map:
+        load = book.load_of(one)
+        if load is not None and one.HasField("owner"):
+            yield one, load
+
+
+def _is_behind(load: inspection.IntervalLoad) -> bool:
+    return load.system_lag_seconds > _BEHIND_AFTER_SECONDS and load.queued_records > 0
+
+
+def _text(name: str, loads: list[inspection.IntervalLoad], owners: list[str], busy: dict[str, float]) -> str:
+    waited = format_duration(Duration(seconds(max(load.system_lag_seconds for load in loads))))
+    queued = counted(sum(load.queued_records for load in loads), "record")
+    rate = sum(load.records_per_second for load in loads)
+    where = ", ".join(owners)
+    if all(busy.get(owner, 0.0) >= _BUSY for owner in owners):
+        idle = sorted(name for name, cores in busy.items() if cores < _BUSY / 2)
+        remedy = (
+            f"its workers ({where}) are busy all the time, and {', '.join(idle)} not: balancing moves intervals there, "
+            f"or `millwheel interval split {name}` if it has too few"
+            if idle
+            else f"its workers ({where}) are busy all the time: start more workers, and balancing moves intervals there"
+        )
+    else:
+        remedy = (
+            f"its workers ({where}) have time left: a hook, the store or a consumer is slow, as `millwheel topology "
+            f"describe {name.partition('/')[0]}` and the dashboards show, or the machine is"
+        )
+    return (
+        f"computation {name} is behind: its oldest work has waited for {waited}, {queued} wait, and it takes "
+        f"{rate:.0f} a second; {remedy}"
+    )

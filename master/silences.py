@@ -1,0 +1,48 @@
+"""Injector processes that are silent and hold a low watermark: texts for the health of the cluster. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from millwheel.client.holds.sources import injector_cause
+from millwheel.client.holds.watermark import GroupWatermark
+from millwheel.model.catalog import ACTIVE_STATES, Catalog
+from millwheel.model.incarnation import INJECTOR_PREFIX, GroupId, injector_group
+from millwheel.model.time import seconds
+from millwheel.rpc.v1 import watermark_pb2 as watermarks
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
+
+__all__ = ["injected_groups", "silence_texts"]
+
+_PROBLEM_AFTER: Final = seconds(60)
+"""A restart of a program takes less. It is the limit of the alert MillwheelInjectorSilent."""
+
+
+def injected_groups(known: Catalog) -> list[GroupId]:
+    """Return the groups of injector processes of all streams that are injected now."""
+    return [
+        injector_group(stream.name)
+        for _, record in known.live_topologies()
+        if record.state in ACTIVE_STATES
+        for stream in record.spec.streams
+        if stream.injected
+    ]
+
+
+def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Iterator[str]:
+    """Yield a text with a remedy for each stream whose low watermark waits for a silent process.
+
+    ``explained``: what the authority says of groups of injector processes.
+    """
+    for group, one in sorted(explained.items()):
+        if one.HasField("holding") and _is_silent(one.holding):
+            stream = group.removeprefix(INJECTOR_PREFIX)
+            cause = injector_cause(GroupWatermark(group, one.watermark_us, one.holding), stream, f"source {stream}")
+            yield f"{cause.text}; {cause.remedy}"
+
+
+def _is_silent(row: watermarks.IntervalWatermark) -> bool:
+    """Whether the process has reported, and nothing for long. One that is idle or expected has nothing to report."""
+    by_silence = row.hold.kind == HoldKind.HOLD_KIND_INJECTOR and not row.idle and row.sequencer > 0
+    return by_silence and row.HasField("silence_us") and row.silence_us > _PROBLEM_AFTER

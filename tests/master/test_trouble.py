@@ -1,0 +1,79 @@
+"""What hampers a process is a problem of the cluster's health that names the process and says what to do."""
+
+from __future__ import annotations
+
+from millwheel.master.trouble import leader_problems, link_problems, stall_problems, write_problems
+from millwheel.model.time import Timestamp, seconds
+from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1.cluster_pb2 import WorkerHealth
+from millwheel.rpc.v1.inspection_pb2 import BrokenLink, GetWorkerLoadResponse
+
+NODE = "10.0.0.3:9042"
+
+
+def worker(name: str, *links: BrokenLink, stalled: float = 0.0) -> WorkerHealth:
+    return WorkerHealth(worker_id=name, address=f"{name}:7450", stalled=stalled, broken_links=links)
+
+
+def test_a_worker_that_does_not_get_to_run_is_named() -> None:
+    (problem,) = stall_problems([worker("w1", stalled=0.85), worker("w2", stalled=0.2)])
+    assert problem.startswith("worker w1 at w1:7450 is slow: it did not get to run for 85% of the last seconds")
+    assert "`systemctl stop millwheel-worker`" in problem
+
+
+def test_a_cut_link_between_workers_names_both() -> None:
+    cut, brief = BrokenLink(worker_id="w2", seconds=40), BrokenLink(worker_id="w1", seconds=4)
+    (problem,) = link_problems([worker("w1", cut), worker("w2", brief)], {})
+    assert problem.startswith("worker w1 has not reached worker w2 at w2:7450 for 40 s: mend the network between them")
+
+
+def test_a_node_that_the_master_misses_is_down() -> None:
+    link = BrokenLink(store_node=NODE, seconds=40)
+    (problem,) = link_problems([worker("w1", link), worker("w2", link)], {NODE: 41.0, "10.0.0.1:9042": 0.0})
+    assert problem.startswith(f"node {NODE} of the store has not answered for 41 s: start it")
+    assert "`systemctl start cassandra`" in problem
+
+
+def test_a_node_that_one_worker_misses_is_behind_a_cut_link() -> None:
+    (problem,) = link_problems([worker("w1", BrokenLink(store_node=NODE, seconds=40)), worker("w2")], {NODE: 0.0})
+    assert problem.startswith(f"worker w1 has not reached node {NODE} of the store for 40 s, and the master does")
+
+
+def test_a_takeover_is_no_broken_link() -> None:
+    assert list(link_problems([worker("w1", BrokenLink(worker_id="w2", seconds=6))], {NODE: 6.0})) == []
+
+
+def test_writes_that_fail_name_the_workers_and_the_error() -> None:
+    full = GetWorkerLoadResponse(
+        repeating_journals=3, repeating_seconds=70, repeating_error="IO error: No space left on device"
+    )
+    loads = {"w1": full, "w2": full, "w3": GetWorkerLoadResponse(repeating_journals=1, repeating_seconds=2)}
+    (problem,) = write_problems(loads)
+    assert problem.startswith("intervals have waited for the store for 1 min 10 s, 3 of worker w1, 3 of worker w2: IO")
+    assert "free space on that disk" in problem
+
+
+def elections(*ages: float) -> list[catalog.EventRecord]:
+    now = seconds(10_000)
+    return [catalog.EventRecord(kind="master.elected", at_us=now - seconds(age)) for age in ages]
+
+
+def test_a_leader_that_changes_often_has_its_reason() -> None:
+    now = Timestamp(seconds(10_000))
+    paused = catalog.MasterRecord(
+        address="m1", interrupted_at_us=now - seconds(60), interruption="its process did not get to run for 4.2 s"
+    )
+    begun = catalog.MasterRecord(address="m2", started_at_us=now - seconds(30))
+    steady = catalog.MasterRecord(address="m3", started_at_us=now - seconds(9_000))
+    events = elections(5_000, 300, 200, 100)
+    (problem,) = leader_problems(events, {"m1": paused, "m2": begun, "m3": steady}, now)
+    assert problem.startswith("the leading master has changed 3 times within 15 min: m1 lost its lease at 02:45:40 UTC")
+    assert "its process did not get to run for 4.2 s; m2 was started at 02:46:10 UTC" in problem
+    assert "m3" not in problem
+
+
+def test_a_restart_of_all_masters_is_no_problem() -> None:
+    now = Timestamp(seconds(10_000))
+    assert list(leader_problems(elections(5_000, 200, 100), {}, now)) == []
+    assert list(leader_problems(elections(5_000, 500, 400, 350, 310), {}, now)) == []
+    assert list(leader_problems(elections(5_000, 4_000, 3_000, 2_000, 100), {}, now)) == []

@@ -1,0 +1,81 @@
+"""What a worker process does not reach or is kept from, in its load report and as metrics (section 7.1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from millwheel.model.catalog import Catalog
+from millwheel.model.stalls import ProcessConditions
+from millwheel.rpc.v1 import inspection_pb2 as wire
+from millwheel.store.repetition import CertainCalls
+from millwheel.worker.process.peers import PeerConnection
+
+__all__ = ["WorkerLinks"]
+
+
+class WorkerLinks(Collector):
+    """The links of one worker process to other workers and to the store."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        peers: Mapping[str, PeerConnection],
+        repeating: Callable[[], Sequence[CertainCalls]],
+        conditions: ProcessConditions,
+    ) -> None:
+        """
+        Args:
+            catalog: It has the names of workers.
+            peers: The connections to other workers, by address.
+            repeating: The calls to the store that are repeated, of each interval that has one.
+            conditions: What the process observes of its machine and of the store.
+        """
+        self._catalog = catalog
+        self._peers = peers
+        self._repeating = repeating
+        self._conditions = conditions
+
+    def add_to(self, response: wire.GetWorkerLoadResponse) -> None:
+        """Add the state of the links to a load report. Call it on the event loop."""
+        response.stalled = self._conditions.stalled()
+        for worker, seconds in sorted(self._unreached()):
+            response.broken_links.add(worker_id=worker, seconds=seconds)
+        for node, seconds in sorted(self._conditions.node_outages().items()):
+            if seconds:
+                response.broken_links.add(store_node=node, seconds=seconds)
+        repeating = self._repeating()
+        response.repeating_journals = len(repeating)
+        if repeating:
+            oldest = min(repeating, key=lambda one: one.failing_since)
+            response.repeating_seconds = asyncio.get_running_loop().time() - oldest.failing_since
+            response.repeating_error = oldest.last_error
+
+    def collect(self) -> Iterator[Metric]:
+        """See :class:`prometheus_client.registry.Collector`."""
+        broken = GaugeMetricFamily(
+            "millwheel_worker_link_broken_seconds",
+            "For how long this worker has not reached another one; 0: it does",
+            labels=["peer"],
+        )
+        unreached = dict(self._unreached())
+        for worker in sorted(self._known()):
+            broken.add_metric([worker], unreached.get(worker, 0.0))
+        yield broken
+
+    def _known(self) -> Iterator[str]:
+        connected = set(self._peers)
+        # A list, because the event loop's thread may change the catalog meanwhile.
+        for name, record in list(self._catalog.workers.items()):
+            if record.endpoint.address in connected:
+                yield name
+
+    def _unreached(self) -> Iterator[tuple[str, float]]:
+        """Yield the names of registered workers that are not reached, with the seconds."""
+        for name, record in list(self._catalog.workers.items()):
+            peer = self._peers.get(record.endpoint.address)
+            if peer is not None and (seconds := peer.broken_seconds):
+                yield name, seconds
