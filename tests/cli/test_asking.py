@@ -18,6 +18,7 @@ ASKING = {
     "stream log delete",
     "topology cancel",
     "topology drain",
+    "topology rollback",
     "topology update",
 }
 CHANGING = {
