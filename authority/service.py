@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from millwheel.authority.broadcasts import Context
+from millwheel.authority.driver import now_us
 from millwheel.authority.percentiles import WHOLE
 from millwheel.authority.reporting import ReportingServicer, Shards
 from millwheel.authority.shares import Explanation, ShareView
@@ -89,10 +90,15 @@ class WatermarkServicer(ReportingServicer):
             response = pb.ExplainWatermarksResponse()
             for group in request.groups:
                 with suppress(RequestError):  # another process serves the shard
-                    answer = self._shards.shard_for(group).explain(group, 1)
+                    shard = self._shards.shard_for(group)
+                    answer = shard.explain(group, 1)
                     if answer is not None:
-                        holding = _row(group, answer.holding[0]) if answer.holding else None
-                        response.groups.add(group=group, watermark_us=answer.watermark, holding=holding)
+                        response.groups.add(
+                            group=group,
+                            watermark_us=answer.watermark,
+                            holding=_row(group, answer.holding[0]) if answer.holding else None,
+                            served_us=now_us() - shard.opened,
+                        )
             return response
 
         return await answering(context, work)

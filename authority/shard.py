@@ -100,6 +100,8 @@ class AuthorityShard(AuthorityDriver):
     ) -> None:
         super().__init__(writer, core, metrics)
         self.work_requests = WorkRequests()
+        self.opened = now_us()
+        """When the shard was opened here, by the core's clock."""
         self._settings = settings
         self._tokens = count()
 

@@ -36,13 +36,16 @@ def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Itera
     ``explained``: what the authority says of groups of injector processes.
     """
     for group, one in sorted(explained.items()):
-        if one.HasField("holding") and _is_silent(one.holding):
+        if one.HasField("holding") and _is_silent(one.holding, one.served_us):
             stream = group.removeprefix(INJECTOR_PREFIX)
             cause = injector_cause(GroupWatermark(group, one.watermark_us, one.holding), stream, f"source {stream}")
             yield f"{cause.text}; {cause.remedy}"
 
 
-def _is_silent(row: watermarks.IntervalWatermark) -> bool:
-    """Whether the process has reported, and nothing for long. One that is idle or expected has nothing to report."""
+def _is_silent(row: watermarks.IntervalWatermark, served: int) -> bool:
+    """Whether the process has reported nothing for long. One that is idle or expected has nothing to report.
+
+    ``served``: for how long the authority's process serves the shard. It does not know of earlier reports.
+    """
     by_silence = row.hold.kind == HoldKind.HOLD_KIND_INJECTOR and not row.idle and row.sequencer > 0
-    return by_silence and row.HasField("silence_us") and row.silence_us > _PROBLEM_AFTER
+    return by_silence and (row.silence_us if row.HasField("silence_us") else served) > _PROBLEM_AFTER

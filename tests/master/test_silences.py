@@ -23,9 +23,10 @@ SILENT: Mapping[str, Any] = {
 }
 
 
-def texts(**row: Any) -> list[str]:
+def texts(served: int = 0, **row: Any) -> list[str]:
     holding = wire.IntervalWatermark(**row) if row else None
-    return list(silence_texts({GROUP: wire.GroupExplanation(group=GROUP, watermark_us=1, holding=holding)}))
+    found = wire.GroupExplanation(group=GROUP, watermark_us=1, holding=holding, served_us=served)
+    return list(silence_texts({GROUP: found}))
 
 
 def test_a_silent_process_is_named_with_a_remedy() -> None:
@@ -35,6 +36,13 @@ def test_a_silent_process_is_named_with_a_remedy() -> None:
         "again, end it for good by `millwheel injector finish zeitgeist/queries reader-1`: with the last process the "
         "stream ends"
     ]
+
+
+def test_a_process_that_hangs_while_its_shard_moves_is_named() -> None:
+    hanging = {**SILENT, "silence_us": None}
+    assert texts(60_000_000, **hanging) == []
+    (text,) = texts(60_000_001, **hanging)
+    assert "injector process 'reader-1' has reported nothing since the server started" in text
 
 
 @pytest.mark.parametrize(

@@ -511,8 +511,13 @@ class GroupExplanation(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     WATERMARK_US_FIELD_NUMBER: _builtins.int
     HOLDING_FIELD_NUMBER: _builtins.int
+    SERVED_US_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     watermark_us: _builtins.int
+    served_us: _builtins.int
+    """Microseconds since this process serves the shard. A member without silence_us has reported nothing for so long at
+    least.
+    """
     @_builtins.property
     def holding(self) -> Global___IntervalWatermark:
         """The first of the reports with the smallest value. Absent if there is none."""
@@ -523,10 +528,11 @@ class GroupExplanation(_message.Message):
         group: _builtins.str = ...,
         watermark_us: _builtins.int = ...,
         holding: Global___IntervalWatermark | None = ...,
+        served_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["holding", b"holding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "holding", b"holding", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "holding", b"holding", "served_us", b"served_us", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
