@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from millwheel.authority.group_names import LabelledGroups
+from millwheel.authority.group_names import GroupTopologies
 from millwheel.authority.metrics import ShardMetrics
 from millwheel.authority.placement import ElectionView, PlacementDelays, PlacementPolicy
 from millwheel.authority.presence import Presence
@@ -93,7 +93,7 @@ class Candidate:
     ) -> None:
         """``address``: host:port at which a WatermarkServicer of this candidate answers."""
         self.metrics = ShardMetrics()
-        self._names = LabelledGroups(coordinator)
+        self._names = GroupTopologies(coordinator)
         self._coordinator = coordinator
         self._store = store
         self._address = address

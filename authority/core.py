@@ -257,9 +257,7 @@ class AuthorityCore:
     def explain(self, group: str, now: int, limit: int = 100) -> Explanation | None:
         """Return which members hold the watermark of ``group``, and why (G8); None if it is unknown."""
         found = self.registry.get(group)
-        if found is None:
-            return None
-        return found.explain(self.broadcast(group), now, limit)
+        return None if found is None else found.explain(self.broadcast(group), now, limit)
 
     # -- internals -------------------------------------------------------------------------------
 
@@ -308,8 +306,7 @@ class AuthorityCore:
         return MIN_TIMESTAMP if found is None else found.value
 
     def _snapshot_due(self) -> bool:
-        allowed = max(self._settings.snapshot_bytes, 2 * self._base_size)
-        return not self._snapshotting and self._journal_cost > allowed
+        return not self._snapshotting and self._journal_cost > max(self._settings.snapshot_bytes, 2 * self._base_size)
 
     def _name_parts(self, snapshot: BaseSnapshot) -> DeleteJournaled:
         """Make the append refer to ``snapshot`` instead of the entries up to its commit."""

@@ -15,7 +15,7 @@ from millwheel.model.incarnation import INJECTOR_PREFIX, GroupId, IncarnationId,
 from millwheel.model.stream_names import is_full, owner_of
 from millwheel.rpc.v1.catalog_pb2 import IntervalMapRecord
 
-__all__ = ["GroupLabels", "LabelledGroups", "labels_of"]
+__all__ = ["GroupLabels", "GroupTopologies", "labels_of"]
 
 log = logging.getLogger("millwheel.authority")
 
@@ -49,7 +49,7 @@ def labels_of(group: GroupId, topology: str) -> GroupLabels | None:
     return GroupLabels("computation", topology, name, "") if topology else None
 
 
-class LabelledGroups:
+class GroupTopologies:
     """The topologies of the computations whose watermarks this process keeps, as their interval maps state them.
 
     Each map is read once. It was written before the first owner of its intervals was accepted here, and an id never

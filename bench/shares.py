@@ -68,6 +68,11 @@ flood = _row("flood", 4)
 steady = _row("steady", 1)
 
 
+def _key(number: int) -> str:
+    """A key. All keys together are spread over the key space, as the intervals of a new computation are."""
+    return f"{chr(33 + number % 94)}{number}"
+
+
 async def _feed(address: str, name: str, seconds: float) -> None:
     """Send as much as the server takes, for some seconds."""
     program = {"flood": flood, "steady": steady}[name]
@@ -76,7 +81,7 @@ async def _feed(address: str, name: str, seconds: float) -> None:
     async with Injector(f"{name}-0", address=address, process="bench", topology=program) as injector:
         while time.monotonic() < end:
             now = mw.Timestamp(time.time_ns() // 1_000)
-            values = [Item(f"k{(sent + number) % 1_000}") for number in range(_BATCH)]
+            values = [Item(_key((sent + number) % 1_000)) for number in range(_BATCH)]
             await injector.send_many(values, [now] * _BATCH, positions=range(sent, sent + _BATCH))
             sent += _BATCH
 
@@ -113,9 +118,9 @@ def _latency(address: str, seconds: int) -> str:
     return "/".join(f"{float(word):.1f}" for word in done.stdout.split())
 
 
-def _measure(seconds: int, metrics_port: int) -> None:
+def _measure(seconds: int, metrics_port: int, intervals: int) -> None:
     metrics = f"http://127.0.0.1:{metrics_port}/metrics"
-    with server("--metrics-port", str(metrics_port)) as address:
+    with server("--metrics-port", str(metrics_port), "--intervals", str(intervals)) as address:
         for name in ("flood", "steady"):
             submit(address, name, "bench.shares")
         submit(address, "stages")
@@ -136,6 +141,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.shares", description=main.__doc__)
     parser.add_argument("--seconds", type=int, default=10, help="length of each measurement")
+    parser.add_argument("--intervals", type=int, default=1, help="key intervals of each computation")
     parser.add_argument("--metrics-port", type=int, default=19_433)
     parser.add_argument("--feed", nargs=3, metavar=("ADDRESS", "SECONDS", "TOPOLOGY"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -143,7 +149,7 @@ def main() -> None:
         address, seconds, name = arguments.feed
         uvloop.run(_feed(address, name, float(seconds)))
     else:
-        _measure(arguments.seconds, arguments.metrics_port)
+        _measure(arguments.seconds, arguments.metrics_port, arguments.intervals)
 
 
 if __name__ == "__main__":

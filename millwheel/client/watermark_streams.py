@@ -234,8 +234,7 @@ class ReportStream:
         for report in self._current(response.unaccepted):
             key = (report.group, report.member)
             if key not in self._accepting:
-                task = asyncio.create_task(self._announce(key, report))
-                self._accepting[key] = task
+                self._accepting[key] = asyncio.create_task(self._announce(key, report))
 
     def _report_pending(self, group: str) -> None:
         for member, pending in self._pending_of(group).items():
@@ -285,8 +284,7 @@ async def watch_watermarks(
             call = stub.WatchWatermarks(request)
             while (response := await _read(call, address, before)) is not None:
                 failures = 0
-                news = _news(response, known)
-                if news:
+                if news := _news(response, known):
                     yield news
         except RequestError as error:
             if error.code not in RETRYABLE:

@@ -16,7 +16,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from millwheel.authority.catalog_members import CatalogMembers
-from millwheel.authority.group_names import LabelledGroups
+from millwheel.authority.group_names import GroupTopologies
 from millwheel.authority.service import WatermarkServicer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.client.authorities import OneAddress
@@ -190,7 +190,7 @@ async def _start_authority(
 ) -> AuthorityShard:
     sequencer = await draw_sequencer(backends.coordinator, partial(reserve_sequencers, backends.store))
     await ensure_journal(backends.store, _AUTHORITY_JOURNAL)
-    names = LabelledGroups(backends.coordinator)
+    names = GroupTopologies(backends.coordinator)
     shard = await AuthorityShard.open(
         backends.store, _AUTHORITY_JOURNAL, sequencer, registry=registry, labels=names.labels
     )

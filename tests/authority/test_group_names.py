@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client import CollectorRegistry
 
-from millwheel.authority.group_names import GroupLabels, LabelledGroups
+from millwheel.authority.group_names import GroupLabels, GroupTopologies
 from millwheel.authority.metrics import AuthorityMetrics
 from millwheel.coordination.contract import CoordinatorUnavailableError, PrefixSnapshot, Put
 from millwheel.model.catalog_keys import chunk_key
@@ -41,7 +41,7 @@ async def coordinator_with(topologies: Mapping[str, str]) -> Counting:
     return made
 
 
-def shown(names: LabelledGroups, watermarks: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+def shown(names: GroupTopologies, watermarks: Mapping[str, int]) -> dict[tuple[str, ...], float]:
     registry = CollectorRegistry()
     AuthorityMetrics(registry, lambda: watermarks, names.labels)
     samples = next(metric for metric in registry.collect() if metric.name == WATERMARK).samples
@@ -50,7 +50,7 @@ def shown(names: LabelledGroups, watermarks: Mapping[str, int]) -> dict[tuple[st
 
 
 async def test_computations_of_one_name_differ_by_their_topology() -> None:
-    names = LabelledGroups(await coordinator_with({"count.3": "web", "count.4": "shop"}))
+    names = GroupTopologies(await coordinator_with({"count.3": "web", "count.4": "shop"}))
     watermarks = {"count.3": 5_000_000, "count.4": 6_000_000, "injector/shop/orders": 7_000_000}
     source = ("source", "shop", "", "shop/orders")
     assert shown(names, watermarks) == {source: 7.0}, "what has no name yet is not shown"
@@ -64,7 +64,7 @@ async def test_computations_of_one_name_differ_by_their_topology() -> None:
 
 
 async def test_of_two_lives_the_later_one_has_the_name() -> None:
-    names = LabelledGroups(await coordinator_with({"count.9": "shop", "count.10": "shop"}))
+    names = GroupTopologies(await coordinator_with({"count.9": "shop", "count.10": "shop"}))
     watermarks = {"count.9": 9_000_000, "count.10": 4_000_000}
     await names.learn(watermarks)
     assert shown(names, watermarks) == {("computation", "shop", "count", ""): 4.0}
@@ -72,7 +72,7 @@ async def test_of_two_lives_the_later_one_has_the_name() -> None:
 
 async def test_each_name_is_read_once_and_forgotten_with_its_group() -> None:
     coordinator = await coordinator_with({"count.3": "shop"})
-    names = LabelledGroups(coordinator)
+    names = GroupTopologies(coordinator)
     for _ in range(3):
         await names.learn(["count.3", "removed.7", "injector/shop/orders"])
     assert coordinator.reads == 2
@@ -83,7 +83,7 @@ async def test_each_name_is_read_once_and_forgotten_with_its_group() -> None:
 
 async def test_a_failing_coordinator_takes_no_name_away() -> None:
     coordinator = await coordinator_with({"count.3": "shop", "sum.4": "shop"})
-    names = LabelledGroups(coordinator)
+    names = GroupTopologies(coordinator)
     await names.learn(["count.3"])
     coordinator.cut = True
     with pytest.raises(CoordinatorUnavailableError):

@@ -218,7 +218,8 @@ class InjectorCore:
 
     def oldest_unacked(self) -> int:
         """A lower bound on the numbers of un-ACKed records. MAX_TIMESTAMP if every record is ACKed."""
-        return min(self.outbound.oldest_number(), self.unkeyed.oldest_number())
+        oldest = self.outbound.oldest_number()
+        return min(oldest, self.unkeyed.oldest_number()) if self.unkeyed.records else oldest
 
     def flushed(self, accepted: int) -> bool:
         """Whether every consumer has ACKed the first ``accepted`` records."""
@@ -427,7 +428,10 @@ class InjectorCore:
 
     def _pumped(self, queues: Mapping[OutboundQueue, None], now: int) -> list[InjectorEffect]:
         """Send what is due in ``queues``, and set the next alarm, after records were accepted, ACKed or discarded."""
-        self.publication.oldest_unacked = min(self.outbound.oldest_timestamp(), self.unkeyed.oldest_timestamp())
+        oldest = self.outbound.oldest_timestamp()
+        if self.unkeyed.records:
+            oldest = min(oldest, self.unkeyed.oldest_timestamp())
+        self.publication.oldest_unacked = oldest
         self.outbound.watermark = self.publication.update().watermark
         if self.failed is not None:
             return []

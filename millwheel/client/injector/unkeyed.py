@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from millwheel.client.injector.ids import IdScope
 from millwheel.model.incarnation import IncarnationId
-from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.model.watermarks import MinTracker
 
 __all__ = ["UnkeyedHead", "UnkeyedRecords", "WaitingRecord", "WaitingSummary"]
@@ -153,8 +152,8 @@ class UnkeyedRecords:
         return WaitingSummary(min(record.timestamp for queue in queues for record in queue.records), len(queues))
 
     def oldest_number(self) -> int:
-        """The least number of a waiting record. MAX_TIMESTAMP if no record waits."""
-        return min((queue.records[0].number for queue in self._queues.values()), default=MAX_TIMESTAMP)
+        """The least number of a waiting record. At least one must wait."""
+        return min(queue.records[0].number for queue in self._queues.values())
 
     def oldest_position(self, scope: IdScope, otherwise: int) -> int:
         """The least waiting position of ``scope``. ``otherwise`` if none waits."""

@@ -14,7 +14,6 @@ import grpc
 
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.model.traces import RecordTraces
-from millwheel.rpc.cancelling import cancellations
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import from_rpc_error
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -61,7 +60,7 @@ class LogCall:
         Raises:
             RequestError: The call has ended.
         """
-        before = cancellations()
+        before = _current_task().cancelling()
         try:
             self._waits_since = asyncio.get_running_loop().time()
             response = await self._call.read()
@@ -73,7 +72,7 @@ class LogCall:
         except asyncio.CancelledError:
             # gRPC cancels the call together with its reader. It also shows the end of the call as a cancellation.
             self.ended = True
-            if not self._has_moved or cancellations() > before:
+            if not self._has_moved or _current_task().cancelling() > before:
                 raise
             raise RequestError(FailureCode.UNAVAILABLE, f"the log of stream {self._stream!r} has moved", "") from None
         finally:
@@ -84,14 +83,14 @@ class LogCall:
         """Send a request. If the call is broken, nothing is sent: the next call's first requests say the same."""
         if self.ended:
             return
-        before = cancellations()
+        before = _current_task().cancelling()
         try:
             await self._call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
         except asyncio.CancelledError:
             self.ended = True
-            if not self._has_moved or cancellations() > before:
+            if not self._has_moved or _current_task().cancelling() > before:
                 raise
 
     async def begin(self, requests: Iterable[wire.SubscribeRequest]) -> None:
@@ -124,6 +123,12 @@ class LogCall:
                 self._call.cancel()
                 return
             await asyncio.sleep(MAX_SILENCE_SECONDS)
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 @dataclass(frozen=True, slots=True)

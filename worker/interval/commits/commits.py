@@ -22,7 +22,6 @@ from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.runner import Runner
-from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.outbox.flows import ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
@@ -186,13 +185,11 @@ class CommitPipeline:
     def _acknowledge(self, sealed: Sealed) -> list[IntervalEffect]:
         out: list[IntervalEffect] = []
         settle, now, latency = self._intake.settle, self._clocks.elapsed, self._measures.commit_latency
-        touched: dict[int, DeliveryReceipt] = {}
         for receipt, indexes in sealed.consumed:
             latency.add((now - receipt.since) / 1e6, len(indexes))
             if settle(receipt, indexes):
                 out.append(Acknowledge(receipt.delivery, DeliveryOutcome.DELIVERY_OUTCOME_ACKED, receipt.excluded))
-            touched[id(receipt)] = receipt
-        for receipt in touched.values():
+        for receipt in dict.fromkeys(receipt for receipt, _ in sealed.consumed):
             if receipt.open and receipt.worth_reporting():
                 # The remaining records wait for their keys. Report the others, so that the sender can drop them.
                 receipt.answered = receipt.open

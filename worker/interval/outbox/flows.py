@@ -150,8 +150,7 @@ class Flow:
             one = waiting.popleft()
             if one in batches:
                 taken.append(one)
-        last = taken[-1]
-        return [(one, one is last) for one in taken]
+        return [(one, one is taken[-1]) for one in taken]
 
     def orders(self, taken: Iterable[tuple[ProductionBatch, bool]]) -> Iterator[tuple[ProductionBatch, DeliveryOrder]]:
         """Assign each sending its place in the flow. The tokens of the outbound batches are the numbers, and rise."""
