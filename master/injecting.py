@@ -12,7 +12,9 @@ from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
 from millwheel.model.time import Timestamp
+from millwheel.rpc.access.requirements import topology_of_query
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.unknown_names import UnknownNameError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
@@ -181,12 +183,9 @@ def retire_query(known: Catalog, request: RetireQuery, now: Timestamp) -> Change
     key = keys.batch_key(request.query)
     known.check_readable(key)
     if request.query not in known.batches:
-        raise RequestError(
-            FailureCode.NOT_FOUND,
-            f"there is no query {request.query!r}{did_you_mean(request.query, sorted(known.batches))}",
-            "`millwheel injector queries` shows those that there are",
-            reason="QUERY_UNKNOWN",
-        )
+        remedy = "`millwheel injector queries` shows those that there are"
+        names = {query: topology_of_query(query) for query in known.batches}
+        raise UnknownNameError("query", request.query, names, remedy, "QUERY_UNKNOWN")
     record = catalog.BatchCursorRecord(
         query=request.query,
         committed_batch=known.batches[request.query],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NoReturn
 
-from millwheel.errors import Problem, did_you_mean
+from millwheel.errors import Problem
 from millwheel.master.assignment import IntervalAssigner, release
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
 from millwheel.master.messages import (
@@ -34,6 +34,7 @@ from millwheel.model.stream_names import dead_letter_stream, is_dead_letter_stre
 from millwheel.model.time import Timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.unknown_names import UnknownNameError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -58,12 +59,8 @@ def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
 def refuse_unknown_topology(name: str, known: Catalog) -> NoReturn:
     """Raise NOT_FOUND with the nearest existing name, or DamagedValueError if the topology's record cannot be read."""
     known.check_readable(keys.topology_key(name))
-    raise RequestError(
-        FailureCode.NOT_FOUND,
-        f"there is no topology {name!r}{did_you_mean(name, sorted(known.topologies))}",
-        "`millwheel topology list` shows those that there are",
-        reason="TOPOLOGY_UNKNOWN",
-    )
+    remedy = "`millwheel topology list` shows those that there are"
+    raise UnknownNameError("topology", name, {one: one for one in known.topologies}, remedy, "TOPOLOGY_UNKNOWN")
 
 
 def name_taken(known: catalog.TopologyRecord) -> RequestError:

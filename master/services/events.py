@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from millwheel.master.services.pages import foreign_page_token, page_rows
+from millwheel.master.services.pages import page_rows
 from millwheel.model.catalog import Catalog
+from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 

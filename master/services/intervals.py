@@ -16,13 +16,14 @@ from millwheel.master.handover_hints import refuse_quarantined
 from millwheel.master.messages import IntervalName, MergeIntervals, MoveInterval, ReshapeRequest, SplitInterval
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
-from millwheel.master.services.pages import foreign_page_token, page_rows
+from millwheel.master.services.pages import page_rows
 from millwheel.master.split_point import halving
 from millwheel.master.views import names_of
 from millwheel.model.catalog import LIVE_STATES, Catalog
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.errors import answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import interval_pb2 as wire

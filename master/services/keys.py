@@ -13,7 +13,7 @@ from millwheel.client.places import incarnation_of, owned_interval
 from millwheel.client.step_keys import own_keys
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
-from millwheel.master.services.pages import foreign_page_token, page_rows
+from millwheel.master.services.pages import page_rows
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.limits import MAX_KEY_BYTES
@@ -21,6 +21,7 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.hook_failures import failure_text
+from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 from millwheel.rpc.v1 import key_pb2 as wire

@@ -23,6 +23,7 @@ from millwheel.cli.dead_letter_rows import (
     table_row,
 )
 from millwheel.cli.failing import ExitCode
+from millwheel.cli.letter_ids import letter_id_text, parse_letter_ids
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.progress import ReportProgress
@@ -54,7 +55,7 @@ app = typer.Typer(
 )
 
 _Topology = Annotated[str, typer.Argument(help="The topology's name.", autocompletion=complete_topologies)]
-_Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", min=0, help="The letters, as `list` shows them.")]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The letters, as `list` shows them: 17@23.")]
 _All = Annotated[bool, typer.Option("--all", help="All letters that are neither replayed nor discarded.")]
 _Computation = Annotated[str, typer.Option(help="Only letters of this computation.")]
 _Key = Annotated[str | None, typer.Option(help="Only letters of this key.")]
@@ -83,25 +84,29 @@ def _state(text: str) -> frozenset[LetterState]:
 
 
 def _wanted(
-    ids: list[int] | None, computation: str, key: str | None, since: str, error: str, *, every: bool = True
+    ids: frozenset[int], computation: str, key: str | None, since: str, error: str, *, every: bool = True
 ) -> LetterFilter:
     """The letters that the options mean. ``every``: they may mean all letters."""
     if not (every or ids or computation or key is not None or since or error):
         raise typer.BadParameter("which letters? name their IDs, an option such as --computation, or --all")
     first = ago_or_time(since, "--since") if since else None
-    return LetterFilter(frozenset(ids) if ids else None, computation, key, first, error)
+    return LetterFilter(ids or None, computation, key, first, error)
 
 
-def _note_missing(ids: list[int] | None, found: list[int]) -> None:
+def _note_missing(ids: frozenset[int], found: list[int]) -> None:
     """Say which of the named letters were not among those to be handled."""
-    if missing := sorted({*(ids or ())} - {*found}):
+    if missing := sorted(ids.difference(found)):
         named = ", ".join(map(str, missing))
         print(f"not meant: {named}: replayed or discarded before, chosen by no option, or not kept", file=sys.stderr)
 
 
-def _run(topology: str, address: str, timeout: float, work: Callable[[DeadLetters], Awaitable[Answer]]) -> Answer:
+def _run(
+    topology: str, address: str, timeout: float, work: Callable[[DeadLetters], Awaitable[Answer]], log: int = 0
+) -> Answer:
+    """Do work on the letters of the present log, which must have the number ``log`` unless that is 0."""
+
     async def run() -> Answer:
-        async with DeadLetters(topology, address, patience=timeout) as letters:
+        async with DeadLetters(topology, address, patience=timeout, log=log) as letters:
             return await work(letters)
 
     return asyncio.run(run())
@@ -118,7 +123,7 @@ def list_letters(
         str,
         typer.Option(help=f"Only letters in this state: {', '.join(_STATES)}, or all. Default: those to be handled."),
     ] = "",
-    begin: Annotated[int, typer.Option("--from", metavar="ID", min=0, help="Begin at this letter.")] = 0,
+    begin: Annotated[str, typer.Option("--from", metavar="ID", help="Begin at this letter.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The most letters.")] = 100,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
@@ -128,15 +133,17 @@ def list_letters(
 
     Example: millwheel dead-letter list shop --computation bill --error "no price"
     """
-    wanted = _wanted(None, computation, key, since, error)
+    wanted = _wanted(frozenset(), computation, key, since, error)
+    start = parse_letter_ids([begin] if begin else [], "--from", bound=False)
     if state:
         wanted = LetterFilter(None, wanted.computation, wanted.key, wanted.since, wanted.error, _state(state))
 
-    async def work(letters: DeadLetters) -> tuple[LetterPage, LetterStates]:
-        return await letters.page(wanted, begin, limit), await letters.states()
+    async def work(letters: DeadLetters) -> tuple[LetterPage, LetterStates, int]:
+        page = await letters.page(wanted, min(start.offsets, default=0), limit)
+        return page, await letters.states(), letters.log
 
-    page, states = _run(topology, address, timeout, work)
-    rows = [listed_letter(one) for one in page.letters]
+    page, states, log = _run(topology, address, timeout, work, start.log)
+    rows = [listed_letter(one, log) for one in page.letters]
     if output is OutputFormat.TABLE:
         columns = ["id", "failed at", "computation", "key", "state", "tries", "error"]
         print_table(columns, [table_row(row) for row in rows], f"topology {topology} has no such dead letters")
@@ -144,27 +151,28 @@ def list_letters(
     else:
         print_plain(rows, output)
     if page.following is not None:
-        print(f"there are more: --from {page.following}", file=sys.stderr)
+        print(f"there are more: --from {letter_id_text(page.following, log)}", file=sys.stderr)
 
 
 @app.command()
 def show(
     topology: _Topology,
-    letter: Annotated[int, typer.Argument(metavar="ID", min=0, help="The letter, as `list` shows it.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="The letter, as `list` shows it.")],
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: _Timeout = 10.0,
 ) -> None:
     """Show a dead letter: its record, its key, the error with its traceback, and the code that failed.
 
-    Example: millwheel dead-letter show shop 17
+    Example: millwheel dead-letter show shop 17@23
     """
+    wanted = parse_letter_ids([letter], "ID", bound=False)
 
     async def work(letters: DeadLetters) -> dict[str, Any]:
-        found = await letters.get(letter)
-        return shown_letter(found, show_value(found.content.value, await _format(found, address)))
+        found = await letters.get(min(wanted.offsets))
+        return shown_letter(found, letters.log, show_value(found.content.value, await _format(found, address)))
 
-    shown = _run(topology, address, timeout, work)
+    shown = _run(topology, address, timeout, work, wanted.log)
     if output is OutputFormat.TABLE:
         print_letter(shown)
     else:
@@ -204,16 +212,18 @@ def replay(
 
     Example: millwheel dead-letter replay shop --computation bill
     """
-    wanted = _wanted(ids, computation, key, since, error, every=every)
+    named = parse_letter_ids(ids or (), "ID", bound=True)
+    wanted = _wanted(named.offsets, computation, key, since, error, every=every)
     progress = ReportProgress[ReplayReport](sys.stderr, replay_text)
-    report = _run(topology, address, timeout, lambda letters: letters.replay(wanted, progress.show))
+    report = _run(topology, address, timeout, lambda letters: letters.replay(wanted, progress.show), named.log)
     progress.end()
     if output is OutputFormat.TABLE:
         print(replay_text(report))
     else:
         print_plain(plain_replay(report), output)
     _note_missing(
-        ids, [*report.replayed, *report.elsewhere, *report.unconfirmed, *(one.offset for one in report.refused)]
+        named.offsets,
+        [*report.replayed, *report.elsewhere, *report.unconfirmed, *(one.offset for one in report.refused)],
     )
     for reason in dict.fromkeys(one.reason for one in report.refused):
         ids_text = ", ".join(str(one.offset) for one in report.refused if one.reason == reason)
@@ -251,9 +261,10 @@ def discard(
 ) -> None:
     """Give dead letters up for good. Their log still keeps them for a week.
 
-    Example: millwheel dead-letter discard shop 17 18 --yes
+    Example: millwheel dead-letter discard shop 17@23 18@23 --yes
     """
-    wanted = _wanted(ids, computation, key, since, error, every=every)
+    named = parse_letter_ids(ids or (), "ID", bound=True)
+    wanted = _wanted(named.offsets, computation, key, since, error, every=every)
     if not yes:
         which = f"{counted(len(ids), 'dead letter')}" if ids else "all such dead letters"
         confirm(f"Discard {which} of topology {topology} for good?")
@@ -263,13 +274,14 @@ def discard(
         address,
         timeout,
         lambda letters: letters.discard(wanted, also_in_replay=in_replay, progress=progress.show),
+        named.log,
     )
     progress.end()
     if output is OutputFormat.TABLE:
         print(discard_text(report))
     else:
         print_plain(plain_discard(report), output)
-    _note_missing(ids, [*report.discarded, *report.in_replay, *report.elsewhere])
+    _note_missing(named.offsets, [*report.discarded, *report.in_replay, *report.elsewhere])
     if report.in_replay:
         print(
             f"not discarded: {', '.join(map(str, report.in_replay))}: their replay has begun, so their records may "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import msgspec
 
+from millwheel.cli.letter_ids import letter_id_text
 from millwheel.client.dead_letters import DiscardReport, Letter, LetterState, LetterStates, ReplayReport
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.model.wording import counted
@@ -25,11 +27,12 @@ __all__ = [
 _ERROR_WIDTH = 100
 
 
-def listed_letter(letter: Letter) -> dict[str, Any]:
-    """Describe a letter for a list."""
+def listed_letter(letter: Letter, log: int) -> dict[str, Any]:
+    """Describe a letter for a list. ``log``: the number of its log."""
     content = letter.content
     return {
         "id": letter.offset,
+        "log": log,
         "state": _state_name(letter.state),
         "failed_at": format_timestamp(Timestamp(letter.failed_at)),
         "failed_at_us": letter.failed_at,
@@ -45,11 +48,11 @@ def listed_letter(letter: Letter) -> dict[str, Any]:
     }
 
 
-def shown_letter(letter: Letter, value: Any) -> dict[str, Any]:
-    """Describe a letter with everything. ``value``: its record, decoded."""
+def shown_letter(letter: Letter, log: int, value: Any) -> dict[str, Any]:
+    """Describe a letter with everything. ``log``: the number of its log. ``value``: its record, decoded."""
     content = letter.content
     return {
-        **listed_letter(letter),
+        **listed_letter(letter, log),
         "value": None if letter.is_timer else value,
         "delivery_key": content.delivery_key.decode("utf-8", "backslashreplace"),
         "incarnation": content.incarnation or None,
@@ -62,14 +65,22 @@ def table_row(row: dict[str, Any]) -> list[object]:
     """The cells of a listed letter."""
     error = " ".join(row["error"].split())
     short = error if len(error) <= _ERROR_WIDTH else f"{error[: _ERROR_WIDTH - 1]}…"
-    return [row["id"], row["failed_at"], row["computation"], row["key"], row["state"], row["attempts"], short]
+    return [
+        letter_id_text(row["id"], row["log"]),
+        row["failed_at"],
+        row["computation"],
+        row["key"],
+        row["state"],
+        row["attempts"],
+        short,
+    ]
 
 
 def print_letter(shown: dict[str, Any]) -> None:
     """Print a letter for people."""
     work = f"timer {shown['timer_tag']!r}" if shown["stream"] is None else f"record of {shown['stream']}"
     lines = {
-        "letter": f"{shown['id']}, {shown['state']}",
+        "letter": f"{letter_id_text(shown['id'], shown['log'])}, {shown['state']}",
         "failed at": f"{shown['failed_at']}, after {counted(shown['attempts'], 'attempt')}",
         "computation": shown["computation"],
         "key": shown["key"],
@@ -105,14 +116,12 @@ def plain_replay(report: ReplayReport) -> dict[str, Any]:
 
 def replay_text(report: ReplayReport) -> str:
     """What became of letters, in one line."""
-    parts = [f"{counted(len(report.replayed), 'letter')} replayed"]
-    if report.elsewhere:
-        parts.append(f"{len(report.elsewhere):,} handled by others meanwhile")
-    if report.refused:
-        parts.append(f"{len(report.refused):,} cannot be replayed")
-    if report.unconfirmed:
-        parts.append(f"{len(report.unconfirmed):,} not confirmed")
-    return ", ".join(parts)
+    return _outcome(
+        "replayed",
+        report.replayed,
+        report.elsewhere,
+        {"cannot be replayed": report.refused, "not confirmed": report.unconfirmed},
+    )
 
 
 def plain_discard(report: DiscardReport) -> dict[str, Any]:
@@ -122,12 +131,13 @@ def plain_discard(report: DiscardReport) -> dict[str, Any]:
 
 def discard_text(report: DiscardReport) -> str:
     """What became of letters, in one line."""
-    parts = [f"{counted(len(report.discarded), 'letter')} discarded"]
-    if report.elsewhere:
-        parts.append(f"{len(report.elsewhere):,} handled by others meanwhile")
-    if report.in_replay:
-        parts.append(f"{len(report.in_replay):,} in replay")
-    return ", ".join(parts)
+    return _outcome("discarded", report.discarded, report.elsewhere, {"in replay": report.in_replay})
+
+
+def _outcome(done: str, letters: Sized, elsewhere: Sized, rest: Mapping[str, Sized]) -> str:
+    parts = [f"{counted(len(letters), 'letter')} {done}"]
+    others = {"handled by others meanwhile": elsewhere, **rest}
+    return ", ".join(parts + [f"{len(found):,} {what}" for what, found in others.items() if found])
 
 
 def _state_name(state: LetterState) -> str:

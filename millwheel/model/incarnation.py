@@ -21,6 +21,7 @@ __all__ = [
     "name_of_incarnation",
     "new_incarnation",
     "new_journal",
+    "number_of_incarnation",
 ]
 
 INJECTOR_PREFIX: Final = "injector/"
@@ -41,6 +42,11 @@ def new_incarnation(name: str, number: int) -> IncarnationId:
 def name_of_incarnation(incarnation: IncarnationId | str) -> str:
     """The name that people gave."""
     return incarnation.rpartition(".")[0]
+
+
+def number_of_incarnation(incarnation: IncarnationId | str) -> str:
+    """The number, which no other incarnation of the cluster has."""
+    return incarnation.rpartition(".")[2]
 
 
 def new_journal(incarnation: IncarnationId, number: int) -> str:

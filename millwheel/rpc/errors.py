@@ -18,6 +18,8 @@ from millwheel.rpc.caller import answer_to
 from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import ENVIRONMENT, TlsFiles, process_tls
+from millwheel.rpc.principal import may_read
+from millwheel.rpc.unknown_names import UnknownNameError
 
 __all__ = [
     "abort",
@@ -90,6 +92,8 @@ def _packed(message: error_details_pb2.ErrorInfo | error_details_pb2.BadRequest)
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: RequestError) -> NoReturn:
     """End the call with ``error``."""
+    if isinstance(error, UnknownNameError):
+        error = error.shown_to(may_read)
     status = rpc_status.to_status(to_status(error))
     await context.abort(status.code, status.details, status.trailing_metadata)
     raise AssertionError("abort returns never")

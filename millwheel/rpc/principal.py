@@ -6,13 +6,22 @@ starts sees it, so a record of a change can name the person who made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ANONYMOUS", "LOCAL", "Principal", "acting_as", "current_principal", "set_principal"]
+__all__ = [
+    "ANONYMOUS",
+    "LOCAL",
+    "Principal",
+    "acting_as",
+    "current_principal",
+    "may_read",
+    "set_principal",
+    "set_readable",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,19 @@ ANONYMOUS: Final = Principal("anonymous")
 LOCAL: Final = Principal("local")
 """This process, outside a call."""
 _current: ContextVar[Principal] = ContextVar("principal", default=LOCAL)
+
+
+_readable: ContextVar[Callable[[str | None], bool]] = ContextVar("readable", default=lambda topology: True)
+
+
+def set_readable(readable: Callable[[str | None], bool]) -> None:
+    """Say which topologies the caller of the present call may read. Without it: all, because there is no policy."""
+    _readable.set(readable)
+
+
+def may_read(topology: str | None) -> bool:
+    """Return whether the caller of the present call may read a topology. None: the whole cluster."""
+    return _readable.get()(topology)
 
 
 def current_principal() -> Principal:

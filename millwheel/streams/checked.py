@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, wraps
 from inspect import Signature, signature
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from millwheel.model.time import TimeDomain
 from millwheel.sdk.errors import UsageError, did_you_mean
-from millwheel.windows.assigners import SessionWindows
+from millwheel.streams.argument_kinds import ArgumentKind, argument_kinds
 
 __all__ = ["checked", "refuse_unknown"]
 
 M = TypeVar("M", bound=Callable[..., Any])
-
-
-class _Kind(NamedTuple):
-    """What an argument of an annotated kind must be, and the words for it."""
-
-    fits: Callable[[Any], bool]
-    words: str
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "bool": _Kind(lambda value: isinstance(value, bool), "True or False"),
-    "int": _Kind(_is_int, "a whole number"),
-    "str": _Kind(lambda value: isinstance(value, str), "a name"),
-    "TimeDomain": _Kind(lambda value: isinstance(value, TimeDomain), "a mw.TimeDomain"),
-    "Callable": _Kind(callable, "a function"),
-    "Of": _Kind(lambda value: value is None or isinstance(value, str) or callable(value), "a field or a function"),
-    "Assigner | SessionWindows": _Kind(
-        lambda value: isinstance(value, SessionWindows) or hasattr(value, "windows_of"),
-        "windows, such as windows.tumbling(mw.minutes(1))",
-    ),
-}
-"""By the text of the annotation, without arguments and ``| None``. Operators check the others, such as durations."""
 
 
 def checked(options: Any = None) -> Callable[[M], M]:
@@ -51,9 +25,13 @@ def checked(options: Any = None) -> Callable[[M], M]:
 
     def decorate(method: M) -> M:
         of_method = signature(method)
-        texts = {name: one.annotation for name, one in of_method.parameters.items() if isinstance(one.annotation, str)}
-        shared = {} if options is None else {name: each.__forward_arg__ for name, each in _annotations(options)}
-        kinds = {name: kind for name, text in (texts | shared).items() if (kind := _kind_of(text))}
+        shared = [] if options is None else sorted(options.__annotations__)
+
+        @cache
+        def kinds() -> dict[str, ArgumentKind]:
+            # At the first call: the module of the step has all its names then.
+            return _of_method(method) | ({} if options is None else _of_options(options))
+
         keywords = [name for name, one in of_method.parameters.items() if one.kind is one.KEYWORD_ONLY]
 
         @wraps(method)
@@ -66,11 +44,11 @@ def checked(options: Any = None) -> Callable[[M], M]:
             where = f"step {name!r}: {method.__name__}" if name else method.__name__
             if options is not None:
                 chosen = bound.pop("options", {})
-                refuse_unknown(where, chosen, sorted(shared), keywords)
+                refuse_unknown(where, chosen, shared, keywords)
                 bound |= chosen
             for argument, value in bound.items():
-                kind, optional = kinds.get(argument, _ANY)
-                if not (kind.fits(value) or (optional and value is None)):
+                kind = kinds().get(argument)
+                if kind is not None and not kind.fits(value):
                     raise UsageError(f"{where} takes {argument}= as {kind.words}, not {_shown(value)}")
             return method(*args, **given)
 
@@ -79,17 +57,15 @@ def checked(options: Any = None) -> Callable[[M], M]:
     return decorate
 
 
-_ANY: Final = (_Kind(lambda value: True, ""), True)
+def _of_method(method: Any) -> dict[str, ArgumentKind]:
+    return argument_kinds(
+        {name: one for name, one in method.__annotations__.items() if name != "return"}, method.__globals__
+    )
 
 
-def _annotations(options: Any) -> Iterable[tuple[str, Any]]:
-    return options.__annotations__.items()  # type: ignore[no-any-return]
-
-
-def _kind_of(text: str) -> tuple[_Kind, bool] | None:
-    """The kind of an annotation, and whether None is allowed. None: it is not checked here."""
-    kind = _KINDS.get(text.removesuffix(" | None").partition("[")[0])
-    return kind and (kind, text.endswith(" | None"))
+def _of_options(options: Any) -> dict[str, ArgumentKind]:
+    texts = {name: getattr(one, "__forward_arg__", one) for name, one in options.__annotations__.items()}
+    return argument_kinds(texts, vars(sys.modules[options.__module__]))
 
 
 def _bound(method: Signature, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:

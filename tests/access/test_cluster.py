@@ -23,6 +23,8 @@ POLICY = (
     + grant("certificate:source", ("inject",), ["words"])
     + grant("token:ops", ("operate",))
     + grant("certificate:other", ("admin",), ["other"])
+    + grant("certificate:near", ("admin",), ["wordz"])
+    + grant("certificate:both", ("read",), ["wordz", "words"])
 )
 
 
@@ -67,6 +69,10 @@ async def test_people_do_what_their_roles_let_them(people: People, caplog: pytes
     assert done.code == 0, done.err
     done = await people.run(source, "stream", "produce", "words/spoken", '{"text": "hello"}')
     assert done.code == 0, done.err
+    for name, hint in (("near", "there is no topology 'wordz': "), ("both", "(did you mean 'words'?)")):
+        for verb in ("describe", "pause")[: 1 + (name == "near")]:
+            unknown = await people.run(people.identities.certificate(name), "topology", verb, "wordz")
+            assert (unknown.code, hint in unknown.err) == (3, True), "a hint names what the caller may read"
 
     async def counted() -> bool:
         shown = await people.run(dev, "key", "inspect", "words/count", "hello", "-o", "json")

@@ -180,8 +180,8 @@ async def _look_at_records(run: Printing, place: Path) -> None:
 async def _look_at_letters(run: Printing) -> None:
     await run("stream produce", "spoken", '{"text": "poison"}', "--process", "two")
     await until(lambda: run("dead-letter list", "words", "--state", "all"), holds=lambda one: one)
-    await run("dead-letter show", "words", "0")
-    assert (await run("dead-letter replay", "words", "0"))["replayed"] == [0]
+    shown = await run("dead-letter show", "words", "0")
+    assert (await run("dead-letter replay", "words", f"0@{shown['log']}"))["replayed"] == [0]
     await run("dead-letter discard", "words", "--all", "--yes")
 
 

@@ -157,7 +157,9 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
         ]
         assert await listed(server, "--error", "something else") == []
         first = await dead_letter(server, "list", "--limit", "3")
-        assert "--from 3" in first.err
+        log = rows[0]["log"]
+        assert f"--from 3@{log}" in first.err
+        assert f"\n0@{log} " in first.out
         shown = json.loads((await dead_letter(server, "show", "1", "-o", "json")).out)
         assert (shown["value"], shown["key"], shown["replay_of"]) == ({"text": "bad-b"}, "bad-b", None)
         assert 'raise ValueError("not this one")' in shown["traceback"]
@@ -165,14 +167,14 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
         assert shown["code_digest"] == describe["code_digest"]
 
         # The code is not mended: what is replayed fails again, and says which letter it was.
-        done = await dead_letter(server, "replay", "0")
+        done = await dead_letter(server, "replay", f"0@{log}")
         assert (done.code, done.out) == (0, "1 letter replayed\n")
         await waiting(server, 4)
         assert [row["replay_of"] for row in await listed(server, "--from", "4")] == [0]
 
-        assert (await dead_letter(server, "discard", "2", "--yes")).out == "1 letter discarded\n"
+        assert (await dead_letter(server, "discard", f"2@{log}", "--yes")).out == "1 letter discarded\n"
         await update(server, SOURCE)
-        again = await dead_letter(server, "replay", "0", "2", "9")
+        again = await dead_letter(server, "replay", *(f"{offset}@{log}" for offset in (0, 2, 9)))
         assert (again.code, again.out) == (0, "0 letters replayed\n")
         assert "not meant: 0, 2, 9: replayed or discarded before" in again.err
         unknown = await run_cli(server.address, "dead-letter", "list", "wards")
@@ -188,3 +190,37 @@ async def test_letters_are_shown_chosen_and_discarded(tmp_path: Path) -> None:
             assert [(one.offset, one.state.name) for one in every.letters] == [
                 (0, "REPLAYED"), (1, "WAITING"), (2, "DISCARDED"), (3, "REPLAYED"), (4, "REPLAYED"),
             ]  # fmt: skip
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.timeout(240)
+async def test_a_list_of_a_former_log_changes_no_letter(tmp_path: Path) -> None:
+    """A topology that is submitted again has another log, whose letters have the same numbers."""
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_source(server, "words", RAISING)
+        await say(server, "bad-old")
+        await waiting(server, 1)
+        (old,) = await listed(server)
+        assert (await run_cli(server.address, "topology", "cancel", "words", "--yes")).code == 0
+
+        async def submitted() -> bool:
+            try:
+                await submit_source(server, "words", RAISING)
+            except AssertionError:
+                return False
+            return True
+
+        await until(submitted, patience(60), every=0.5)
+        await say(server, "bad-new")
+        await waiting(server, 1)
+        (new,) = await listed(server)
+        assert new["key"] == "bad-new"
+        assert (new["id"], new["log"] != old["log"]) == (old["id"], True)
+        stale = f"{old['id']}@{old['log']}"
+        for command in (("replay", stale), ("discard", stale, "--yes"), ("show", stale), ("list", "--from", stale)):
+            refused = await dead_letter(server, *command)
+            assert refused.code != 0
+            assert "was replaced: its letters are others" in refused.err
+        for command in (("replay", "0"), ("discard", "0", "--yes")):
+            assert "of which log" in (await dead_letter(server, *command)).err
+        assert (await listed(server)) == [new]

@@ -63,6 +63,12 @@ async def results(server: Server, stream: str, kind: Any) -> list[Any]:
     return found
 
 
+async def letters_log(server: Server) -> int:
+    """The number of the letters' log."""
+    async with DeadLetters("shop", server.address) as found:
+        return found.log
+
+
 async def replay(server: Server, *options: str) -> dict[str, Any]:
     done = await run_cli(server.address, "dead-letter", "replay", "shop", "-o", "json", *options)
     assert done.out, done.err
@@ -77,6 +83,7 @@ async def test_a_replay_reaches_only_what_has_failed(tmp_path: Path) -> None:
         await submit_copy(server.address, program.__file__, "shop", tmp_path)
         await order(server, Order("ann", "tea"), Order("ann", "bad"), Order("bob", "timed"))
         found = await letters(server, 3)
+        log = await letters_log(server)
         by_name = {(one.content.computation, one.is_timer): one for one in found}
         bill, label, timer = (by_name[name] for name in (("bill", False), ("labels", False), ("bill", True)))
         assert (bill.content.key, bill.content.delivery_key) == ("ann", b"ann")
@@ -95,7 +102,7 @@ async def test_a_replay_reaches_only_what_has_failed(tmp_path: Path) -> None:
         ]  # fmt: skip
         labels = sorted(await results(server, "labels", str))
         assert labels == ["ann has ordered bad", "ann has ordered tea", "bob has ordered timed"]
-        done = await run_cli(server.address, "dead-letter", "discard", "shop", str(timer.offset), "--yes")
+        done = await run_cli(server.address, "dead-letter", "discard", "shop", f"{timer.offset}@{log}", "--yes")
         assert done.out == "1 letter discarded\n"
 
 
@@ -105,14 +112,14 @@ async def test_letters_of_what_is_gone_stay(tmp_path: Path) -> None:
     async with Server(tmp_path / "db", tmp_path / "server.log") as server:
         await submit_copy(server.address, program.__file__, "shop", tmp_path)
         await order(server, Order("ann", "bad"))
-        found = await letters(server, 2)
+        found, log = await letters(server, 2), await letters_log(server)
         (bill,) = (one for one in found if one.content.computation == "bill")
 
         await update(server, MENDED.replace(ADDS_BILL, ""))
-        ((refused),) = (await replay(server, str(bill.offset)))["refused"]
+        ((refused),) = (await replay(server, f"{bill.offset}@{log}"))["refused"]
         assert "computation 'bill' of topology 'shop' was removed" in refused["reason"]
         await update(server, MENDED)
-        ((refused),) = (await replay(server, str(bill.offset)))["refused"]
+        ((refused),) = (await replay(server, f"{bill.offset}@{log}"))["refused"]
         assert "was removed and added again since" in refused["reason"]
         assert await results(server, "bills", Billed) == []
         assert [one.state for one in await letters(server, 2)] == [LetterState.WAITING] * 2

@@ -263,10 +263,10 @@ async def test_a_page_shows_only_what_is_committed() -> None:
 async def test_a_bad_request_is_refused() -> None:
     driver = filled(("a", "", 1))
     for token in ("x", "ff"):
-        with pytest.raises(RequestError, match="is no page token"):
+        with pytest.raises(RequestError, match="the page token is not one that this server gave"):
             await TimerListing(MemoryStore()).page(driver.core, None, 1, token)
     owned = OwnedStates(lambda *_: JOURNAL, lambda _: driver.core, lambda _: "", MemoryStore())
-    with pytest.raises(RequestError, match="is no page token"):
+    with pytest.raises(RequestError, match="the page token is not one that this server gave"):
         await KeyListing(owned, MemoryStore()).page(driver.core, KeyInterval(), 1, "0")
     assert [page_size(asked) for asked in (-1, 0, 1, 5_000)] == [100, 100, 1, 1_000]
 

@@ -38,6 +38,8 @@ class LetterService(DeadLetterServiceServicer):
         return _marks(answer.marks) if answer.marks is not None else wire.ListLetterMarksResponse()
 
     async def _mark(self, request: wire.MarkLettersRequest) -> wire.MarkLettersResponse:
+        if not request.incarnation:
+            raise invalid("a change without the log's incarnation", "name the log whose letters are meant")
         if len(request.changes) > _MAX_CHANGES:
             raise invalid(f"{len(request.changes):,} changes in one call", f"send at most {_MAX_CHANGES:,}")
         changes = [_change(one) for one in request.changes]

@@ -19,6 +19,7 @@ from millwheel.model.keys import KeyInterval, past
 from millwheel.model.page_keys import is_page_key, row_owner
 from millwheel.model.time import TimeDomain
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
@@ -257,17 +258,11 @@ def _key_of(token: str) -> bytes:
     try:
         return bytes.fromhex(token)
     except ValueError as error:
-        raise _invalid(token) from error
+        raise foreign_page_token() from error
 
 
 def _place_of(token: str) -> _TimerPlace:
     try:
         return msgspec.msgpack.decode(_key_of(token), type=_TimerPlace)
     except msgspec.MsgspecError as error:
-        raise _invalid(token) from error
-
-
-def _invalid(token: str) -> RequestError:
-    return RequestError(
-        FailureCode.INVALID_ARGUMENT, f"{token!r} is no page token", "give the token of the response before, or none"
-    )
+        raise foreign_page_token() from error

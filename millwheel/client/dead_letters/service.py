@@ -36,18 +36,20 @@ class DeadLetters:
         topology: The topology's name.
         address: A master's address, as host or host:port; several with commas between them.
         patience: Seconds to wait for a cluster that cannot be reached, and for the next ACK of a replay.
+        log: The log whose letters are meant, as :attr:`log` of an earlier object. 0: the present one.
 
     Raises:
-        RequestError: When it is entered: the topology is unknown (NOT_FOUND), or no worker owns the letters' log.
+        RequestError: When it is entered: the topology is unknown (NOT_FOUND), no worker owns the letters' log, or the
+            topology has another log by now (FAILED_PRECONDITION).
     """
 
-    def __init__(self, topology: str, address: str = DEFAULT_ADDRESS, *, patience: float = 60.0) -> None:
+    def __init__(self, topology: str, address: str = DEFAULT_ADDRESS, *, patience: float = 60.0, log: int = 0) -> None:
         self.topology = topology
         self.stream = dead_letter_stream(topology)
         self._address = address
         self._patience = patience
         self._control = ControlClient(address)
-        self._book = LetterBook(self._control, self.stream, patience)
+        self._book = LetterBook(self._control, self.stream, patience, log)
 
     async def __aenter__(self) -> DeadLetters:
         try:
@@ -61,6 +63,14 @@ class DeadLetters:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._control.close()
+
+    @property
+    def log(self) -> int:
+        """The number of the letters' log. A topology that is submitted again has another log, with other letters.
+
+        Offsets name letters within one log. So does ``LetterPage.following``.
+        """
+        return self._book.log_number
 
     async def states(self) -> LetterStates:
         """What people have done with the letters that the log keeps."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from millwheel.client.control import ControlClient
 from millwheel.client.subscription.cursors import log_owner
-from millwheel.model.incarnation import IncarnationId
+from millwheel.model.incarnation import IncarnationId, number_of_incarnation
 from millwheel.model.letters import LetterAction, LetterState
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, PASSING, open_channel, retrying
 from millwheel.rpc.errors import calling
@@ -59,8 +59,10 @@ class LetterBook:
     ``log`` is the log's incarnation id. It never changes: offsets of another log would be other letters.
     """
 
-    def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
+    def __init__(self, control: ControlClient, stream: str, patience: float, expected: int = 0) -> None:
+        """``expected``: the number of the log that is meant. 0: the present one."""
         self.log = IncarnationId("")
+        self._expected = expected
         self._control = control
         self._stream = stream
         self._patience = patience
@@ -72,6 +74,11 @@ class LetterBook:
             RequestError: The topology is unknown (NOT_FOUND), or no worker owns the log (UNAVAILABLE).
         """
         await self._calling(self._owner)
+
+    @property
+    def log_number(self) -> int:
+        """The number of the log's incarnation."""
+        return int(number_of_incarnation(self.log))
 
     async def states(self) -> LetterStates:
         """The states of all kept letters. Every change that was answered before is among them."""
@@ -114,7 +121,8 @@ class LetterBook:
         stream, address, incarnation = await log_owner(self._control, self._stream)
         if not address:
             raise RequestError(FailureCode.UNAVAILABLE, f"stream {stream!r} has no log yet", "try again")
-        if self.log not in ("", incarnation):
+        number = int(number_of_incarnation(incarnation))
+        if self.log not in ("", incarnation) or self._expected not in (0, number):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
                 f"the log of stream {stream!r} was replaced: its letters are others",

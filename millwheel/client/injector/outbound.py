@@ -387,8 +387,11 @@ class OutboundQueues:
 
     def overdue_at(self) -> int | None:
         """The time at which an answer is overdue next, in microseconds. None if no batch waits for an answer."""
-        pairs = zip(self._awaiting, self._waits, strict=True)
-        return min([next(iter(since.values())) + wait for since, wait in pairs if since], default=None)
+        earliest = None
+        for copies, since in enumerate(self._awaiting):
+            if since:
+                earliest = _earlier(earliest, next(iter(since.values())) + self._waits[copies])
+        return earliest
 
     # Answers.
 

@@ -34,10 +34,11 @@ from millwheel.rpc.errors import abort
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.gate import Interceptor
 from millwheel.rpc.parsing import wrapped
-from millwheel.rpc.principal import ANONYMOUS, Principal, set_principal
+from millwheel.rpc.principal import ANONYMOUS, Principal, set_principal, set_readable
 
 __all__ = ["RECHECK_SECONDS", "Authorization", "PolicySource"]
 
+_READ: Final = frozenset({"read"})
 RECHECK_SECONDS: Final = 2.0
 """Seconds between two looks at the policy and at the open streams. A revoked credential is refused after that time."""
 
@@ -153,6 +154,7 @@ class Authorization(Interceptor):
             self._refused(RefusedCall(shown, peer, method, error.code.name, error.reason))
             await abort(context, error)
         set_principal(principal)
+        set_readable(lambda topology: self.policy.holds(principal, _READ, topology))
         return caller
 
     async def admit(self, context: Any, caller: Caller, request: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from cryptography.fernet import Fernet, InvalidToken
 
-from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.page_tokens import foreign_page_token
 
 __all__ = ["PageTokens"]
 
@@ -39,9 +39,4 @@ class PageTokens:
         try:
             request.page_token = self._cipher.decrypt(token.removeprefix(_SEALED).encode()).decode()
         except InvalidToken:
-            raise RequestError(
-                FailureCode.INVALID_ARGUMENT,
-                "the page token is not one that this server gave",
-                "leave it out to start again",
-                reason="PAGE_TOKEN_INVALID",
-            ) from None
+            raise foreign_page_token() from None

@@ -168,7 +168,7 @@ class MarkLettersRequest(_message.Message):
     stream: _builtins.str
     """The full name of the dead-letter stream."""
     incarnation: _IncarnationId
-    """See ListLetterMarksRequest."""
+    """The incarnation id of the log. Required: another log has other letters with the same offsets."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LetterChange]:
         """At most 1,000, applied in order."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.model.incarnation import IncarnationId
 from millwheel.model.letters import LetterAction, LetterState
 from millwheel.rpc.channel import open_channel
 from millwheel.rpc.errors import calling
@@ -58,8 +59,15 @@ def change(action: int, first: int, end: int) -> wire.LetterChange:
 
 
 async def mark(stub: Any, *changes: wire.LetterChange, stream: str = STREAM) -> None:
+    request = wire.MarkLettersRequest(stream=stream, incarnation=IncarnationId(f"{stream}.log.1"), changes=changes)
     async with calling("the worker"):
-        await stub.MarkLetters(wire.MarkLettersRequest(stream=stream, changes=changes))
+        await stub.MarkLetters(request)
+
+
+async def test_a_change_names_the_log_that_is_meant(stub: Any) -> None:
+    with pytest.raises(RequestError, match="without the log's incarnation"):
+        async with calling("the worker"):
+            await stub.MarkLetters(wire.MarkLettersRequest(stream=STREAM, changes=[change(LetterAction.BEGIN, 0, 1)]))
 
 
 async def test_changes_are_seen_in_the_states(stub: Any) -> None:
