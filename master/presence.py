@@ -50,10 +50,12 @@ async def keep_present(
                 await coordinator.keep_alive(lease)
         except CoordinatorError as error:
             _log.info("this master is not registered for a while: %s", error)
+            record.interrupted_at_us = clock()
+            await asyncio.sleep(ttl / _RENEWALS)
+            # Only now: a process that has just been resumed has not measured its stall yet.
             stall = longest_stall()
             stood = f"its process did not get to run for {stall:.1f} s" if stall > ttl / 2 else ""
-            record.interrupted_at_us, record.interruption = clock(), stood or str(error)
-            await asyncio.sleep(ttl / _RENEWALS)
+            record.interruption = stood or str(error)
         finally:
             if lease:
                 # If the call fails, the lease ends by itself.
