@@ -32,7 +32,7 @@ async def test_a_stuck_injector(tmp_path: Path) -> None:
         await duty.mended()
 
 
-OUTAGE: Final = 300.0
+OUTAGE: Final = 180.0
 """Seconds for which no worker runs."""
 
 
@@ -41,7 +41,7 @@ async def test_a_backlog_after_an_outage(tmp_path: Path) -> None:
     also = frozenset({"MillwheelProcessDown", "MillwheelIntervalsStranded"})  # those of the outage end a moment later
     async with on_duty("backlog-after-an-outage", tmp_path, "MillwheelWorkStuck", also=also) as duty:
         till, services = duty.site.till, duty.site.cluster.daemons.services
-        till.seconds, till.rate = 0.05, 12.0
+        till.seconds, till.rate = 0.05, 15.0
         workers = [name for name in services.processes if name.startswith("worker")]
         for name in workers:
             await asyncio.to_thread(services.stop_service, name)

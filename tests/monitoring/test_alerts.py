@@ -74,7 +74,8 @@ async def test_a_hook_that_raises_and_its_backlog(tmp_path: Path) -> None:
             assert done.code == 0, done.err
             await injector.flush()
         await on_call.mended("MillwheelHookFailing", "MillwheelWorkStuck")
-        assert on_call.seen <= {"MillwheelHookFailing", "MillwheelWorkStuck", "MillwheelWatermarkStuck"}
+        left = {"MillwheelWatermarkStuck", "MillwheelInjectorSilent"}  # the injector is closed, and has not finished
+        assert on_call.seen <= {"MillwheelHookFailing", "MillwheelWorkStuck"} | left
 
 
 async def test_a_silent_source_holds_the_watermark(tmp_path: Path) -> None:

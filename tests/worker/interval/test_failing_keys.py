@@ -14,8 +14,7 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
-from millwheel.worker.interval.hook_meter import HookMeter, Turn
-from millwheel.worker.interval.hooks.runner import fitting
+from millwheel.worker.interval.hook_meter import FIRST_CALLS, HookMeter, Turn, fitting
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import IntervalDriver
@@ -357,6 +356,15 @@ def test_a_batch_ends_when_its_turn_is_over() -> None:
         ran.append(meter.records.calls)
     sizes = [after - before for before, after in pairwise(ran)]
     assert 10 <= min(sizes) <= max(sizes) <= 20
+
+
+def test_the_first_batch_of_an_owner_is_small() -> None:
+    """A takeover brings a long queue at once. If its calls are slow, a full batch outlasts the lease (G8)."""
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(0.02))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "x", 1) for number in range(1_000)])
+    assert FIRST_CALLS < meter.records.calls <= FIRST_CALLS + 20, "the second batch is as long as its calls allow"
 
 
 def test_one_slow_call_shortens_the_next_batches_little() -> None:

@@ -18,14 +18,14 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookMeter, HookTime
+from millwheel.worker.interval.hook_meter import HookTime, fitting
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
+__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner"]
 
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
@@ -357,11 +357,6 @@ class Runner:
         if late is not None:
             for value in program.diverted[stream](program.inputs[stream](encoded)):
                 context.produce(late, value)
-
-
-def fitting(meter: HookMeter, most: int) -> int:
-    """How many calls of hooks fit into the turn: at least one, and at most ``most``."""
-    return most if meter.turn.seconds >= most * meter.pace else max(1, int(meter.turn.seconds / meter.pace))
 
 
 def _drop(encoded: bytes) -> Any:
