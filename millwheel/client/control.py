@@ -233,10 +233,13 @@ class ControlClient:
     # Snapshots.
 
     async def create_snapshot(
-        self, topology: str, location: str, name: str = ""
+        self, topology: str, location: str, name: str = "", full: bool = False
     ) -> snapshot_pb2.CreateSnapshotResponse:
-        """Take a snapshot of a topology while it runs. The master writes it to ``location``."""
-        request = snapshot_pb2.CreateSnapshotRequest(topology=topology, location=location, name=name)
+        """Take a snapshot of a topology while it runs. The master writes it to ``location``.
+
+        ``full``: also write what earlier snapshots of the location have.
+        """
+        request = snapshot_pb2.CreateSnapshotRequest(topology=topology, location=location, name=name, full=full)
         return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
 
     async def restore_snapshot(

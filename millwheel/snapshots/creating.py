@@ -32,11 +32,12 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.snapshots.chunks import ChunkWriter
+from millwheel.snapshots.claims import ClaimKind, claim
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
-from millwheel.snapshots.files import write_file
 from millwheel.snapshots.location import SnapshotFolder
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, write_manifest
 from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
@@ -53,9 +54,11 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 async def create_snapshot(
-    replica: MasterReplica, version: str, topology: str, folder: SnapshotFolder, name: str
+    replica: MasterReplica, version: str, topology: str, folder: SnapshotFolder, name: str, full: bool = False
 ) -> wire.CreateSnapshotResponse:
     """Take a snapshot, and return its manifest.
+
+    ``full``: also write the chunks that the location has.
 
     Raises:
         RequestError: The topology has no snapshot, or the folder cannot be used.
@@ -66,10 +69,24 @@ async def create_snapshot(
         raise RequestError(
             FailureCode.ALREADY_EXISTS, f"{folder.where}: it exists already", "give another --name", reason="NAME_TAKEN"
         )
+    async with claim(folder.location, ClaimKind.WRITING) as held:
+        writer = ChunkWriter(folder.location, () if full else await reusable_chunks(folder.location))
+        manifest, answer = await _attempts(replica, term.catalog, version, topology, writer, name)
+        manifest.written_bytes = writer.written_bytes
+        held.check()
+        await write_manifest(folder, manifest)
+    answer.manifest.CopyFrom(manifest)
+    return answer
+
+
+async def _attempts(
+    replica: MasterReplica, known: Catalog, version: str, topology: str, writer: ChunkWriter, name: str
+) -> tuple[wire.SnapshotManifest, wire.CreateSnapshotResponse]:
+    """Copy everything, until an attempt succeeds. Returns the manifest."""
     failures = 0
     while True:
         try:
-            return await _Attempt(replica, term.catalog, version, topology, folder, name).run(failures + 1)
+            return await _Attempt(replica, known, version, topology, writer, name).run(failures + 1)
         except (CutFailedError, JournalMissingError, CorruptValueError) as error:
             failures += 1
             if failures >= MAX_ATTEMPTS:
@@ -83,16 +100,16 @@ async def create_snapshot(
 
 
 class _Attempt:
-    """One attempt. It leaves files without a manifest if it fails."""
+    """One attempt. If it fails, it leaves chunks that no manifest names."""
 
     def __init__(
-        self, replica: MasterReplica, known: Catalog, version: str, topology: str, folder: SnapshotFolder, name: str
+        self, replica: MasterReplica, known: Catalog, version: str, topology: str, writer: ChunkWriter, name: str
     ) -> None:
         self._replica = replica
         self._store = replica.store
         self._known = known
         self._topology = topology
-        self._folder = folder
+        self._writer = writer
         self._record = _refuse_unfit(known, topology)
         self._logs = _logs_of(known, self._record.spec)
         self._manifest = wire.SnapshotManifest(
@@ -104,8 +121,8 @@ class _Attempt:
             logs=self._logs,
         )
 
-    async def run(self, attempt: int) -> wire.CreateSnapshotResponse:
-        """Copy everything, and complete the snapshot."""
+    async def run(self, attempt: int) -> tuple[wire.SnapshotManifest, wire.CreateSnapshotResponse]:
+        """Copy everything."""
         intervals = self._intervals()
         self._note_maps()
         owned = [one.interval for one in intervals if one.interval.HasField("owner")]
@@ -120,7 +137,7 @@ class _Attempt:
             owners = MixedOwners(workers, self._store, resting)
             for number, incarnation in enumerate(self._incarnations(), 1):
                 path = f"rows-{number}"
-                self._manifest.rows.append(await copy_rows(self._store, incarnation, self._folder, path))
+                self._manifest.rows.append(await copy_rows(self._store, incarnation, self._writer, path))
             cut = await self._cut(owners)
             await self._copy_journals(intervals, before, cut)
         finally:
@@ -129,10 +146,7 @@ class _Attempt:
                 await keeping
             await workers.unpin()
         await self._copy_packages()
-        await write_manifest(self._folder, self._manifest)
-        return wire.CreateSnapshotResponse(
-            manifest=self._manifest, stall_us=int(cut.stall_seconds * 1e6), attempts=attempt
-        )
+        return self._manifest, wire.CreateSnapshotResponse(stall_us=int(cut.stall_seconds * 1e6), attempts=attempt)
 
     def _incarnations(self) -> list[IncarnationId]:
         return [*incarnations_of(self._record), *(log.incarnation for log in self._logs)]
@@ -197,7 +211,7 @@ class _Attempt:
             if head.truncation_point != before[journal].truncation_point:
                 raise CutFailedError(f"journal {journal} was truncated while its states were read")
             copied = await copy_journal(
-                self._store, journal, head, cut.commits[journal], self._folder, f"journal-{number}"
+                self._store, journal, head, cut.commits[journal], self._writer, f"journal-{number}"
             )
             copied.incarnation = one.incarnation
             self._manifest.journals.append(copied)
@@ -207,7 +221,7 @@ class _Attempt:
         spec = self._record.spec
         for digest in sorted({code.digest for code in codes_of(spec)}):
             content = b"".join([chunk async for chunk in packages.get(digest)])
-            self._manifest.packages.append(await write_file(self._folder, f"package-{digest}", content))
+            self._manifest.packages.append(await self._writer.write(f"package-{digest}", content))
 
 
 def _logs_of(known: Catalog, spec: specs.TopologySpec) -> list[catalog.StreamLogRecord]:

@@ -62,7 +62,7 @@ class SnapshotServicer(SnapshotServiceServicer):
         folder = SnapshotLocation(request.location, self._allowed).folder(name)
         self._taking.add(topology)
         try:
-            return await create_snapshot(self._replica, self._version, topology, folder, name)
+            return await create_snapshot(self._replica, self._version, topology, folder, name, request.full)
         finally:
             self._taking.discard(topology)
 
