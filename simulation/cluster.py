@@ -77,9 +77,9 @@ def tuned(world: World) -> Iterator[None]:
     tuning = world.plan.tuning
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
-    # As in the product, letters that a log may keep are fewer than those that fill it.
-    letters = replace(DEAD_LETTER_RETENTION, max_bytes=min(DEAD_LETTER_RETENTION.max_bytes, logs.cap_bytes // 2))
     shards = AuthoritySettings(**cast("dict[str, Any]", tuning["authority"]))
+    # The letters of a week would fill a log with a small cap for good, so they go when the subscriber has them.
+    letters = replace(DEAD_LETTER_RETENTION, stated="cap_bytes" not in tuning["log"])
 
     class Known(Worker):
         """A worker that checkers can inspect."""

@@ -46,6 +46,19 @@ def _joining(plan: Plan, node: dict[str, Any]) -> bool:
     return len(node["inputs"]) > 1 and not set(node["inputs"]) <= sources
 
 
+def replays(plan: Plan, chance: Random) -> None:
+    """A person replays dead letters. They come late for the watermark, and their keys go on without them.
+
+    All injectors wait with their end until the last replay is over. A log with a small cap drops letters in replay.
+    """
+    nodes = [node for node in plan.nodes if "letters" in node]
+    waits = not any(reader.files or reader.spark for reader in plan.readers)
+    if nodes and waits and not plan.returns_at and "cap_bytes" not in plan.tuning["log"]:
+        plan.replays = chance.randint(1, 5)
+        for node in nodes:
+            node.update(letters=1, joins=[*node["inputs"]])
+
+
 def weak_timers(plan: Plan, chance: Random) -> None:
     """A computation has several weak productions per call: from timers, or from records together with chaff."""
     nodes = [node for node in _plain(plan) if not _joining(plan, node)]
@@ -71,7 +84,9 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
     log.update(
         batch_bytes=400, queue_bytes=chance.choice((400, 2_000)), publish_records=1, window=chance.choice((1, 3))
     )
-    log.update(segment_bytes=300, cap_bytes=chance.choice((1_200, 6_000)), checkpoint_entries=2)
+    # A log may be full before its subscriber comes. What it keeps until then must not go.
+    log.update(segment_bytes=300, cap_bytes=chance.choice((1_200, 6_000)), retained_bytes=1 << 40)
+    log.update(checkpoint_entries=2)
     plan.tuning["bounds"] = {
         "old": chance.choice((2, 8)),
         "stuck": chance.choice((1, 3, 64)),
