@@ -11,6 +11,7 @@ from millwheel.config import ConfigError, load
 from millwheel.config.locations import parse_place
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.snapshots.allowed import AllowedPlaces
+from millwheel.snapshots.chunks import CHUNKS
 from millwheel.snapshots.location import SnapshotLocation
 from tests.daemons.together import together
 from tests.patience import patience
@@ -77,6 +78,9 @@ def test_links_do_not_lead_out_of_an_allowed_place(tmp_path: Path) -> None:
             SnapshotLocation(text, allowed)
     with pytest.raises(RequestError, match="snapshot s is not where this master may keep snapshots"):
         SnapshotLocation(str(inside), allowed).folder("s")
+    (inside / CHUNKS).symlink_to(outside)
+    with pytest.raises(RequestError, match="is not where this master may keep snapshots"):
+        SnapshotLocation(str(inside), allowed).shared(CHUNKS)
     assert SnapshotLocation(f"{tmp_path}/alias/real", allowed).folder("new")
     assert SnapshotLocation(str(inside), AllowedPlaces((f"{tmp_path}/alias",))).folder("new")
 

@@ -15,13 +15,13 @@ import pytest
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
-from millwheel.snapshots.chunks import CHUNKS, ChunkWriter
+from millwheel.snapshots.chunks import CHUNKS, ChunkWriter, read_file
 from millwheel.snapshots.claims import CLAIMS, COUNTS_FOR, Claim, ClaimKind, claim
 from millwheel.snapshots.copying import copy_rows
 from millwheel.snapshots.deleting import delete_snapshots
 from millwheel.snapshots.files import MAX_BYTES
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, stored_chunks, write_manifest
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, stored_chunks, write_manifest, written_bytes
 from millwheel.snapshots.verifying import SnapshotContent, verify_snapshot
 from millwheel.store.contract import StateRow
 from millwheel.store.memory import MemoryStore
@@ -223,3 +223,21 @@ async def test_two_claims_never_hold_in_any_order(
     tasks = [asyncio.create_task(work(kind), name=kind.value) for kind in ClaimKind]
     await asyncio.gather(*tasks)
     assert not working
+
+
+async def test_a_snapshot_of_format_1_has_its_own_files(location: SnapshotLocation, tmp_path: Path) -> None:
+    """Versions before shared chunks wrote them. It is verified, and deleted with its files."""
+    rows = Rows(100, 10_000)
+    shared = await take(location, rows, "new")
+    folder, old = location.folder("old"), wire.SnapshotManifest()
+    old.CopyFrom(shared)
+    old.format, old.name, old.written_bytes = 1, "old", 0
+    for file in old.rows[0].files:
+        await folder.write(file.path, await read_file(location.folder("new"), file))
+        file.shared = False
+    await write_manifest(folder, old)
+    assert (await verify(location, "old")).rows == 100
+    assert written_bytes(old) == sum(file.size_bytes for file in old.rows[0].files)
+    assert (await delete_snapshots(location, ["old"])).chunks == 0
+    assert list((tmp_path / "backups" / "old").iterdir()) == []
+    assert (await verify(location, "new")).rows == 100
