@@ -37,7 +37,7 @@ from millwheel.snapshots.claims import ClaimKind, claim
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
 from millwheel.snapshots.location import SnapshotFolder
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, write_manifest
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, read_manifest, reusable_chunks, write_manifest
 from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
@@ -54,24 +54,27 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 async def create_snapshot(
-    replica: MasterReplica, version: str, topology: str, folder: SnapshotFolder, name: str, full: bool = False
+    replica: MasterReplica, version: str, folder: SnapshotFolder, request: wire.CreateSnapshotRequest
 ) -> wire.CreateSnapshotResponse:
-    """Take a snapshot, and return its manifest.
+    """Take a snapshot, and return its manifest. Its name is in the request, and ``folder`` is its folder.
 
-    ``full``: also write the chunks that the location has.
+    A request that has taken the snapshot before has its manifest again.
 
     Raises:
         RequestError: The topology has no snapshot, or the folder cannot be used.
     """
     term = await replica.term()
-    _refuse_unfit(term.catalog, topology)
     if await folder.exists():
+        known = await read_manifest(folder)
+        if request.request_id and known.request_id == request.request_id:
+            return wire.CreateSnapshotResponse(manifest=known)
         raise RequestError(
             FailureCode.ALREADY_EXISTS, f"{folder.where}: it exists already", "give another --name", reason="NAME_TAKEN"
         )
+    _refuse_unfit(term.catalog, request.topology)
     async with claim(folder.location, ClaimKind.WRITING) as held:
-        writer = ChunkWriter(folder.location, () if full else await reusable_chunks(folder.location))
-        manifest, answer = await _attempts(replica, term.catalog, version, topology, writer, name)
+        writer = ChunkWriter(folder.location, () if request.full else await reusable_chunks(folder.location))
+        manifest, answer = await _attempts(replica, term.catalog, version, writer, request)
         manifest.written_bytes = writer.written_bytes
         held.check()
         await write_manifest(folder, manifest)
@@ -80,19 +83,19 @@ async def create_snapshot(
 
 
 async def _attempts(
-    replica: MasterReplica, known: Catalog, version: str, topology: str, writer: ChunkWriter, name: str
+    replica: MasterReplica, known: Catalog, version: str, writer: ChunkWriter, request: wire.CreateSnapshotRequest
 ) -> tuple[wire.SnapshotManifest, wire.CreateSnapshotResponse]:
     """Copy everything, until an attempt succeeds. Returns the manifest."""
     failures = 0
     while True:
         try:
-            return await _Attempt(replica, known, version, topology, writer, name).run(failures + 1)
+            return await _Attempt(replica, known, version, writer, request).run(failures + 1)
         except (CutFailedError, JournalMissingError, CorruptValueError) as error:
             failures += 1
             if failures >= MAX_ATTEMPTS:
                 raise RequestError(
                     FailureCode.ABORTED,
-                    f"no snapshot of {topology!r} after {failures} attempts: {error}",
+                    f"no snapshot of {request.topology!r} after {failures} attempts: {error}",
                     "try again when its intervals have owners that stay",
                     reason="SNAPSHOT_FAILED",
                 ) from error
@@ -103,18 +106,24 @@ class _Attempt:
     """One attempt. If it fails, it leaves chunks that no manifest names."""
 
     def __init__(
-        self, replica: MasterReplica, known: Catalog, version: str, topology: str, writer: ChunkWriter, name: str
+        self,
+        replica: MasterReplica,
+        known: Catalog,
+        version: str,
+        writer: ChunkWriter,
+        request: wire.CreateSnapshotRequest,
     ) -> None:
         self._replica = replica
         self._store = replica.store
         self._known = known
-        self._topology = topology
+        self._topology = request.topology
         self._writer = writer
-        self._record = _refuse_unfit(known, topology)
+        self._record = _refuse_unfit(known, request.topology)
         self._logs = _logs_of(known, self._record.spec)
         self._manifest = wire.SnapshotManifest(
             format=SNAPSHOT_FORMAT,
-            name=name,
+            name=request.name,
+            request_id=request.request_id,
             millwheel_version=version,
             cluster_format=NEWEST_FORMAT,
             topology=self._record,
