@@ -89,8 +89,9 @@ async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
         await until(lambda: sent and sent[-1] >= half, patience(60))
         async with ControlClient(cluster.address, deadline=patience(60)) as client:
             await client.pause("shop")
-            calls = (client.create_snapshot("shop", place, "s", request_id="r") for _ in range(2))
-            taken, joined = await asyncio.gather(*calls)
+            taken, joined = await asyncio.gather(
+                *(client.create_snapshot("shop", place, "s", request_id="r") for _ in range(2))
+            )
             assert taken.attempts == 1
             assert joined == taken
             again = await client.create_snapshot("shop", place, "s", request_id="r")
