@@ -47,7 +47,7 @@ rewriting(
     "kept > min(retention.max_bytes or kept, self.state.settings.retained_bytes)",
     "kept > (retention.max_bytes or kept)",
     seeds=0,
-    test="tests/worker/log/test_log_retention.py::test_a_retention_without_a_cursor_behind_never_stops_the_producers",
+    test="tests/worker/log/test_log_retention.py::test_a_retention_without_a_late_cursor_stops_no_producer",
     why="few seeds have letters and a small cap, such as 184047084; the test shows it by itself",
 )
 

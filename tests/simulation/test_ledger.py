@@ -52,7 +52,7 @@ def test_the_first_entry_of_a_log_counts_after_its_removal() -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_production_is_due_to_those_who_read_when_it_is_committed(reads: bool) -> None:
+def test_a_production_is_due_to_its_readers_at_the_commit(reads: bool) -> None:
     """An owner commits under the version that it knows. A newer one may have taken the consumer away."""
     records, store = Records(), MemoryStore()
     records.computations = dict.fromkeys(("producer.1", "consumer.2"), object())

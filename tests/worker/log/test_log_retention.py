@@ -107,7 +107,7 @@ def test_a_retention_by_bytes_drops_acked_records_beyond_it() -> None:
 
 @pytest.mark.guarantee("G13")
 @pytest.mark.parametrize("retention", [LogRetention(max_age=1 << 50, stated=True), LogRetention(max_bytes=1 << 50)])
-def test_a_retention_without_a_cursor_behind_never_stops_the_producers(retention: LogRetention) -> None:
+def test_a_retention_without_a_late_cursor_stops_no_producer(retention: LogRetention) -> None:
     """The oldest go before the log is at its cap."""
     settings = replace(SMALL, retained_bytes=1_200)
     driver = LogDriver(settings, retention)
@@ -120,7 +120,7 @@ def test_a_retention_without_a_cursor_behind_never_stops_the_producers(retention
 
 
 @pytest.mark.guarantee("G8")
-def test_a_full_log_drops_what_its_retention_keeps_when_the_last_cursor_has_acked() -> None:
+def test_a_full_log_drops_kept_records_at_the_last_cursors_ack() -> None:
     driver = LogDriver(replace(SMALL, retained_bytes=1_200), LogRetention(max_age=1 << 50, stated=True))
     reader = driver.subscribe("c")
     driver.run()
