@@ -93,7 +93,7 @@ async def _snapshots(address: str, place: str, stalls: list[float]) -> None:
     async with ControlClient(address, deadline=600) as client:
         while True:
             began = time.perf_counter()
-            taken = await client.create_snapshot("kept", place, f"s{len(stalls)}")
+            taken = await client.create_snapshot("kept", place, f"s{len(stalls)}", full=True)
             stalls.append(taken.stall_us / 1e3)
             took, attempts = time.perf_counter() - began, taken.attempts
             size = sum(file.size_bytes for rows in taken.manifest.rows for file in rows.files)

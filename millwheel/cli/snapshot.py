@@ -1,4 +1,4 @@
-"""``millwheel snapshot``: create, list, show, verify, restore."""
+"""``millwheel snapshot``: create, list, show, verify, delete, restore."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from millwheel.cli.asking import Yes, confirm
 from millwheel.cli.completing import complete_topologies
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output
 from millwheel.cli.output import OutputFormat, Plain, print_plain, print_table
@@ -16,8 +17,9 @@ from millwheel.cli.records import summarize_topology
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.model.wording import state_name
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.deleting import delete_snapshots
 from millwheel.snapshots.location import SnapshotLocation
-from millwheel.snapshots.manifest import all_files, read_manifest
+from millwheel.snapshots.manifest import all_files, read_manifest, written_bytes
 from millwheel.snapshots.verifying import SnapshotContent, verify_snapshot
 
 __all__ = ["app"]
@@ -27,7 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     epilog="A location is a directory, or a URL such as s3://bucket/prefix, gs://bucket or az://container. For create"
-    " and restore the leading master uses it, so each master must reach it. list, show and verify read it from here.",
+    " and restore the leading master uses it, so each master must reach it. The others use it from here.",
 )
 
 _TIMEOUT_SECONDS: Final = 3_600.0
@@ -50,21 +52,27 @@ def create(
     topology: Annotated[str, typer.Argument(help="The topology.", autocompletion=complete_topologies)],
     to: Annotated[str, typer.Option("--to", help="The directory or URL that gets the snapshot.")],
     name: Annotated[str, typer.Option("--name", help="The snapshot's name. Default: topology and time.")] = "",
+    full: Annotated[
+        bool, typer.Option("--full", help="Write everything, also what earlier snapshots of the location have.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: LongTimeout = _TIMEOUT_SECONDS,
 ) -> None:
-    """Take a consistent snapshot of a topology while it runs.
+    """Take a consistent snapshot of a topology while it runs. Only what has changed since earlier ones is written.
 
     Example: millwheel snapshot create zeitgeist --to /backups
     """
     location = _absolute(to)
-    answer = ask(lambda client: client.create_snapshot(topology, location, name), address, timeout)
+    answer = ask(lambda client: client.create_snapshot(topology, location, name, full), address, timeout)
     if output is not OutputFormat.TABLE:
         stall = answer.stall_us / 1e6
         print_plain({**_plain(answer.manifest), "stall_seconds": stall, "attempts": answer.attempts}, output)
         return
-    print(f"snapshot {answer.manifest.name} of topology {topology}: {_size(answer.manifest)}")
+    print(
+        f"snapshot {answer.manifest.name} of topology {topology}: {_size(answer.manifest)}, of which "
+        f"{written_bytes(answer.manifest):,} bytes were written"
+    )
     print(f"the topology committed nothing for {answer.stall_us / 1e3:.1f} ms at most")
 
 
@@ -80,8 +88,14 @@ def list_snapshots(location: Location, output: Output = OutputFormat.TABLE) -> N
     if output is not OutputFormat.TABLE:
         print_plain([_plain(one) for one in found], output)
         return
-    rows = [(one.name, one.topology.spec.name, one.topology.version, _taken(one), _size(one)) for one in found]
-    print_table(["name", "topology", "version", "taken", "size"], rows, "no snapshots")
+    rows = [
+        (
+            *(one.name, one.topology.spec.name, one.topology.version, _taken(one), _size(one)),
+            f"{written_bytes(one):,} bytes",
+        )
+        for one in found
+    ]
+    print_table(["name", "topology", "version", "taken", "size", "written"], rows, "no snapshots")
 
 
 @app.command()
@@ -106,6 +120,30 @@ def verify(location: Location, name: Name, output: Output = OutputFormat.TABLE) 
         return
     counts = ", ".join(f"{value:,} {what.replace('_', ' ')}" for what, value in _counts(found).items())
     print(f"snapshot {name} is complete and can be restored: {counts}")
+
+
+@app.command()
+def delete(
+    location: Location,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="The snapshots. None: only what no snapshot needs, such as the rest of one that failed."),
+    ] = None,
+    yes: Yes = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete snapshots of a location. What other snapshots share with them stays.
+
+    Example: millwheel snapshot delete /backups monday tuesday
+    """
+    if names and not yes:
+        confirm(f"Delete {', '.join(names)} in {location} for good?")
+    done = asyncio.run(delete_snapshots(SnapshotLocation(location), names or ()))
+    if output is not OutputFormat.TABLE:
+        print_plain({"names": list(done.names), "chunks": done.chunks, "freed_bytes": done.freed_bytes}, output)
+        return
+    what = f"deleted {', '.join(done.names)}" if done.names else "deleted no snapshot"
+    print(f"{what}: {done.freed_bytes:,} bytes in {done.chunks} files that no other snapshot needs")
 
 
 @app.command()
@@ -155,6 +193,7 @@ def _plain(manifest: wire.SnapshotManifest) -> dict[str, Plain]:
         "taken_us": manifest.taken_at_us,
         "millwheel_version": manifest.millwheel_version,
         "size_bytes": sum(file.size_bytes for file in files),
+        "written_bytes": written_bytes(manifest),
         "files": len(files),
         "journals": [
             {"journal": one.journal, "commit": one.commit, "entries": one.commit - one.truncation_point}

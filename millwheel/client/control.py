@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
@@ -233,10 +234,21 @@ class ControlClient:
     # Snapshots.
 
     async def create_snapshot(
-        self, topology: str, location: str, name: str = ""
+        self, topology: str, location: str, name: str = "", full: bool = False, request_id: str = ""
     ) -> snapshot_pb2.CreateSnapshotResponse:
-        """Take a snapshot of a topology while it runs. The master writes it to ``location``."""
-        request = snapshot_pb2.CreateSnapshotRequest(topology=topology, location=location, name=name)
+        """Take a snapshot of a topology while it runs. The master writes it to ``location``.
+
+        Args:
+            topology: The topology's name.
+            location: A directory or URL, as the master sees it.
+            name: The snapshot's name. Default: the topology's, and the time.
+            full: Also write what earlier snapshots of the location have.
+            request_id: Identifies the request, so that a retry under the same name takes no second snapshot.
+        """
+        name = name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        request = snapshot_pb2.CreateSnapshotRequest(
+            topology=topology, location=location, name=name, full=full, request_id=request_id or uuid4().hex
+        )
         return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
 
     async def restore_snapshot(

@@ -8,8 +8,8 @@ from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.chunks import ChunkWriter
 from millwheel.snapshots.files import FileSeries, PartItem, RowItem
-from millwheel.snapshots.location import SnapshotFolder
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.interval.commits.divided import is_entry_part
 
@@ -45,11 +45,9 @@ class _Pace:
         await asyncio.sleep(time.monotonic() - self._began)
 
 
-async def copy_rows(
-    store: StateStore, incarnation: IncarnationId, folder: SnapshotFolder, path: str
-) -> wire.SnapshotRows:
+async def copy_rows(store: StateStore, incarnation: IncarnationId, writer: ChunkWriter, path: str) -> wire.SnapshotRows:
     """Copy the rows of an incarnation. Rows may change meanwhile: each is as it was at some moment."""
-    series = FileSeries(folder, path)
+    series = FileSeries(writer, path)
     start, pace = b"", _Pace()
     while keys := await store.list_states(incarnation, start, None, _KEYS):
         start = keys[-1] + b"\0"
@@ -60,14 +58,14 @@ async def copy_rows(
             for row in await store.read_states(incarnation, some):
                 if row is not None:
                     size += len(row.key) + len(row.blob)
-                    await series.add(RowItem(row.key, row.commit, row.blob), len(row.key) + len(row.blob))
+                    await series.add(RowItem(row.key, row.commit, row.blob), len(row.key) + len(row.blob), row.key)
             await pace.rest(size)
     await series.close()
     return wire.SnapshotRows(incarnation=incarnation, files=series.files)
 
 
 async def copy_journal(
-    store: StateStore, journal: str, head: JournalHead, commit: int, folder: SnapshotFolder, path: str
+    store: StateStore, journal: str, head: JournalHead, commit: int, writer: ChunkWriter, path: str
 ) -> wire.SnapshotJournal:
     """Copy what a takeover at ``commit`` would have read, and id segments.
 
@@ -76,7 +74,7 @@ async def copy_journal(
         journal: The journal's name.
         head: Its head at ``commit`` or later, with the truncation point of ``commit``.
         commit: The last commit of the snapshot.
-        folder: The snapshot's folder.
+        writer: Writes the snapshot's files.
         path: The beginning of the files' names.
 
     Raises:
@@ -86,23 +84,23 @@ async def copy_journal(
         journal=journal, sequencer=head.sequencer, commit=commit, truncation_point=head.truncation_point
     )
     pace = _Pace()
-    parts = FileSeries(folder, f"{path}-parts")
+    parts = FileSeries(writer, f"{path}-parts")
     for part in head.parts:
         if is_entry_part(part) and part.commit > commit:
             continue
         pace.begin()
         (blob,) = await store.read_parts(journal, [part])
-        await parts.add(PartItem(part.name, part.sequencer, part.commit, blob), len(blob))
+        await parts.add(PartItem(part.name, part.sequencer, part.commit, blob), len(blob), part.name.encode())
         await pace.rest(len(blob))
     await parts.close()
-    entries = FileSeries(folder, f"{path}-entries")
+    entries = FileSeries(writer, f"{path}-entries")
     first, pace = head.truncation_point + 1, _Pace()
     while first <= commit:
         pace.begin()
         read = await store.read_entries(journal, first, min(first + pace.count - 1, commit))
         for blob in read:
-            await entries.add(blob, len(blob))
-        first += len(read)
+            await entries.add(blob, len(blob), b"%d" % first)
+            first += 1
         await pace.rest(sum(map(len, read)))
     await entries.close()
     copied.parts.extend(parts.files)

@@ -32,11 +32,12 @@ from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.snapshots.chunks import ChunkWriter
+from millwheel.snapshots.claims import ClaimKind, claim
 from millwheel.snapshots.copying import copy_journal, copy_rows
 from millwheel.snapshots.cut import Cut, CutFailedError, take_cut
-from millwheel.snapshots.files import write_file
 from millwheel.snapshots.location import SnapshotFolder
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, write_manifest
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, read_manifest, reusable_chunks, write_manifest
 from millwheel.snapshots.owners import MixedOwners, WorkerOwners
 from millwheel.store.contract import CorruptValueError, JournalHead, JournalMissingError
 
@@ -53,29 +54,48 @@ _BACKOFF: Final = Backoff(0.2, 5.0)
 
 
 async def create_snapshot(
-    replica: MasterReplica, version: str, topology: str, folder: SnapshotFolder, name: str
+    replica: MasterReplica, version: str, folder: SnapshotFolder, request: wire.CreateSnapshotRequest
 ) -> wire.CreateSnapshotResponse:
-    """Take a snapshot, and return its manifest.
+    """Take a snapshot, and return its manifest. Its name is in the request, and ``folder`` is its folder.
+
+    A request that has taken the snapshot before has its manifest again.
 
     Raises:
         RequestError: The topology has no snapshot, or the folder cannot be used.
     """
     term = await replica.term()
-    _refuse_unfit(term.catalog, topology)
     if await folder.exists():
+        known = await read_manifest(folder)
+        if request.request_id and known.request_id == request.request_id:
+            return wire.CreateSnapshotResponse(manifest=known)
         raise RequestError(
             FailureCode.ALREADY_EXISTS, f"{folder.where}: it exists already", "give another --name", reason="NAME_TAKEN"
         )
+    _refuse_unfit(term.catalog, request.topology)
+    async with claim(folder.location, ClaimKind.WRITING) as held:
+        writer = ChunkWriter(folder.location, () if request.full else await reusable_chunks(folder.location))
+        manifest, answer = await _attempts(replica, term.catalog, version, writer, request)
+        manifest.written_bytes = writer.written_bytes
+        held.check()
+        await write_manifest(folder, manifest)
+    answer.manifest.CopyFrom(manifest)
+    return answer
+
+
+async def _attempts(
+    replica: MasterReplica, known: Catalog, version: str, writer: ChunkWriter, request: wire.CreateSnapshotRequest
+) -> tuple[wire.SnapshotManifest, wire.CreateSnapshotResponse]:
+    """Copy everything, until an attempt succeeds. Returns the manifest."""
     failures = 0
     while True:
         try:
-            return await _Attempt(replica, term.catalog, version, topology, folder, name).run(failures + 1)
+            return await _Attempt(replica, known, version, writer, request).run(failures + 1)
         except (CutFailedError, JournalMissingError, CorruptValueError) as error:
             failures += 1
             if failures >= MAX_ATTEMPTS:
                 raise RequestError(
                     FailureCode.ABORTED,
-                    f"no snapshot of {topology!r} after {failures} attempts: {error}",
+                    f"no snapshot of {request.topology!r} after {failures} attempts: {error}",
                     "try again when its intervals have owners that stay",
                     reason="SNAPSHOT_FAILED",
                 ) from error
@@ -83,29 +103,35 @@ async def create_snapshot(
 
 
 class _Attempt:
-    """One attempt. It leaves files without a manifest if it fails."""
+    """One attempt. If it fails, it leaves chunks that no manifest names."""
 
     def __init__(
-        self, replica: MasterReplica, known: Catalog, version: str, topology: str, folder: SnapshotFolder, name: str
+        self,
+        replica: MasterReplica,
+        known: Catalog,
+        version: str,
+        writer: ChunkWriter,
+        request: wire.CreateSnapshotRequest,
     ) -> None:
         self._replica = replica
         self._store = replica.store
         self._known = known
-        self._topology = topology
-        self._folder = folder
-        self._record = _refuse_unfit(known, topology)
+        self._topology = request.topology
+        self._writer = writer
+        self._record = _refuse_unfit(known, request.topology)
         self._logs = _logs_of(known, self._record.spec)
         self._manifest = wire.SnapshotManifest(
             format=SNAPSHOT_FORMAT,
-            name=name,
+            name=request.name,
+            request_id=request.request_id,
             millwheel_version=version,
             cluster_format=NEWEST_FORMAT,
             topology=self._record,
             logs=self._logs,
         )
 
-    async def run(self, attempt: int) -> wire.CreateSnapshotResponse:
-        """Copy everything, and complete the snapshot."""
+    async def run(self, attempt: int) -> tuple[wire.SnapshotManifest, wire.CreateSnapshotResponse]:
+        """Copy everything."""
         intervals = self._intervals()
         self._note_maps()
         owned = [one.interval for one in intervals if one.interval.HasField("owner")]
@@ -120,7 +146,7 @@ class _Attempt:
             owners = MixedOwners(workers, self._store, resting)
             for number, incarnation in enumerate(self._incarnations(), 1):
                 path = f"rows-{number}"
-                self._manifest.rows.append(await copy_rows(self._store, incarnation, self._folder, path))
+                self._manifest.rows.append(await copy_rows(self._store, incarnation, self._writer, path))
             cut = await self._cut(owners)
             await self._copy_journals(intervals, before, cut)
         finally:
@@ -129,10 +155,7 @@ class _Attempt:
                 await keeping
             await workers.unpin()
         await self._copy_packages()
-        await write_manifest(self._folder, self._manifest)
-        return wire.CreateSnapshotResponse(
-            manifest=self._manifest, stall_us=int(cut.stall_seconds * 1e6), attempts=attempt
-        )
+        return self._manifest, wire.CreateSnapshotResponse(stall_us=int(cut.stall_seconds * 1e6), attempts=attempt)
 
     def _incarnations(self) -> list[IncarnationId]:
         return [*incarnations_of(self._record), *(log.incarnation for log in self._logs)]
@@ -197,7 +220,7 @@ class _Attempt:
             if head.truncation_point != before[journal].truncation_point:
                 raise CutFailedError(f"journal {journal} was truncated while its states were read")
             copied = await copy_journal(
-                self._store, journal, head, cut.commits[journal], self._folder, f"journal-{number}"
+                self._store, journal, head, cut.commits[journal], self._writer, f"journal-{number}"
             )
             copied.incarnation = one.incarnation
             self._manifest.journals.append(copied)
@@ -207,7 +230,7 @@ class _Attempt:
         spec = self._record.spec
         for digest in sorted({code.digest for code in codes_of(spec)}):
             content = b"".join([chunk async for chunk in packages.get(digest)])
-            self._manifest.packages.append(await write_file(self._folder, f"package-{digest}", content))
+            self._manifest.packages.append(await self._writer.write(f"package-{digest}", content))
 
 
 def _logs_of(known: Catalog, spec: specs.TopologySpec) -> list[catalog.StreamLogRecord]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import msgspec
 
-from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.chunks import ChunkWriter, read_file
 from millwheel.snapshots.location import SnapshotFolder
 
-__all__ = ["FileSeries", "PartItem", "RowItem", "decode_items", "encode_items", "read_file", "read_items", "write_file"]
+__all__ = ["FileSeries", "PartItem", "RowItem", "decode_items", "encode_items", "read_items"]
 
-FILE_BYTES: Final = 4 << 20
+_MIN_BYTES: Final = 256 << 10
+_MEAN_BYTES: Final = 768 << 10
+MAX_BYTES: Final = 4 << 20
 """A file is closed when its items reach this size. One item is at most some megabytes larger."""
 
 
@@ -44,20 +46,26 @@ encode_items = msgspec.msgpack.Encoder().encode
 
 
 class FileSeries:
-    """Writes items to files ``PATH-1``, ``PATH-2`` and so on."""
+    """Writes items to files ``PATH-1``, ``PATH-2`` and so on.
 
-    def __init__(self, folder: SnapshotFolder, path: str) -> None:
+    Where a file ends depends on the names of its own items alone. So after a change the files before and behind it are
+    those of the snapshot before, and are not written again.
+    """
+
+    def __init__(self, writer: ChunkWriter, path: str) -> None:
         self.files: list[wire.SnapshotFile] = []
-        self._folder = folder
+        self._writer = writer
         self._path = path
         self._items: list[Any] = []
         self._size = 0
 
-    async def add(self, item: PartItem | bytes | RowItem, size: int) -> None:
-        """Write an item of about ``size`` bytes, at the latest with ``close``."""
+    async def add(self, item: PartItem | bytes | RowItem, size: int, name: bytes) -> None:
+        """Write an item of about ``size`` bytes, at the latest with ``close``. Its ``name`` never changes."""
         self._items.append(item)
         self._size += size
-        if self._size >= FILE_BYTES:
+        # The chance is in proportion to the size, so files have about the mean size, whatever the size of items.
+        ends = crc32(name) * _MEAN_BYTES < size << 32
+        if self._size >= MAX_BYTES or (ends and self._size >= _MIN_BYTES):
             await self.close()
 
     async def close(self) -> None:
@@ -65,31 +73,7 @@ class FileSeries:
         if self._items:
             items, self._items, self._size = self._items, [], 0
             content = await asyncio.to_thread(encode_items, items)
-            self.files.append(await write_file(self._folder, f"{self._path}-{len(self.files) + 1}", content))
-
-
-async def write_file(folder: SnapshotFolder, path: str, content: bytes) -> wire.SnapshotFile:
-    """Write a file. Returns its entry in the manifest."""
-    await folder.write(path, content)
-    return wire.SnapshotFile(path=path, size_bytes=len(content), sha256=await _checksum(content))
-
-
-async def _checksum(content: bytes) -> str:
-    """SHA-256, on a thread: the server's event loop has other work."""
-    return (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
-
-
-async def read_file(folder: SnapshotFolder, file: wire.SnapshotFile) -> bytes:
-    """The content of a file; RequestError (DATA_LOSS) if it is not the one that was written."""
-    content = await folder.read(file.path)
-    if len(content) != file.size_bytes or await _checksum(content) != file.sha256:
-        raise RequestError(
-            FailureCode.DATA_LOSS,
-            f"{folder.where}, file {file.path}: it is damaged: {len(content)} bytes with another checksum",
-            "use another snapshot, or another copy of this one",
-            reason="SNAPSHOT_DAMAGED",
-        )
-    return content
+            self.files.append(await self._writer.write(f"{self._path}-{len(self.files) + 1}", content))
 
 
 async def read_items(

@@ -1,6 +1,7 @@
 """Where snapshots are kept: a directory, or a bucket of an object store (by obstore).
 
-A snapshot is a folder of its location. Its manifest is written last, so a folder without one is not a snapshot.
+A snapshot is a folder of its location with a manifest. The manifest is written last, so a folder without one is not a
+snapshot. The contents are chunks, which all snapshots of the location share (``chunks.py``).
 
 obstore's calls run on threads of Python. Its own asynchronous calls wake the event loop from other threads. Such a
 thread aborts the process if Python ends at that moment.
@@ -12,7 +13,8 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -66,11 +68,19 @@ class SnapshotLocation:
                 f"{name!r} is no name of a snapshot",
                 "begin with a letter or digit, and go on with those, '.', '_' and '-'",
             )
-        where = f"{self.text}, snapshot {name}"
+        return self._folder(name, f"{self.text}, snapshot {name}")
+
+    def shared(self, name: str) -> SnapshotFolder:
+        """A folder of the location itself. Its name begins with '_', as that of no snapshot does."""
+        assert name.startswith("_")
+        return self._folder(name, f"{self.text}, folder {name}")
+
+    def _folder(self, name: str, where: str) -> SnapshotFolder:
         if self._place.directory is None:
-            return SnapshotFolder(where, self._store, name, local=False)
+            return SnapshotFolder(self, where, self._store, name, local=False)
         place = Place("file", "", (*self._place.parts, name))
-        return SnapshotFolder(where, self._store, "/".join(self._allowed.resolve(place, where).parts), local=True)
+        path = "/".join(self._allowed.resolve(place, where).parts)
+        return SnapshotFolder(self, where, self._store, path, local=True)
 
     async def names(self) -> list[str]:
         """The names of all snapshots, sorted."""
@@ -82,9 +92,10 @@ class SnapshotLocation:
 
 
 class SnapshotFolder:
-    """The files of one snapshot."""
+    """The files of one snapshot, or those that a location's snapshots share."""
 
-    def __init__(self, where: str, store: ObjectStore, path: str, local: bool) -> None:
+    def __init__(self, location: SnapshotLocation, where: str, store: ObjectStore, path: str, local: bool) -> None:
+        self.location = location
         self.where = where
         self._store = store
         self._path = path
@@ -106,13 +117,31 @@ class SnapshotFolder:
             self._check(path)
             await asyncio.to_thread(obstore.put, self._store, f"{self._path}/{path}", content)
             if self._local:
-                await asyncio.to_thread(_sync, Path("/", self._path, path))
+                await asyncio.to_thread(_sync, *(Path("/", self._path, path), *Path("/", self._path, path).parents[:2]))
 
     async def read(self, path: str) -> bytes:
         """The content of a file; RequestError (NOT_FOUND) if there is none."""
         with _explained(f"{self.where}, file {path}"):
             self._check(path)
             return await asyncio.to_thread(self._get, f"{self._path}/{path}")
+
+    async def files(self) -> dict[str, tuple[int, datetime]]:
+        """The files: their sizes in bytes, and when they were written, by the clock of the place."""
+        with _explained(self.where):
+            return await asyncio.to_thread(self._list)
+
+    def _list(self) -> dict[str, tuple[int, datetime]]:
+        listed = (one for some in obstore.list(self._store, self._path) for one in some)
+        return {one["path"].rpartition("/")[2]: (one["size"], one["last_modified"]) for one in listed}
+
+    async def remove(self, path: str) -> None:
+        """Delete a file. Idempotent. In a directory the deletion is on the disk when this returns."""
+        with _explained(f"{self.where}, file {path}"):
+            self._check(path)
+            with suppress(FileNotFoundError):
+                await asyncio.to_thread(obstore.delete, self._store, f"{self._path}/{path}")
+            if self._local:
+                await asyncio.to_thread(_sync, Path("/", self._path))
 
     def _check(self, path: str) -> None:
         """Refuse a file that is elsewhere. A manifest, which anybody may have written, names the files."""
@@ -139,8 +168,8 @@ def _no_location(what: str) -> RequestError:
     )
 
 
-def _sync(file: Path) -> None:
-    for path in (file, file.parent):
+def _sync(*paths: Path) -> None:
+    for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from google.protobuf import json_format
@@ -10,12 +12,23 @@ from google.protobuf import json_format
 from millwheel.model.formats import NEWEST_FORMAT
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
-from millwheel.snapshots.location import MANIFEST, SnapshotFolder
+from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 
-__all__ = ["SNAPSHOT_FORMAT", "all_files", "decode_manifest", "encode_manifest", "read_manifest", "write_manifest"]
+__all__ = [
+    "SNAPSHOT_FORMAT",
+    "all_files",
+    "decode_manifest",
+    "encode_manifest",
+    "read_manifest",
+    "reusable_chunks",
+    "stored_chunks",
+    "write_manifest",
+    "written_bytes",
+]
 
-SNAPSHOT_FORMAT: Final = 1
-"""The format of the manifest and of the files that it names."""
+SNAPSHOT_FORMAT: Final = 2
+"""The format of the manifest and of the files that it names. In format 1, no file was shared."""
+_READ: Final = (1, 2)
 
 
 async def write_manifest(folder: SnapshotFolder, manifest: wire.SnapshotManifest) -> None:
@@ -49,7 +62,7 @@ def decode_manifest(content: bytes, where: str) -> wire.SnapshotManifest:
         raise RequestError(
             FailureCode.DATA_LOSS, f"{where}: {MANIFEST} is damaged: {error}", reason="SNAPSHOT_DAMAGED"
         ) from error
-    if manifest.format != SNAPSHOT_FORMAT or manifest.cluster_format > NEWEST_FORMAT:
+    if manifest.format not in _READ or manifest.cluster_format > NEWEST_FORMAT:
         raise _unknown(
             manifest,
             where,
@@ -82,3 +95,27 @@ def all_files(manifest: wire.SnapshotManifest) -> list[wire.SnapshotFile]:
     found = [file for journal in manifest.journals for file in (*journal.parts, *journal.entries)]
     found += [file for rows in manifest.rows for file in rows.files]
     return [*found, *manifest.packages]
+
+
+async def stored_chunks(folders: Iterable[SnapshotFolder]) -> set[str]:
+    """The chunks that these snapshots name, by checksum. RequestError if one cannot be read."""
+    found: set[str] = set()
+    for folder in folders:
+        found.update(file.sha256 for file in all_files(await read_manifest(folder)) if file.shared)
+    return found
+
+
+async def reusable_chunks(location: SnapshotLocation) -> set[str]:
+    """The chunks that complete snapshots name. Those of a snapshot that cannot be read are written again."""
+    found: set[str] = set()
+    for name in await location.names():
+        with suppress(RequestError):
+            found |= await stored_chunks([location.folder(name)])
+    return found
+
+
+def written_bytes(manifest: wire.SnapshotManifest) -> int:
+    """What a snapshot has written itself. In format 1 that was everything."""
+    if manifest.format == 1:
+        return sum(file.size_bytes for file in all_files(manifest))
+    return manifest.written_bytes

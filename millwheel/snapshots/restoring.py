@@ -26,7 +26,8 @@ from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
-from millwheel.snapshots.files import RowItem, read_file, read_items
+from millwheel.snapshots.chunks import read_file
+from millwheel.snapshots.files import RowItem, read_items
 from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal

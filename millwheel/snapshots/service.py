@@ -37,11 +37,12 @@ class SnapshotServicer(SnapshotServiceServicer):
         self._allowed = allowed
         self._version = metadata.version("openmillwheel")
         self._taking: set[str] = set()
+        self._snapshots: JoinedCalls[wire.CreateSnapshotResponse] = JoinedCalls()
         self._restores: JoinedCalls[catalog.TopologyRecord] = JoinedCalls()
 
     async def CreateSnapshot(self, request: wire.CreateSnapshotRequest, context: Any) -> wire.CreateSnapshotResponse:
         """Take a snapshot of a topology while it runs."""
-        return await answering(context, lambda: self._create(request))
+        return await answering(context, lambda: self._snapshots.call(request.request_id, lambda: self._create(request)))
 
     async def RestoreSnapshot(self, request: wire.RestoreSnapshotRequest, context: Any) -> wire.RestoreSnapshotResponse:
         """Make a topology of a snapshot."""
@@ -59,11 +60,13 @@ class SnapshotServicer(SnapshotServiceServicer):
                 f"a snapshot of topology {topology!r} is being taken",
                 "try again when it is complete",
             )
-        name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        folder = SnapshotLocation(request.location, self._allowed).folder(name)
+        named = wire.CreateSnapshotRequest()
+        named.CopyFrom(request)
+        named.name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        folder = SnapshotLocation(request.location, self._allowed).folder(named.name)
         self._taking.add(topology)
         try:
-            return await create_snapshot(self._replica, self._version, topology, folder, name)
+            return await create_snapshot(self._replica, self._version, folder, named)
         finally:
             self._taking.discard(topology)
 

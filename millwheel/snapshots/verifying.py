@@ -7,7 +7,8 @@ from hashlib import sha256
 
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
-from millwheel.snapshots.files import RowItem, read_file, read_items
+from millwheel.snapshots.chunks import read_file
+from millwheel.snapshots.files import RowItem, read_items
 from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import all_files, read_manifest
 from millwheel.snapshots.renaming import RenamedJournal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.master.restores import RestoresInProgress
-from millwheel.snapshots import creating, cut
+from millwheel.snapshots import claims, creating, cut
 from millwheel.worker.dedup import renaming
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.journal_base import JournalBase
@@ -106,5 +106,17 @@ rewriting(
     "()",
     seeds=0,
     test="tests/master/test_restoring.py::test_a_new_master_drops_what_a_restore_has_left",
+    why=_WHY,
+)
+
+rewriting(
+    "chunks-deleted-while-written",
+    "G12",
+    "no chunk is deleted while a snapshot is written",
+    claims,
+    "datetime.now(UTC) - at < COUNTS_FOR",
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_incremental.py::test_two_claims_never_hold_in_any_order",
     why=_WHY,
 )

@@ -14,6 +14,7 @@ ASKING = {
     "injector finish",
     "injector retire",
     "injector retire-query",
+    "snapshot delete",
     "stream cursors delete",
     "stream log delete",
     "topology cancel",

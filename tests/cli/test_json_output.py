@@ -154,6 +154,8 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
     await run("snapshot list", place)
     for verb in ("show", "verify"):
         await run(f"snapshot {verb}", place, "s")
+    await run("snapshot create", "words", "--to", place, "--name", "t")
+    await run("snapshot delete", place, "t", "--yes")
     for command in ("pause", "resume", "drain --yes", "cancel --yes"):
         verb, *options = command.split()
         await run(f"topology {verb}", "words", *options)

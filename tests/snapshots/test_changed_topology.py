@@ -37,7 +37,9 @@ async def create(coordinator: MemoryCoordinator, known: Any, folder: Path) -> wi
         observer=SimpleNamespace(channel=None),
     )
     place = SnapshotLocation(str(folder)).folder("s")
-    return await creating.create_snapshot(cast("Any", replica), "1", "t", place, "s")
+    return await creating.create_snapshot(
+        cast("Any", replica), "1", place, wire.CreateSnapshotRequest(topology="t", name="s")
+    )
 
 
 @pytest.mark.guarantee("G1", section="6.1")

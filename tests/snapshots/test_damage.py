@@ -11,8 +11,9 @@ import pytest
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.chunks import CHUNKS, ChunkWriter
 from millwheel.snapshots.copying import copy_journal, copy_rows
-from millwheel.snapshots.files import read_items, write_file
+from millwheel.snapshots.files import read_items
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, all_files, write_manifest
 from millwheel.snapshots.verifying import verify_snapshot
@@ -41,11 +42,11 @@ async def written(place: Path) -> SnapshotFolder:
     folder = SnapshotLocation(str(place)).folder("s")
     manifest = wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name="s", cluster_format=1)
     manifest.maps.add(incarnation=INCARNATION)
-    head = await store.read_head(JOURNAL)
-    manifest.journals.append(await copy_journal(store, JOURNAL, head, 9, folder, "journal-1"))
-    manifest.rows.append(await copy_rows(store, INCARNATION, folder, "rows-1"))
+    head, writer = await store.read_head(JOURNAL), ChunkWriter(folder.location)
+    manifest.journals.append(await copy_journal(store, JOURNAL, head, 9, writer, "journal-1"))
+    manifest.rows.append(await copy_rows(store, INCARNATION, writer, "rows-1"))
     digest = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
-    manifest.packages.append(await write_file(folder, f"package-{digest}", b"foo"))
+    manifest.packages.append(await writer.write(f"package-{digest}", b"foo"))
     await write_manifest(folder, manifest)
     return folder
 
@@ -62,9 +63,9 @@ async def test_a_whole_snapshot_is_verified(tmp_path: Path) -> None:
 
 async def test_each_damaged_byte_is_found_and_its_file_named(tmp_path: Path) -> None:
     folder = await written(tmp_path)
-    for file in sorted((tmp_path / "s").iterdir()):
-        if file.name == MANIFEST:
-            continue
+    files = sorted((tmp_path / CHUNKS).iterdir())
+    assert len(files) == 4
+    for file in files:
         content = file.read_bytes()
         for at in range(0, len(content), max(1, len(content) // 7)):
             file.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])

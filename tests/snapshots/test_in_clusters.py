@@ -89,8 +89,15 @@ async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
         await until(lambda: sent and sent[-1] >= half, patience(60))
         async with ControlClient(cluster.address, deadline=patience(60)) as client:
             await client.pause("shop")
-            taken = await client.create_snapshot("shop", place, "s")
+            taken, joined = await asyncio.gather(
+                *(client.create_snapshot("shop", place, "s", request_id="r") for _ in range(2))
+            )
             assert taken.attempts == 1
+            assert joined == taken
+            again = await client.create_snapshot("shop", place, "s", request_id="r")
+            assert (again.manifest, again.attempts) == (taken.manifest, 0), "a late retry takes no second one"
+            with pytest.raises(RequestError, match="it exists already"):
+                await client.create_snapshot("shop", place, "s")
             selling.cancel()
             await asyncio.gather(selling, return_exceptions=True)
             await client.cancel("shop")

@@ -256,21 +256,31 @@ class CreateSnapshotRequest(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     LOCATION_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     location: _builtins.str
     """A directory or an object store, as URL. All masters must reach it."""
     name: _builtins.str
     """The name of the snapshot in it. Empty: the topology's name and the time."""
+    full: _builtins.bool
+    """Write everything, also what earlier snapshots of the location have. A damaged chunk is replaced by that."""
+    request_id: _builtins.str
+    """Identifies the request, so that a retry takes no second snapshot. It needs a name: the same id and name have the
+    same snapshot. Empty: every request is another one.
+    """
     def __init__(
         self,
         *,
         topology: _builtins.str = ...,
         location: _builtins.str = ...,
         name: _builtins.str = ...,
+        full: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "location", b"location", "name", b"name", "request_id", b"request_id", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,9 +294,9 @@ class CreateSnapshotResponse(_message.Message):
     STALL_US_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     stall_us: _builtins.int
-    """For how long the topology committed nothing, at most."""
+    """For how long the topology committed nothing, at most. 0 in the answer to a retry after the first answer was lost."""
     attempts: _builtins.int
-    """The attempts that it took."""
+    """The attempts that it took. 0 in such an answer."""
     @_builtins.property
     def manifest(self) -> Global___SnapshotManifest: ...
     def __init__(
@@ -375,6 +385,8 @@ class SnapshotManifest(_message.Message):
     JOURNALS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     PACKAGES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     format: _builtins.int
     name: _builtins.str
     millwheel_version: _builtins.str
@@ -383,6 +395,10 @@ class SnapshotManifest(_message.Message):
     """The cluster's format, which a cluster must have to read the journals."""
     drawn: _builtins.int
     """No sequencer in the snapshot is larger."""
+    written_bytes: _builtins.int
+    """What this snapshot has written itself. The rest of its files was there."""
+    request_id: _builtins.str
+    """The request id of the call that took it."""
     @_builtins.property
     def topology(self) -> _catalog_pb2.TopologyRecord: ...
     @_builtins.property
@@ -415,10 +431,12 @@ class SnapshotManifest(_message.Message):
         journals: _abc.Iterable[Global___SnapshotJournal] | None = ...,
         rows: _abc.Iterable[Global___SnapshotRows] | None = ...,
         packages: _abc.Iterable[Global___SnapshotFile] | None = ...,
+        written_bytes: _builtins.int = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "cluster_format", b"cluster_format", "drawn", b"drawn", "format", b"format", "journals", b"journals", "logs", b"logs", "maps", b"maps", "millwheel_version", b"millwheel_version", "name", b"name", "packages", b"packages", "rows", b"rows", "taken_at_us", b"taken_at_us", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "cluster_format", b"cluster_format", "drawn", b"drawn", "format", b"format", "journals", b"journals", "logs", b"logs", "maps", b"maps", "millwheel_version", b"millwheel_version", "name", b"name", "packages", b"packages", "request_id", b"request_id", "rows", b"rows", "taken_at_us", b"taken_at_us", "topology", b"topology", "written_bytes", b"written_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -523,19 +541,23 @@ class SnapshotFile(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     size_bytes: _builtins.int
     sha256: _builtins.str
+    shared: _builtins.bool
+    """Whether the content is a chunk of the location: _chunks/{sha256}. Otherwise it is in the snapshot's folder."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
         size_bytes: _builtins.int = ...,
         sha256: _builtins.str = ...,
+        shared: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "sha256", b"sha256", "shared", b"shared", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,85 @@
+"""Claims on a location: snapshots are written, or some are deleted. Never both at a time.
+
+A claim is a file in the location. Who claims writes it first, and then lists the others. If one of the other kind is
+there, the claim is given up.
+
+Invariant: no chunk is deleted while a snapshot is written. Of two claims of different kinds, the later one to be
+written sees the other, because a listing shows all files whose writing has ended. Both may see each other, and give up.
+
+Who could break it: a process that dies, whose claim stays. So a claim counts for a day, and its work ends after half a
+day at most. Clocks of the place and of the processes must agree to some hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final
+from uuid import uuid4
+
+from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.snapshots.location import SnapshotLocation
+
+__all__ = ["CLAIMS", "Claim", "ClaimKind", "claim"]
+
+CLAIMS: Final = "_claims"
+COUNTS_FOR: Final = timedelta(hours=24)
+_WORK: Final = timedelta(hours=12)
+
+
+class ClaimKind(Enum):
+    """What a claim is for. Many may write at a time, and many may delete."""
+
+    WRITING = "writing"
+    DELETING = "deleting"
+
+
+class Claim:
+    """A claim that holds."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._until = datetime.now(UTC) + _WORK
+
+    def check(self) -> None:
+        """Raise RequestError (ABORTED) if the work has taken so long that the claim may count no longer."""
+        if datetime.now(UTC) > self._until:
+            hours = _WORK // timedelta(hours=1)
+            raise RequestError(
+                FailureCode.ABORTED, f"{self._where}: this took more than {hours} hours", "use a faster location"
+            )
+
+
+@asynccontextmanager
+async def claim(location: SnapshotLocation, kind: ClaimKind) -> AsyncIterator[Claim]:
+    """Claim the location while the block runs.
+
+    Raises:
+        RequestError: Somebody does the other kind of work there (ABORTED, LOCATION_IN_USE).
+    """
+    folder, name = location.shared(CLAIMS), f"{kind.value}-{uuid4().hex}"
+    held = Claim(location.text)
+    await folder.write(name, b"")
+    try:
+        others = {one: at for one, (_, at) in (await folder.files()).items() if not one.startswith(kind.value)}
+        for one, at in sorted(others.items()):
+            if datetime.now(UTC) - at < COUNTS_FOR:
+                raise _in_use(location, one, at)
+            await folder.remove(one)
+        yield held
+    finally:
+        # If this fails, the claim ends by its age.
+        with suppress(RequestError):
+            await folder.remove(name)
+
+
+def _in_use(location: SnapshotLocation, name: str, at: datetime) -> RequestError:
+    doing = "written" if name.startswith(ClaimKind.WRITING.value) else "deleted"
+    return RequestError(
+        FailureCode.ABORTED,
+        f"{location.text}: a snapshot is being {doing} there since {at:%Y-%m-%d %H:%M:%S} UTC",
+        f"try again when that has ended. If its process is gone, delete the file {CLAIMS}/{name} of the location",
+        reason="LOCATION_IN_USE",
+    )
