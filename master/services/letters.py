@@ -18,12 +18,13 @@ from millwheel.client.shown_values import show_value
 from millwheel.master.letter_effects import discard_effects, grouped_refusals, replay_effects
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
-from millwheel.master.services.pages import foreign_page_token, page_rows
+from millwheel.master.services.pages import page_rows
 from millwheel.model.catalog import Catalog
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.time import seconds
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
+from millwheel.rpc.page_tokens import foreign_page_token
 from millwheel.rpc.v1 import letter_pb2 as wire
 from millwheel.rpc.v1 import letter_pb2_grpc
 from millwheel.rpc.v1 import topology_pb2 as specs

@@ -390,7 +390,7 @@ class OutboundQueues:
         earliest = None
         for copies, since in enumerate(self._awaiting):
             if since:
-                earliest = _earlier(earliest, next(iter(since.values())) + self._waits[copies])
+                earliest = earlier(earliest, next(iter(since.values())) + self._waits[copies])
         return earliest
 
     # Answers.
