@@ -114,6 +114,37 @@ async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path,
     page.errors.clear()  # the browser notes each request that failed
 
 
+async def changing_overviews(page: Page, change: str) -> None:
+    """Make each overview go through a JavaScript function of its text before the page has it."""
+    script = f"""
+      const asked = window.fetch;
+      window.fetch = async (url, options) => {{
+        const response = await asked(url, options);
+        if (!String(url).includes("GetOverview")) return response;
+        return new Response(({change})(await response.text()), {{ status: response.status }});
+      }};"""
+    await page.ask("Page.enable")
+    await page.ask("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+
+async def test_without_the_health_of_the_cluster_the_rest_is_shown(server: DevServer, start: Start, page: Page) -> None:
+    """As for a person whose role is for some topologies."""
+    await start("shop")
+    await changing_overviews(page, "(text) => JSON.stringify({...JSON.parse(text), health: undefined})")
+    await page.open(server.console)
+    await page.until(says("shop"), "nothing is shown")
+    await page.run("location.hash = '#/cluster'")
+    await page.until(says("for the whole cluster"), "no word of the role")
+    await page.run("location.hash = '#/keys/shop/alerts'")
+    await page.until("document.querySelectorAll('.cell[role=option]').length === 2", "no strip")
+
+
+async def test_an_answer_that_is_cut_is_no_answer(server: DevServer, page: Page) -> None:
+    await changing_overviews(page, "(text) => text.slice(0, 100)")
+    await page.open(server.console)
+    await page.until("document.querySelector('.banner')?.innerText.includes('does not answer')", "no word of it")
+
+
 async def test_the_page_goes_on_at_another_master(tmp_path: Path, page: Page) -> None:
     ports = free_ports(2)
     consoles = [f"http://127.0.0.1:{port}/" for port in ports]

@@ -7,7 +7,8 @@ import { Figures, Heading, Problems, Table } from "/parts.js";
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
 
 export function Cluster({ overview }) {
-  const { masters, workers, authorities, store, intervals, hot_keys: hot, problems } = overview.health;
+  const { masters, workers, authorities, store, intervals, hot_keys: hot, problems, hidden } = overview.health;
+  if (hidden) return html`<${Heading}>Cluster</${Heading}><p class="empty">The health of the cluster needs the role <code>read</code> for the whole cluster. Yours is for some topologies.</p>`;
   return html`
     <${Heading}>Cluster</${Heading}>
     <${Problems} title="Needs an operator" texts=${problems} />

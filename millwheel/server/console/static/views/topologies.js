@@ -61,9 +61,9 @@ export function Topologies({ overview }) {
     <${Figures} of=${[
       ["records/s", rate(sum(all, "records_per_second"))],
       ["queued", count(sum(all, "queued_records"))],
-      ["workers", `${health.workers.filter((one) => one.answers).length}/${health.workers.length}`],
+      ...(health.hidden ? [] : [["workers", `${health.workers.filter((one) => one.answers).length}/${health.workers.length}`],
       ["cpu of the workers", cpu(busy), "of a core"],
-      ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""],
+      ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""]]),
     ]} />
     ${topologies.length === 0
       ? html`<p class="empty">No topology runs. Submit one: <code>millwheel topology submit FILE.py:NAME</code></p>`
