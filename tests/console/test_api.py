@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -282,6 +283,34 @@ async def test_the_page_and_its_files_are_served_and_cached(server: DevServer, h
     for path in ("nothing.js", "../site.py", "%2e%2e/site.py", "views"):
         async with http.get(server.console + path) as response:
             assert response.status == 404
+
+
+async def test_a_file_under_its_version_is_kept_for_good(server: DevServer, http: ClientSession) -> None:
+    async with http.get(server.console) as response:
+        page = await response.text()
+    assert response.headers["Cache-Control"] == "no-cache"
+    (script,) = re.findall(r'type="module" src="/([^"]+)"', page)
+    assert re.fullmatch(r"[0-9a-f]{12}/app\.js", script)
+    loaded = [script, *re.findall(r'(?:stylesheet|modulepreload)" href="/([^"]+)"', page)]
+    for path in loaded:
+        async with http.get(server.console + path) as response:
+            assert (response.status, response.headers["Cache-Control"].split()[-1]) == (200, "immutable")
+            named = re.findall(r"(?:from |import\()\"/([^\"]+)\"", await response.text())
+        assert all(one.startswith(script.partition("/")[0]) for one in named), (path, named)
+    assert "/api/v1/ClusterService/GetOverview" in page, "the API has no version of the page"
+
+
+@pytest.mark.parametrize("path", ["app.js", "api/v1"])
+async def test_what_is_large_is_compressed_for_who_takes_it(server: DevServer, http: ClientSession, path: str) -> None:
+    async with ClientSession(auto_decompress=False) as plain:
+        async with plain.get(server.console + path) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            zipped = await response.read()
+        async with plain.get(server.console + path, headers={"Accept-Encoding": "identity"}) as response:
+            assert "Content-Encoding" not in response.headers
+            content = await response.read()
+    assert gzip.decompress(zipped) == content
+    assert len(zipped) < len(content) / 2
 
 
 async def test_a_standby_shows_the_cluster_and_leads_if_it_must(http: ClientSession) -> None:

@@ -285,6 +285,20 @@ async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Star
         assert await page.run("document.querySelector('.changes') === null")
 
 
+async def test_the_first_view_waits_for_its_own_files_alone(server: DevServer, start: Start, page: Page) -> None:
+    await start("shop")
+    await page.open(server.console)
+    scripts = "performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))"
+    shown = "performance.getEntriesByName('data-shown')[0]"
+    await page.until(f"{shown}", "nothing is shown")
+    before = f"{scripts}.filter((one) => one.startTime < {shown}.startTime).map((one) => one.name.split('/').at(-1))"
+    assert len(await page.run(before)) <= 6
+    await page.until(f"{scripts}.some((one) => one.name.endsWith('graph.js'))", "the others are never loaded")
+    await page.open("about:blank")
+    await page.open(f"{server.console}#/events")
+    await page.until(says("topology shop is submitted"), "another view is not loaded")
+
+
 async def test_figures_have_the_form_of_the_command_line(server: DevServer, page: Page) -> None:
     await page.open(server.console)
     spans = [0.0004, 0.0021, 0.5, 1.24, 9.99, 75, 3_600, 15_120, 95_299_200]
