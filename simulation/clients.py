@@ -98,6 +98,12 @@ class ClientProgress:
 
         Records read from its first incarnation are dropped by then.
         """
+        self.replays = 0
+        """How many replays and discardings of dead letters were begun."""
+        self.replayed = frozenset[int]()
+        """The dead letters, by offset, whose records have taken effect by a replay."""
+        self.replays_over = asyncio.Event()
+        """Set when no replay will follow, and ``replayed`` is known. Until then no injector finishes."""
         self.back = asyncio.Event()
         """Set when ``returned`` is."""
         self.over: float | None = None
@@ -144,6 +150,8 @@ def reader(progress: ClientProgress, which: SourceReader) -> Main:
                 async with injector:
                     inject = _inject_batches if which.batched else _inject
                     await inject(world, progress, which, injector)
+                    if world.plan.replays:
+                        await progress.replays_over.wait()
                     await injector.finish()
                     progress.finished.add(name)
             except RequestError as error:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -30,7 +31,7 @@ from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
 from millwheel.worker.interval.hook_meter import HookMeter
-from millwheel.worker.log import LogConfig, LogSettings
+from millwheel.worker.log import DEAD_LETTER_RETENTION, LogConfig, LogSettings
 from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.process.destinations import CatalogRouting
 from millwheel.worker.process.watermarks import GroupWatch
@@ -77,6 +78,8 @@ def tuned(world: World) -> Iterator[None]:
     core = CoreSettings(**cast("dict[str, Any]", tuning["core"]))
     logs = LogSettings(**tuning["log"])
     shards = AuthoritySettings(**cast("dict[str, Any]", tuning["authority"]))
+    # The letters of a week would fill a log with a small cap for good, so they go when the subscriber has them.
+    letters = replace(DEAD_LETTER_RETENTION, stated="cap_bytes" not in tuning["log"])
 
     class Known(Worker):
         """A worker that checkers can inspect."""
@@ -103,6 +106,7 @@ def tuned(world: World) -> Iterator[None]:
         patch("millwheel.worker.process.notices.GroupWatch", Broadcast),
         patch("millwheel.worker.process.worker.CatalogRouting", Routed),
         patch("millwheel.worker.process.building.LogConfig", partial(LogConfig, settings=logs)),
+        patch("millwheel.worker.process.building.DEAD_LETTER_RETENTION", letters),
         patch("millwheel.worker.process.programs.beside", _at_once),
         patch("millwheel.server.authority.ShardSettings", partial(ShardSettings, core=shards)),
         _ids_tuned(tuning["ids"]),

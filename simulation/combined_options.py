@@ -46,6 +46,19 @@ def _joining(plan: Plan, node: dict[str, Any]) -> bool:
     return len(node["inputs"]) > 1 and not set(node["inputs"]) <= sources
 
 
+def replays(plan: Plan, chance: Random) -> None:
+    """A person replays dead letters. They come late for the watermark, and their keys go on without them.
+
+    All injectors wait with their end until the last replay is over. A log with a small cap drops letters in replay.
+    """
+    nodes = [node for node in plan.nodes if "letters" in node]
+    waits = not any(reader.files or reader.spark for reader in plan.readers)
+    if nodes and waits and not plan.returns_at and "cap_bytes" not in plan.tuning["log"]:
+        plan.replays = chance.randint(1, 5)
+        for node in nodes:
+            node.update(letters=1, joins=[*node["inputs"]])
+
+
 def weak_timers(plan: Plan, chance: Random) -> None:
     """A computation has several weak productions per call: from timers, or from records together with chaff."""
     nodes = [node for node in _plain(plan) if not _joining(plan, node)]
@@ -71,7 +84,9 @@ def tight_bounds(plan: Plan, chance: Random) -> None:
     log.update(
         batch_bytes=400, queue_bytes=chance.choice((400, 2_000)), publish_records=1, window=chance.choice((1, 3))
     )
-    log.update(segment_bytes=300, cap_bytes=chance.choice((1_200, 6_000)), checkpoint_entries=2)
+    # A log may be full before its subscriber comes. What it keeps until then must not go.
+    log.update(segment_bytes=300, cap_bytes=chance.choice((1_200, 6_000)), retained_bytes=1 << 40)
+    log.update(checkpoint_entries=2)
     plan.tuning["bounds"] = {
         "old": chance.choice((2, 8)),
         "stuck": chance.choice((1, 3, 64)),
@@ -188,7 +203,12 @@ def changing_forms(plan: Plan, chance: Random) -> None:
     # consumer from the beginning, too.
     consumed = {stream for node in plan.nodes for stream in node["inputs"]}
     streams = [stream for node in plan.nodes for stream in node["outputs"] if stream in consumed]
-    streams += [source["name"] for source in plan.sources]
+    # A batch holds the watermark for longer than an injector may be ahead of it. A consumer of both would stop the
+    # injector for good.
+    held = any(node["kind"] == "batch" for node in plan.nodes)
+    streams += [source["name"] for source in plan.sources if not (held and "skew" in source)]
+    if not streams:
+        return
     # An injector's record or a weak production that is resent gets its key computed again; a journaled one does not.
     # See docs/topologies.md.
     strong = {stream for node in plan.nodes if node["strong"] for stream in node["outputs"]}

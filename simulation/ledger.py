@@ -86,11 +86,14 @@ class Ledger:
         return self._is_log.get(consumer)
 
     def _produced(self, journal: str, rows: Iterable[ProductionRow]) -> None:
+        # An owner that does not know the newest version yet may still produce for a consumer that no longer reads.
+        edges = self._catalog.edges()
         for position, _, stream, value, timestamp, targets, opaque in rows:
             if not opaque:
                 self.made.setdefault(journal, {})[position] = stream, value, timestamp, dict(targets)
                 for consumer, _ in targets:
-                    self.due.setdefault((consumer, journal), {})[position] = stream
+                    if (consumer, stream) in edges:
+                        self.due.setdefault((consumer, journal), {})[position] = stream
 
     def _consumed(self, consumer: IncarnationId, wire: list[Any]) -> None:
         facts = IdFacts(ALL_KEYS)

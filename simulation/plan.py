@@ -127,6 +127,8 @@ class Plan:
     """Whether a second subscriber also reads the sinks, and its cursors are removed."""
     probed: bool = False
     """Whether a client requests latency percentiles."""
+    replays: int = 0
+    """How often a person replays or discards dead letters while records flow."""
     looked_up: bool = False
     """Whether a client looks up the states of a computation."""
     readers_late: float = 0.0

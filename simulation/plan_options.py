@@ -16,6 +16,7 @@ from simulation.combined_options import (
     changing_forms,
     growing_states,
     library_windows,
+    replays,
     spilled_and_divided,
     spilled_timers,
     tight_bounds,
@@ -420,5 +421,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("looked up", _looked_up, 0.3),
     ("operators", operators, 0.3),
     ("settled", _settled, 0.4),
+    ("replays", replays, 0.8),
 )
 """Name, change, and its share of all seeds."""

@@ -35,6 +35,7 @@ from simulation.neighbour import NEIGHBOUR, neighbour
 from simulation.owners import OwnerChecks
 from simulation.plan import LETTERS
 from simulation.process import Process
+from simulation.replays import replayer
 from simulation.reshaping import former, merger, reshaper, splitter, tender, updater
 from simulation.returning import returner
 from simulation.seed_plan import plan_for
@@ -54,6 +55,8 @@ The longest delay that has an explanation: a connection that no longer answers i
 """
 _COPIES: Final = 8
 """The most copies that one injected record is likely to have at one computation."""
+_IN_PARTS: Final = 0.3
+"""Seconds that a commit in many parts takes at a store that answers slowly."""
 _CALM: Final = 15.0
 """Virtual seconds that the last fault may come after the input."""
 
@@ -208,6 +211,9 @@ def _limit(world: World, faults: Faults) -> float:
         # may have become several, through chaff and through two paths.
         slow = [node["arguments"][0] / 1000 for node in plan.nodes if node["kind"] == "slow" and node["arguments"]]
         limit += _COPIES * max(slow, default=0.0) * sum(len(reader.inputs) for reader in plan.readers)
+    if "entry_bytes" in plan.tuning["core"]:
+        # Each commit of a state that grows is written in many parts, one after the other.
+        limit += _COPIES * _IN_PARTS * sum(len(reader.inputs) for reader in plan.readers)
     if plan.tended and any(node["kind"] == "flaky" for node in plan.nodes):
         # The policy stops the computation at a failure. Its owner first runs the records of a key one by one, so each
         # life commits few of them. The tender resumes it up to a second later.
@@ -232,6 +238,7 @@ def _visit(world: World, progress: ClientProgress) -> None:
         (plan.tended, "tender", tender),
         (plan.retired, "retirer", retirer),
         (plan.probed, "prober", prober),
+        (plan.replays, "replayer", replayer),
         (plan.looked_up, "looker", looker),
     )
     for wanted, name, client in clients:

@@ -14,6 +14,7 @@ __all__ = [
     "MAX_ENTRY_BYTES",
     "MAX_KEY_BYTES",
     "MAX_PRODUCTIONS",
+    "MAX_RETAINED_BYTES",
     "MAX_STATE_BYTES",
     "MAX_TAG_BYTES",
     "MAX_VALUE_BYTES",
@@ -48,6 +49,12 @@ MAX_PRODUCTIONS: Final = 15_000_000
 
 This many take several GiB of memory. Each has a number of 24 bits within its commit. The same commit may also contain
 records of other keys.
+"""
+
+MAX_RETAINED_BYTES: Final = 12 << 30
+"""The most that a stream's retention keeps: 12 GiB. At 16 GiB a log refuses records.
+
+So only a durable cursor that is behind can fill a log.
 """
 
 MAX_ENTRY_BYTES: Final = 8 << 20

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from millwheel.model.limits import MAX_RETAINED_BYTES
 from millwheel.sdk.durations import duration_problem
 from millwheel.sdk.options import ComputationOptions, FailureAction, FailurePolicy, Late, LateAction, Retention
 
@@ -35,6 +36,8 @@ def _retention(retention: Any) -> Iterator[str]:
         yield from _delay("Retention(age=...)", retention.age, most=None)
     if retention.bytes is not None and not _is_count(retention.bytes, 1):
         yield f"Retention(bytes=...) must be a positive number of bytes, not {retention.bytes!r}"
+    elif retention.bytes is not None and retention.bytes > MAX_RETAINED_BYTES:
+        yield f"Retention(bytes=...) is at most {MAX_RETAINED_BYTES:,}, not {retention.bytes:,}: a log keeps no more"
 
 
 def _injectors(injectors: Any) -> Iterator[str]:

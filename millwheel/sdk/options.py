@@ -162,8 +162,8 @@ class Retention:
         >>> sales = shop.source("sales", int).key_by(mw.everything).latest("newest")
         >>> newest = shop.stream("newest", int, retention=mw.Retention(age=mw.days(7)))
 
-    At least one bound must be set; None sets no bound. A record is deleted only after every existing subscriber has
-    acknowledged it.
+    At least one bound must be set; None sets no bound. No retention keeps more than 12 GiB. A record is deleted only
+    after every existing subscriber has acknowledged it.
     """
 
     age: Duration | None = None

@@ -87,7 +87,8 @@ class Topology(TopologyGraph):
             id_slack: How long the ids of its records are kept after the low watermark passes them, to detect duplicates
                 (6.1.1). Microseconds.
             allowed_skew: How far injected timestamps may be ahead of the low watermark before the injector has to wait.
-                Microseconds; None sets no limit.
+                Microseconds; None sets no limit. Choose more than any consumer's hold waits for later records: an
+                injector that may not send these would wait for ever.
             injectors: The injector processes whose low watermarks the stream waits for. Empty: those that announce
                 themselves.
             retention: What the stream keeps for subscribers that do not exist yet.

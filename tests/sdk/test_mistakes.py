@@ -481,6 +481,10 @@ MISTAKES: dict[str, tuple[Callable[[mw.Topology], object], str]] = {
         lambda t: t.source("s", Query, retention=mw.Retention(bytes=0)),
         "stream 's': Retention(bytes=...) must be a positive number of bytes, not 0",
     ),
+    "large retention": (
+        lambda t: t.source("s", Query, retention=mw.Retention(bytes=1 << 40)),
+        "stream 's': Retention(bytes=...) is at most 12,884,901,888, not 1,099,511,627,776: a log keeps no more",
+    ),
     # The graph.
     "self cycle": (
         lambda t: _add(t, inputs={"queries": TEXT, "again": TEXT}, outputs={"again": Query}),

@@ -43,6 +43,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(11, ["finished by another [1-9]", "late [1-9]"], id="cassandra"),
         pytest.param(106, ["glimpsed [1-9]"], id="unfinished writes"),
         pytest.param(31, ["the power is cut", "the power is back", "with the power 1"], id="power"),
+        pytest.param(67, [r"letters replayed: .*\d", "9 of 9 are replayed"], id="replays"),
         pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
 )
@@ -68,6 +69,7 @@ def _reached(seed: int) -> set[str]:
     found |= {"bounds"} if plan.tuning["bounds"] else set()
     found |= {"files"} if any(reader.files for reader in plan.readers) else set()
     found |= {"returning"} if plan.returns_at else set()
+    found |= {"replays"} if plan.replays else set()
     found |= {"spark"} if any(reader.spark for reader in plan.readers) else set()
     found |= {"files with a checkpoint"} if any(reader.checkpoint for reader in plan.readers) else set()
     found |= {"late beginning"} if any(reader.begins for reader in plan.readers) else set()
@@ -83,7 +85,7 @@ def test_300_seeds_reach_what_is_there_for_them() -> None:
     reached = Counter(what for seed in range(1, 301) for what in _reached(seed))
     wanted = {"weak window", "weak delay", "weak scatter", "tumbling", "sliding", "session", "two_phase"}
     wanted |= {"poison", "poison on a cycle", "bounds", "spilled and divided"}
-    wanted |= {"forms with keys that change", "files that grow"}
+    wanted |= {"forms with keys that change", "files that grow", "replays"}
     assert {what for what in wanted if reached[what] < 3} == set(), reached
     assert {what for what in OFTEN if reached[what] < 30} == set(), reached
 
@@ -105,3 +107,12 @@ def test_a_permanent_standstill_is_noticed_soon_after_the_faults(tmp_path: Path)
     verdict = run_apart(65, tmp_path, untended)
     assert verdict.violations[0].startswith("it does not end"), verdict.violations
     assert verdict.seconds < 90.0
+
+
+@pytest.mark.parametrize("seed", [*range(50), 184044736])
+def test_no_consumer_waits_for_what_its_own_injector_may_not_send_yet(seed: int) -> None:
+    """A batch holds for longer than the allowed skew, so a changing part must not read both of their streams."""
+    plan = plan_for(seed)
+    skewed = {source["name"] for source in plan.sources if "skew" in source}
+    held = any(node["kind"] == "batch" for node in plan.nodes)
+    assert not (held and skewed & set(plan.form_streams))

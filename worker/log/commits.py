@@ -80,12 +80,12 @@ class LogCommits:
         return alarm is not None and alarm <= state.clock.now
 
     def _is_full(self, cursors: Mapping[str, int]) -> bool:
-        """Whether the log is at its cap, and would drop all its records if the open segment ended now.
+        """Whether the log is at its cap, and would drop records if the open segment ended now.
 
         A log at its cap may refuse every record (``LogReceiver.bound``). So no record would ever end the segment (G8).
         """
         state = self.state
-        return state.records.kept >= state.settings.cap_bytes and self._retainer.drops_all(cursors)
+        return state.records.kept >= state.settings.cap_bytes and self._retainer.drops_some(cursors)
 
     def _alarm(self) -> int | None:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""

@@ -164,10 +164,7 @@ class LogReceiver:
         slowest, oldest = self._cursors.slowest(), self._records.oldest()
         full = f"the log of stream {stream!r} keeps {kept:,} bytes, and its cap is {cap:,}"
         if slowest is None or (oldest is not None and slowest[1] >= oldest.end):
-            return (
-                f"{full}: its retention keeps them, and there is room again when it drops the oldest. The retention of "
-                "a stream is fixed with its log: for a shorter one, declare a stream of another name"
-            )
+            return f"{full}: no cursor waits for the oldest, so they go with its next commit"
         name, acked = slowest
         return (
             f"{full}: the slowest cursor is {name!r}, at offset {acked:,} of {end:,}; have its subscriber acknowledge, "

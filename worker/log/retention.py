@@ -13,17 +13,18 @@ __all__ = ["Retainer"]
 class Retainer:
     """Decides which records a log drops: those that every cursor has ACKed.
 
-    If a retention is set or there is no cursor, they must also be too old or too many. The decision is made when an
-    entry is sealed, and journaled with it. So every owner drops the same records.
+    If a retention is set or there is no cursor, they must also be too old or too many. No retention
+    keeps as many as the log's cap, so records that no cursor waits for never stop the producers. The decision is made
+    when an entry is sealed, and journaled with it. So every owner drops the same records.
     """
 
     def __init__(self, state: LogState) -> None:
         self.state = state
 
-    def drops_all(self, cursors: Mapping[str, int]) -> bool:
-        """Whether the log would drop all its records if the open segment ended now."""
-        end = self.state.records.open.end
-        return self.start_after(cursors, [end]) == end
+    def drops_some(self, cursors: Mapping[str, int]) -> bool:
+        """Whether the log would drop records if the open segment ended now."""
+        records = self.state.records
+        return self.start_after(cursors, [records.open.end]) > records.start
 
     def due(self) -> int | None:
         """When the oldest segment becomes too old, or when the age must be journaled, on the steady clock.
@@ -57,7 +58,7 @@ class Retainer:
         """Whether the retention drops the oldest segment, when ``kept`` bytes are kept in all."""
         retention = self.state.retention
         old = retention.max_age and segment.age + retention.max_age <= self.state.clock.age
-        return bool(old or (retention.max_bytes and kept > retention.max_bytes))
+        return bool(old or kept > min(retention.max_bytes or kept, self.state.settings.retained_bytes))
 
     def _whole(self, cuts: Sequence[int]) -> Iterator[LogSegment]:
         """The committed segments that get no more records."""

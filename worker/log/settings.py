@@ -8,6 +8,7 @@ from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.limits import MAX_RETAINED_BYTES
 from millwheel.worker.messages import Parent
 
 __all__ = ["DEAD_LETTER_RETENTION", "DEFAULT_RETENTION", "LogConfig", "LogRetention", "LogSettings"]
@@ -64,6 +65,8 @@ class LogSettings:
     cap_bytes: int = 16 << 30
     """Maximum size of kept records. Above it, records ahead of the watermark are refused. From a quarter above it
     on, all records are refused (G13)."""
+    retained_bytes: int = MAX_RETAINED_BYTES
+    """The most that any retention keeps. It is below the cap, so only cursors can fill the log."""
     ack_delay: int = 50_000
     """How long an ACK waits for records to share an append with. After that it gets a separate append."""
     watermark_delay: int = 20_000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
@@ -104,18 +106,39 @@ def test_a_retention_by_bytes_drops_acked_records_beyond_it() -> None:
 
 
 @pytest.mark.guarantee("G13")
-def test_at_the_cap_a_full_retention_is_named_and_no_cursor() -> None:
-    driver = LogDriver(SMALL, LogRetention(max_age=1 << 50, stated=True))
+@pytest.mark.parametrize("retention", [LogRetention(max_age=1 << 50, stated=True), LogRetention(max_bytes=1 << 50)])
+def test_a_retention_without_a_cursor_behind_never_stops_the_producers(retention: LogRetention) -> None:
+    """The oldest go before the log is at its cap."""
+    settings = replace(SMALL, retained_bytes=1_200)
+    driver = LogDriver(settings, retention)
+    for number in range(200):
+        driver.deliver([b"x" * 90], [driver.now + number])
+        driver.run()
+        assert driver.answers[-1].outcome == ACKED, (number, driver.answers[-1])
+    kept = driver.core.state.records.kept
+    assert settings.retained_bytes - settings.segment_bytes <= kept <= settings.retained_bytes + settings.segment_bytes
+
+
+@pytest.mark.guarantee("G8")
+def test_a_full_log_drops_what_its_retention_keeps_when_the_last_cursor_has_acked() -> None:
+    driver = LogDriver(replace(SMALL, retained_bytes=1_200), LogRetention(max_age=1 << 50, stated=True))
     reader = driver.subscribe("c")
     driver.run()
     while driver.core.state.records.kept < SMALL.cap_bytes:
         fill(driver, driver.core.state.records.end, 1)
+    driver.deliver([b"ahead"], [driver.now + 1])
+    assert driver.answers[-1].outcome == FULL
     driver.handle(AckOffset(reader, driver.core.state.records.end))
     driver.pass_time(60_000)
     driver.run()
     driver.deliver([b"ahead"], [driver.now + 1])
-    assert driver.answers[-1].outcome == FULL
-    assert "its retention keeps them" in driver.answers[-1].message
+    driver.run()
+    assert driver.answers[-1].outcome == ACKED
+
+
+def test_a_retention_keeps_less_than_fills_a_log() -> None:
+    settings = LogSettings()
+    assert settings.retained_bytes + settings.segment_bytes < settings.cap_bytes
 
 
 @pytest.mark.guarantee("G8")
