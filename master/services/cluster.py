@@ -12,8 +12,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
+from millwheel.master.health_problems import cluster_problems, damage_problems, hook_problems
 from millwheel.master.hook_failures import hook_failures
-from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
@@ -108,12 +108,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
-        response.problems.extend(_problems(response, bool(known.topologies)))
-        response.problems.extend(self._replica.own_problems())
-        response.problems.extend(_damages(known, self._replica.book))
+        details = [
+            *cluster_problems(response, bool(known.topologies)),
+            *(wire.HealthProblem(text=text) for text in self._replica.own_problems()),
+            *damage_problems(known, self._replica.book, names),
+        ]
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)
-            response.problems.extend(one.text for one in failing)
+            details += hook_problems(failing)
+        response.problem_details.extend(details)
+        response.problems.extend(one.text for one in details)
         return response
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
@@ -181,45 +185,3 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
             totals.without_owner += 0 if known.lives(worker, registration) else len(intervals)
         totals.with_parents += sum(bool(interval.parents) for interval in interval_map)
     return totals
-
-
-def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
-    """Yield the damaged stored values found so far, each with a remedy."""
-    remedy = "restore it from a snapshot or a replica"
-    for key, why in sorted(known.damaged.items()):
-        yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
-    for journal, report in sorted(book.intervals.items()):
-        load = report.load
-        if load.quarantined:
-            yield (
-                f"interval {journal} is quarantined: {load.damage}; {remedy}, then `millwheel interval move {journal}`"
-            )
-        elif load.damaged_rows:
-            yield f"interval {journal} met {load.damaged_rows:,} damaged rows, such as {load.damage}: {remedy}"
-
-
-def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[str]:
-    """Yield the problems, each with a remedy."""
-    if not health.store.answers:
-        yield f"the state store does not answer: {health.store.error}"
-    for authority in health.authorities:
-        if not authority.address:
-            yield f"no process serves authority shard {authority.shard}: start `millwheel authority run`"
-        elif not authority.answers:
-            yield f"authority shard {authority.shard} at {authority.address} does not answer"
-    if not health.workers and in_use:
-        yield "there are no workers: start `millwheel worker run`"
-    for worker in health.workers:
-        if not worker.answers:
-            yield f"worker {worker.worker_id} at {worker.address} has reported no load lately: look at its log"
-    if health.intervals.without_owner and health.workers:
-        yield (
-            f"{health.intervals.without_owner:,} of {health.intervals.all:,} intervals have no owner: "
-            "no worker may run their code, or they are just being given to one"
-        )
-    for hot in health.hot_keys:
-        key = hot.key.decode("utf-8", "backslashreplace")
-        yield (
-            f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: aggregate it in two phases by `spread=` of `.window(...).aggregate`, which takes records that differ"
-        )

@@ -63,6 +63,12 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await page.open(f"{server.console}#/time/shop/days")
     await page.until(says("no alert for eve"), "the chain does not end at the error")
     await picture(page, "failing-time")
+    await page.open(f"{server.console}#/topologies")
+    problem = "document.querySelector('.problems li')"
+    await page.until(f"{problem}?.innerText.includes('no alert for eve')", "the first page does not show it")
+    assert "docs/runbook.md#millwheelhookfailing" in await page.run(f"{problem}.innerText")
+    await page.run(f"{problem}.querySelector('a').click()")
+    await page.until("document.querySelector('.inspector h2')?.innerText === 'alerts'", "the link leads elsewhere")
 
 
 async def test_edges_have_rates_latencies_and_watermarks(
@@ -292,7 +298,7 @@ async def test_the_first_view_waits_for_its_own_files_alone(server: DevServer, s
     shown = "performance.getEntriesByName('data-shown')[0]"
     await page.until(f"{shown}", "nothing is shown")
     before = f"{scripts}.filter((one) => one.startTime < {shown}.startTime).map((one) => one.name.split('/').at(-1))"
-    assert len(await page.run(before)) <= 6
+    assert len(await page.run(before)) <= 7
     await page.until(f"{scripts}.some((one) => one.name.endsWith('graph.js'))", "the others are never loaded")
     await page.open("about:blank")
     await page.open(f"{server.console}#/events")

@@ -2,16 +2,16 @@
 
 import { html } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration } from "/format.js";
-import { Figures, Heading, Problems, Table } from "/parts.js";
+import { Figures, Heading, HealthProblems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
 
 export function Cluster({ overview }) {
-  const { masters, workers, authorities, store, intervals, hot_keys: hot, problems, hidden } = overview.health;
+  const { masters, workers, authorities, store, intervals, hot_keys: hot, hidden } = overview.health;
   if (hidden) return html`<${Heading}>Cluster</${Heading}><p class="empty">The health of the cluster needs the role <code>read</code> for the whole cluster. Yours is for some topologies.</p>`;
   return html`
     <${Heading}>Cluster</${Heading}>
-    <${Problems} title="Needs an operator" texts=${problems} />
+    <${HealthProblems} health=${overview.health} />
     <${Figures} of=${[
       ["intervals", count(intervals.all)],
       ["without an owner", intervals.without_owner ? html`<span class="bad">${count(intervals.without_owner)}</span>` : "0"],
