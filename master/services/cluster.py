@@ -94,6 +94,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
         store, authorities = await asyncio.gather(self._store(), self._authorities(known))
         response.store.CopyFrom(store)
+        response.store.commits_per_second, response.store.commit_seconds = self._replica.book.appends()
+        reports = self._replica.book.workers.values()
+        response.store.repeating_journals = sum(one.load.repeating_journals for one in reports)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
             record = known.masters.get(address)

@@ -39,6 +39,15 @@ def test_the_latency_is_that_of_the_last_seconds() -> None:
     assert (one.committed_per_second, one.commit_latency_seconds) == (0.0, 0.0)
 
 
+def test_appends_have_a_rate_and_a_mean_time() -> None:
+    meter, measures = TrafficMeter(), IntervalMeasures()
+    meter.traffic(0.0, {PLACE: measures})
+    measures.append_seconds.add(0.01, 6)
+    measures.append_seconds.add(0.04, 2)
+    (one,) = meter.traffic(4.0, {PLACE: measures})
+    assert (one.appends_per_second, round(one.append_seconds, 6)) == (2.0, 0.0175)
+
+
 def test_a_computation_that_is_gone_is_forgotten() -> None:
     meter, measures = TrafficMeter(), IntervalMeasures()
     receive(measures, "shop/orders", 5, 50)
@@ -61,5 +70,6 @@ def test_the_first_records_of_a_stream_are_a_rate() -> None:
 def test_a_load_report_has_the_traffic() -> None:
     measures = IntervalMeasures()
     receive(measures, "shop/orders", 5, 50)
-    (one,) = LoadMeter(list, measures=lambda: {PLACE: measures}).load().traffic
-    assert one.streams[0].stream == "shop/orders"
+    load = LoadMeter(list, measures=lambda: {PLACE: measures}, repeating=lambda: 3).load()
+    assert [one.streams[0].stream for one in load.traffic] == ["shop/orders"]
+    assert load.repeating_journals == 3

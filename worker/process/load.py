@@ -66,6 +66,7 @@ class LoadMeter:
         key_functions: Callable[[], Iterable[wire.KeyFunctionFailure]] = tuple,
         wall: Callable[[], int] = wall_now,
         measures: Callable[[], Mapping[Place, IntervalMeasures]] = dict,
+        repeating: Callable[[], int] = int,
     ) -> None:
         """
         Args:
@@ -77,6 +78,7 @@ class LoadMeter:
             key_functions: The key functions that raise here.
             wall: The wall clock, in microseconds.
             measures: What the intervals of each computation measure here.
+            repeating: How many intervals and logs repeat a call to the store that has failed.
         """
         self._intervals = intervals
         self._damaged = damaged
@@ -86,6 +88,7 @@ class LoadMeter:
         self._clock = clock
         self._wall = wall
         self._measures = measures
+        self._repeating = repeating
         self._traffic = TrafficMeter()
         self._process = psutil.Process()
         self._limit = memory_limit()
@@ -99,6 +102,7 @@ class LoadMeter:
             cpu=self._cpu.per_second(now, self._cpu_seconds()),
             resident_bytes=self._process.memory_info().rss,
             memory_limit_bytes=self._limit,
+            repeating_journals=self._repeating(),
         )
         rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []

@@ -74,6 +74,7 @@ class WorkerServices:
             hooks=self.tallies.hooks,
             key_functions=lambda: self.key_failures.shown(self.catalog.consumers, wall_now()),
             measures=self.tallies.measures,
+            repeating=hosts.repeating,
         ).load
         owned = OwnedStates(hosts.routing.locate, hosts.core_of, self.absence, self.store)
         add_InspectionServiceServicer_to_server(InspectionService(owned, self.store, load), server)

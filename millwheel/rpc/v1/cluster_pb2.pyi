@@ -333,20 +333,33 @@ class StoreHealth(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     READ_SECONDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    COMMITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    REPEATING_JOURNALS_FIELD_NUMBER: _builtins.int
     answers: _builtins.bool
     read_seconds: _builtins.float
     error: _builtins.str
     """The reason why the store does not answer."""
+    commits_per_second: _builtins.float
+    """Commits of all workers' intervals that the store has taken over the last seconds, and their mean time in seconds,
+    from the workers' last reports. 0: there were none.
+    """
+    commit_seconds: _builtins.float
+    repeating_journals: _builtins.int
+    """The number of intervals and logs of all workers whose call to the store has failed and is repeated."""
     def __init__(
         self,
         *,
         answers: _builtins.bool = ...,
         read_seconds: _builtins.float = ...,
         error: _builtins.str = ...,
+        commits_per_second: _builtins.float = ...,
+        commit_seconds: _builtins.float = ...,
+        repeating_journals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "error", b"error", "read_seconds", b"read_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "commit_seconds", b"commit_seconds", "commits_per_second", b"commits_per_second", "error", b"error", "read_seconds", b"read_seconds", "repeating_journals", b"repeating_journals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,7 @@
 // The processes of the cluster: masters, workers, the authority's shards, and the store.
 
 import { html } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, cpu, duration } from "/format.js";
+import { bytes, count, cpu, duration, rate } from "/format.js";
 import { Figures, Heading, HealthProblems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
@@ -17,6 +17,9 @@ export function Cluster({ overview }) {
       ["without an owner", intervals.without_owner ? html`<span class="bad">${count(intervals.without_owner)}</span>` : "0"],
       ["starting from others", count(intervals.with_parents)],
       ["store", store.answers ? html`${duration(store.read_seconds)}` : html`<span class="bad">${store.error}</span>`, store.answers ? "per read" : ""],
+      ["commits/s", rate(store.commits_per_second)],
+      ["time of a commit", store.commit_seconds ? duration(store.commit_seconds) : "none"],
+      ["repeated calls to it", store.repeating_journals ? html`<span class="bad">${count(store.repeating_journals)}</span>` : "0"],
     ]} />
     <h2>Workers</h2>
     <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cpu", true], ["memory", true], ["code"]]}>
