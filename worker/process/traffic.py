@@ -22,9 +22,10 @@ _RateKey = tuple[Place, str, str]
 class TrafficMeter:
     """Rates of the measures of this process. A computation that is gone is forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        """``now``: when the process began to measure, by a steady clock in seconds."""
         self._rates: dict[_RateKey, WindowRate] = {}
-        self._looked_at: float | None = None
+        self._looked_at = now
 
     def traffic(self, now: float, measures: Mapping[Place, IntervalMeasures]) -> list[wire.ComputationTraffic]:
         """Return the traffic of each computation, sorted by name. ``now``: a steady clock, in seconds."""
@@ -33,8 +34,7 @@ class TrafficMeter:
         def rate(place: Place, kind: str, stream: str, total: float) -> float:
             key = place, kind, stream
             # All measures begin at 0, so what was not there at the last look has grown from 0 since.
-            began = (now, total) if self._looked_at is None else (self._looked_at, 0.0)
-            kept[key] = self._rates.get(key) or WindowRate(*began)
+            kept[key] = self._rates.get(key) or WindowRate(self._looked_at, 0.0)
             return kept[key].per_second(now, total)
 
         def mean(place: Place, kind: str, distribution: Distribution) -> tuple[float, float]:
