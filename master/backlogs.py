@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from millwheel.master.health_problems import health_problem
 from millwheel.master.load_book import LoadBook
 from millwheel.master.views import names_of
 from millwheel.model.catalog import Catalog
@@ -12,9 +13,10 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Duration, format_duration, seconds
 from millwheel.model.wording import counted
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
-__all__ = ["backlog_texts"]
+__all__ = ["backlog_problems"]
 
 _BEHIND_AFTER_SECONDS: Final = 60.0
 """A computation is behind if its oldest work has waited so long. It is the limit of the alert MillwheelWorkStuck."""
@@ -22,8 +24,10 @@ _BUSY: Final = 0.8
 """In cores: a process that works so much of its time has no time left, because it also reads and writes."""
 
 
-def backlog_texts(known: Catalog, book: LoadBook, explained: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield a text for each computation whose queue is long, with a remedy.
+def backlog_problems(
+    known: Catalog, book: LoadBook, explained: Collection[tuple[str, str]]
+) -> Iterator[cluster.HealthProblem]:
+    """Yield a problem for each computation whose queue is long, with a remedy.
 
     A computation that only waits for the ACKs of its consumers is left out: these are behind, or fail.
 
@@ -39,7 +43,8 @@ def backlog_texts(known: Catalog, book: LoadBook, explained: Collection[tuple[st
         behind = [(one, load) for one, load in _loads(known, book, incarnation) if _is_behind(load)]
         if behind:
             owners = sorted({one.owner.worker_id for one, _ in behind})
-            yield _text("/".join(place), [load for _, load in behind], owners, busy)
+            text = _text("/".join(place), [load for _, load in behind], owners, busy)
+            yield health_problem(text, "MillwheelWorkStuck", *place)
 
 
 def _loads(

@@ -79,6 +79,13 @@ class LoadBook:
         names = sorted({one.computation for one in hooks})
         return {name: merged_hooks(one.time for one in hooks if one.computation == name) for name in names}
 
+    def appends(self) -> tuple[float, float]:
+        """Return the commits that all workers' intervals append in a second, and their mean time in seconds."""
+        parts = [one for worker in self.workers.values() for one in worker.load.traffic]
+        rate = sum(one.appends_per_second for one in parts)
+        busy = sum(one.appends_per_second * one.append_seconds for one in parts)
+        return rate, busy / rate if rate else 0.0
+
     def key_functions(self) -> dict[IncarnationId, list[wire.KeyFunctionFailure]]:
         """Return, by incarnation, the key functions that raise, from the reports of running workers."""
         found: dict[IncarnationId, list[wire.KeyFunctionFailure]] = {}

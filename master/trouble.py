@@ -15,7 +15,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
-__all__ = ["leader_problems", "link_problems", "stall_problems", "write_problems"]
+__all__ = ["leader_problems", "link_problems", "node_problems", "stall_problems", "write_problems"]
 
 STALLED: Final = 0.3
 """A process that is stalled for a larger share of its time is a problem."""
@@ -42,8 +42,18 @@ def stall_problems(workers: Iterable[cluster.WorkerHealth]) -> Iterator[str]:
             )
 
 
+def node_problems(node_outages: Mapping[str, float]) -> Iterator[str]:
+    """Yield a problem for each node of the store that is down. ``node_outages``: as in :func:`link_problems`."""
+    down = {node: outage for node, outage in node_outages.items() if outage >= BROKEN_SECONDS}
+    for node, outage in sorted(down.items()):
+        yield (
+            f"node {node} of the store has not answered for {_for(outage)}: start it, by `systemctl start cassandra` "
+            "on its machine"
+        )
+
+
 def link_problems(workers: Sequence[cluster.WorkerHealth], node_outages: Mapping[str, float]) -> Iterator[str]:
-    """Yield a problem for each node of the store that is down, and for each link that is cut.
+    """Yield a problem for each link that is cut.
 
     Args:
         workers: The workers, with the links that are broken for them.
@@ -63,12 +73,6 @@ def link_problems(workers: Sequence[cluster.WorkerHealth], node_outages: Mapping
                 f"worker {worker.worker_id} has not reached worker {peer} for {_for(link.seconds)}: mend the network "
                 f"between them, or stop worker {worker.worker_id}: {_STOP}"
             )
-    down = {node: outage for node, outage in node_outages.items() if outage >= BROKEN_SECONDS}
-    for node, outage in sorted(down.items()):
-        yield (
-            f"node {node} of the store has not answered for {_for(outage)}: start it, by `systemctl start cassandra` "
-            "on its machine"
-        )
     for node, seen in sorted(nodes.items()):
         for worker_id, outage in sorted(seen.items()) if not node_outages.get(node) else ():
             yield (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,10 +12,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.master.backlogs import backlog_texts
+from millwheel.master.backlogs import backlog_problems
 from millwheel.master.event_log import readable_events
+from millwheel.master.health_problems import cluster_problems, damage_problems, health_problem, hook_problems
 from millwheel.master.hook_failures import hook_failures
-from millwheel.master.load_book import LoadBook
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
@@ -23,7 +23,7 @@ from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.master.trouble import leader_problems, link_problems, stall_problems, write_problems
+from millwheel.master.trouble import leader_problems, link_problems, node_problems, stall_problems, write_problems
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -100,6 +100,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             self._store(), self._authorities(known), self._silences(known)
         )
         response.store.CopyFrom(store)
+        response.store.commits_per_second, response.store.commit_seconds = self._replica.book.appends()
+        reports = self._replica.book.workers.values()
+        response.store.repeating_journals = sum(one.load.repeating_journals for one in reports)
         response.authorities.extend(authorities)
         for address in sorted({*known.masters, self._replica.address}):
             record = known.masters.get(address)
@@ -114,17 +117,21 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
-        response.problems.extend(_problems(response, bool(known.topologies)))
-        response.problems.extend(silences)
-        response.problems.extend(self._troubles(known, response.workers))
-        response.problems.extend(self._replica.own_problems())
-        response.problems.extend(_damages(known, self._replica.book))
+        details = [
+            *cluster_problems(response, bool(known.topologies)),
+            *_under("MillwheelInjectorSilent", silences),
+            *self._troubles(known, response.workers),
+            *(wire.HealthProblem(text=text) for text in self._replica.own_problems()),
+            *damage_problems(known, self._replica.book, names),
+        ]
         with suppress(DamagedValueError):
             failing = hook_failures(known, self._replica.book, wall_now(), awaited_for=AWAITED_PROBLEM)
-            response.problems.extend(one.text for one in failing)
+            details += hook_problems(failing)
             explained = {(one.topology, one.computation) for one in failing}
             explained |= {(one.topology, one.computation) for one in response.hot_keys}
-            response.problems.extend(backlog_texts(known, self._replica.book, explained))
+            details += backlog_problems(known, self._replica.book, explained)
+        response.problem_details.extend(details)
+        response.problems.extend(one.text for one in details)
         return response
 
     async def _silences(self, known: Catalog) -> list[str]:
@@ -133,12 +140,16 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             return list(silence_texts(await self._replica.observer.explain_all(known, injected_groups(known))))
         return []
 
-    def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[str]:
+    def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[wire.HealthProblem]:
         """Yield what hampers processes, by name."""
-        yield from stall_problems(workers)
-        yield from link_problems(workers, self._replica.conditions.node_outages())
-        yield from write_problems({name: report.load for name, report in self._replica.book.workers.items()})
-        yield from leader_problems(readable_events(known.events), known.masters, wall_now())
+        outages = self._replica.conditions.node_outages()
+        loads = {name: report.load for name, report in self._replica.book.workers.items()}
+        yield from _under("MillwheelProcessSlow", stall_problems(workers))
+        yield from _under("MillwheelStoreNodeDown", node_problems(outages))
+        yield from _under("MillwheelLinkBroken", link_problems(workers, outages))
+        yield from _under("MillwheelStoreFailing", write_problems(loads))
+        elections = leader_problems(readable_events(known.events), known.masters, wall_now())
+        yield from _under("MillwheelLeaderChanges", elections)
 
     def _workers(self, known: Catalog) -> Iterator[wire.WorkerHealth]:
         owned = dict.fromkeys(known.workers, 0)
@@ -209,44 +220,7 @@ def _totals(known: Catalog) -> wire.IntervalTotals:
     return totals
 
 
-def _damages(known: Catalog, book: LoadBook) -> Iterator[str]:
-    """Yield the damaged stored values found so far, each with a remedy."""
-    remedy = "restore it from a snapshot or a replica"
-    for key, why in sorted(known.damaged.items()):
-        yield f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
-    for journal, report in sorted(book.intervals.items()):
-        load = report.load
-        if load.quarantined:
-            yield (
-                f"interval {journal} is quarantined: {load.damage}; {remedy}, then `millwheel interval move {journal}`"
-            )
-        elif load.damaged_rows:
-            yield f"interval {journal} met {load.damaged_rows:,} damaged rows, such as {load.damage}: {remedy}"
-
-
-def _problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[str]:
-    """Yield the problems, each with a remedy."""
-    if not health.store.answers:
-        yield f"the state store does not answer: {health.store.error}"
-    for authority in health.authorities:
-        if not authority.address:
-            yield f"no process serves authority shard {authority.shard}: start `millwheel authority run`"
-        elif not authority.answers:
-            yield f"authority shard {authority.shard} at {authority.address} does not answer"
-    if not health.workers and in_use:
-        yield "there are no workers: start `millwheel worker run`"
-    for worker in health.workers:
-        if not worker.answers:
-            yield f"worker {worker.worker_id} at {worker.address} has reported no load lately: look at its log"
-    if health.intervals.without_owner and health.workers:
-        yield (
-            f"{health.intervals.without_owner:,} of {health.intervals.all:,} intervals have no owner: "
-            "no worker may run their code, or they are just being given to one"
-        )
-    for hot in health.hot_keys:
-        key = hot.key.decode("utf-8", "backslashreplace")
-        yield (
-            f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: make the hook cheaper for it by `millwheel topology update`, or aggregate it in two phases, by "
-            "`spread=` of `.window(...).aggregate` in a step of another name, which takes records that differ"
-        )
+def _under(runbook: str, texts: Iterable[str]) -> Iterator[wire.HealthProblem]:
+    """Yield problems of one section of the runbook."""
+    for text in texts:
+        yield health_problem(text, runbook)

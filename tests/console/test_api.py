@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -174,6 +175,9 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     assert row["watermark"]["held_by"]
     flowing = await until(accounts, patience(30), holds=lambda one: one["traffic"])
     assert [one["stream"] for one in flowing["traffic"]] == ["shop/orders"]
+    await until(
+        lambda: overview(http, server), patience(30), holds=lambda one: one["health"]["store"]["commits_per_second"] > 0
+    )
     whole = await overview(http, server)
     streams = {one["name"]: one for one in whole["topologies"][0]["streams"]}
     assert streams["shop/accounts"]["written_by"] == ["shop/accounts"]
@@ -284,6 +288,34 @@ async def test_the_page_and_its_files_are_served_and_cached(server: DevServer, h
             assert response.status == 404
 
 
+async def test_a_file_under_its_version_is_kept_for_good(server: DevServer, http: ClientSession) -> None:
+    async with http.get(server.console) as response:
+        page = await response.text()
+    assert response.headers["Cache-Control"] == "no-cache"
+    (script,) = re.findall(r'type="module" src="/([^"]+)"', page)
+    assert re.fullmatch(r"[0-9a-f]{12}/app\.js", script)
+    loaded = [script, *re.findall(r'(?:stylesheet|modulepreload)" href="/([^"]+)"', page)]
+    for path in loaded:
+        async with http.get(server.console + path) as response:
+            assert (response.status, response.headers["Cache-Control"].split()[-1]) == (200, "immutable")
+            named = re.findall(r"(?:from |import\()\"/([^\"]+)\"", await response.text())
+        assert all(one.startswith(script.partition("/")[0]) for one in named), (path, named)
+    assert "/api/v1/ClusterService/GetOverview" in page, "the API has no version of the page"
+
+
+@pytest.mark.parametrize("path", ["app.js", "api/v1"])
+async def test_what_is_large_is_compressed_for_who_takes_it(server: DevServer, http: ClientSession, path: str) -> None:
+    async with ClientSession(auto_decompress=False) as plain:
+        async with plain.get(server.console + path) as response:
+            assert response.headers["Content-Encoding"] == "gzip"
+            zipped = await response.read()
+        async with plain.get(server.console + path, headers={"Accept-Encoding": "identity"}) as response:
+            assert "Content-Encoding" not in response.headers
+            content = await response.read()
+    assert gzip.decompress(zipped) == content
+    assert len(zipped) < len(content) / 2
+
+
 async def test_a_standby_shows_the_cluster_and_leads_if_it_must(http: ClientSession) -> None:
     coordinator, store = MemoryCoordinator(), MemoryStore()
     async with AsyncExitStack() as stack:
@@ -340,19 +372,20 @@ async def test_a_port_in_use_is_an_error_that_names_it(server: DevServer) -> Non
     assert "--ui-port" in caught.value.remedy
 
 
-def test_all_modules_are_preloaded() -> None:
+def test_the_modules_of_the_first_view_are_preloaded() -> None:
     """A browser then asks for all of them at once, and not for each when another one imports it.
 
-    The page of the login has a script of its own.
+    Those of the other views are loaded when they are opened.
     """
     root = Path(ROOT, "millwheel/server/console/static")
-    page, login = ((root / name).read_text() for name in ("index.html", "login.html"))
-    files = [f"/{path.relative_to(root)}" for path in root.rglob("*.js")]
-    modules = [one for one in files if f'src="{one}"' not in login]
-    assert len(files) - len(modules) == 1
-    assert [one for one in modules if f'"{one}"' not in page] == []
-    linked = re.findall('(?:href|src)="(/[^"]+[.]js)"', page)
-    assert sorted(linked) == sorted(modules)
+    needed, waiting = set[str](), ["/app.js"]
+    while waiting:
+        path = waiting.pop()
+        needed.add(path)
+        found = re.findall(r'^import .* from "(/[^"]+)"', (root / path[1:]).read_text(), re.MULTILINE)
+        waiting += [one for one in found if one not in needed]
+    linked = re.findall('(?:href|src)="(/[^"]+[.]js)"', (root / "index.html").read_text())
+    assert sorted(linked) == sorted(needed)
 
 
 def test_no_file_of_the_page_names_another_host() -> None:

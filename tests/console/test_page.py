@@ -63,6 +63,12 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await page.open(f"{server.console}#/time/shop/days")
     await page.until(says("no alert for eve"), "the chain does not end at the error")
     await picture(page, "failing-time")
+    await page.open(f"{server.console}#/topologies")
+    problem = "document.querySelector('.problems li')"
+    await page.until(f"{problem}?.innerText.includes('no alert for eve')", "the first page does not show it")
+    assert "docs/runbook.md#millwheelhookfailing" in await page.run(f"{problem}.innerText")
+    await page.run(f"{problem}.querySelector('a').click()")
+    await page.until("document.querySelector('.inspector h2')?.innerText === 'alerts'", "the link leads elsewhere")
 
 
 async def test_edges_have_rates_latencies_and_watermarks(
@@ -112,6 +118,37 @@ async def test_figures_change_and_the_page_says_if_it_is_cut_off(tmp_path: Path,
     async with running(settings):
         await page.until("!document.querySelector('.banner')", "the page does not go on")
     page.errors.clear()  # the browser notes each request that failed
+
+
+async def changing_overviews(page: Page, change: str) -> None:
+    """Make each overview go through a JavaScript function of its text before the page has it."""
+    script = f"""
+      const asked = window.fetch;
+      window.fetch = async (url, options) => {{
+        const response = await asked(url, options);
+        if (!String(url).includes("GetOverview")) return response;
+        return new Response(({change})(await response.text()), {{ status: response.status }});
+      }};"""
+    await page.ask("Page.enable")
+    await page.ask("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+
+async def test_without_the_health_of_the_cluster_the_rest_is_shown(server: DevServer, start: Start, page: Page) -> None:
+    """As for a person whose role is for some topologies."""
+    await start("shop")
+    await changing_overviews(page, "(text) => JSON.stringify({...JSON.parse(text), health: undefined})")
+    await page.open(server.console)
+    await page.until(says("shop"), "nothing is shown")
+    await page.run("location.hash = '#/cluster'")
+    await page.until(says("for the whole cluster"), "no word of the role")
+    await page.run("location.hash = '#/keys/shop/alerts'")
+    await page.until("document.querySelectorAll('.cell[role=option]').length === 2", "no strip")
+
+
+async def test_an_answer_that_is_cut_is_no_answer(server: DevServer, page: Page) -> None:
+    await changing_overviews(page, "(text) => text.slice(0, 100)")
+    await page.open(server.console)
+    await page.until("document.querySelector('.banner')?.innerText.includes('does not answer')", "no word of it")
 
 
 async def test_the_page_goes_on_at_another_master(tmp_path: Path, page: Page) -> None:
@@ -252,6 +289,20 @@ async def test_a_read_only_page_offers_no_changes(server: DevServer, start: Star
         await page.run("document.querySelector('.cell[role=option]').click()")
         await page.until(says("This console is read-only"), "no word of it")
         assert await page.run("document.querySelector('.changes') === null")
+
+
+async def test_the_first_view_waits_for_its_own_files_alone(server: DevServer, start: Start, page: Page) -> None:
+    await start("shop")
+    await page.open(server.console)
+    scripts = "performance.getEntriesByType('resource').filter((one) => one.name.endsWith('.js'))"
+    shown = "performance.getEntriesByName('data-shown')[0]"
+    await page.until(f"{shown}", "nothing is shown")
+    before = f"{scripts}.filter((one) => one.startTime < {shown}.startTime).map((one) => one.name.split('/').at(-1))"
+    assert len(await page.run(before)) <= 7
+    await page.until(f"{scripts}.some((one) => one.name.endsWith('graph.js'))", "the others are never loaded")
+    await page.open("about:blank")
+    await page.open(f"{server.console}#/events")
+    await page.until(says("topology shop is submitted"), "another view is not loaded")
 
 
 async def test_figures_have_the_form_of_the_command_line(server: DevServer, page: Page) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master.backlogs import backlog_texts
+from millwheel.master.backlogs import backlog_problems
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import SubmitTopology
 from millwheel.model.catalog import Catalog
@@ -36,7 +36,8 @@ def reported(known: Catalog, *, lag: float = 90.0, busy: float = 0.4, queued: in
 
 def test_a_computation_with_a_long_queue_is_named() -> None:
     known = running()
-    (text,) = backlog_texts(known, reported(known), ())
+    (found,) = backlog_problems(known, reported(known), ())
+    text = found.text
     assert text == (
         "computation zeitgeist/window-counter is behind: its oldest work has waited for 1 min 30 s, 2,000 records "
         "wait, and it takes 9 a second; its workers (w1) are busy all the time: start more workers, and balancing "
@@ -48,14 +49,16 @@ def test_workers_that_have_time_are_named_beside_busy_ones() -> None:
     known = running()
     book = reported(known)
     book.on_load("w2", wire.GetWorkerLoadResponse(), Timestamp(0))
-    (text,) = backlog_texts(known, book, ())
+    (found,) = backlog_problems(known, book, ())
+    text = found.text
     assert "(w1) are busy all the time, and w2 not" in text
     assert "`millwheel interval split zeitgeist/window-counter`" in text
 
 
 def test_a_backlog_of_workers_with_time_has_another_cause() -> None:
     known = running()
-    (text,) = backlog_texts(known, reported(known, busy=0.1), ())
+    (found,) = backlog_problems(known, reported(known, busy=0.1), ())
+    text = found.text
     assert "its workers (w1) have time left" in text
 
 
@@ -66,9 +69,9 @@ def test_a_backlog_of_workers_with_time_has_another_cause() -> None:
 )
 def test_what_is_no_backlog_is_not_named(report: dict[str, float]) -> None:
     known = running()
-    assert list(backlog_texts(known, reported(known, **report), ())) == []  # type: ignore[arg-type]
+    assert list(backlog_problems(known, reported(known, **report), ())) == []  # type: ignore[arg-type]
 
 
 def test_what_another_problem_explains_is_left_out() -> None:
     known = running()
-    assert list(backlog_texts(known, reported(known), {("zeitgeist", "window-counter")})) == []
+    assert list(backlog_problems(known, reported(known), {("zeitgeist", "window-counter")})) == []

@@ -144,3 +144,14 @@ def test_traffic_of_processes_adds_up_and_weighs_latencies() -> None:
     assert [(one.stream, one.records_per_second) for one in whole.streams] == [("a", 10.0), ("b", 30.0)]
     assert (whole.committed_per_second, round(whole.commit_latency_seconds, 6)) == (40.0, 0.2)
     assert merged_traffic([]) == wire.ComputationTraffic()
+
+
+def test_appends_are_those_of_all_workers() -> None:
+    book = LoadBook()
+    assert book.appends() == (0.0, 0.0)
+    for worker, rate, mean in (("a", 30.0, 0.1), ("b", 10.0, 0.5)):
+        load = reported()
+        load.traffic.add(appends_per_second=rate, append_seconds=mean)
+        book.on_load(worker, load, Timestamp(0))
+    rate, mean = book.appends()
+    assert (rate, round(mean, 6)) == (40.0, 0.2)

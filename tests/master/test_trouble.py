@@ -29,7 +29,9 @@ def test_a_cut_link_between_workers_names_both() -> None:
 
 def test_a_node_that_the_master_misses_is_down() -> None:
     link = BrokenLink(store_node=NODE, seconds=40)
-    (problem,) = link_problems([worker("w1", link), worker("w2", link)], {NODE: 41.0, "10.0.0.1:9042": 0.0})
+    outages = {NODE: 41.0, "10.0.0.1:9042": 0.0}
+    assert list(link_problems([worker("w1", link), worker("w2", link)], outages)) == []
+    (problem,) = node_problems(outages)
     assert problem.startswith(f"node {NODE} of the store has not answered for 41 s: start it")
     assert "`systemctl start cassandra`" in problem
 
@@ -41,6 +43,7 @@ def test_a_node_that_one_worker_misses_is_behind_a_cut_link() -> None:
 
 def test_a_takeover_is_no_broken_link() -> None:
     assert list(link_problems([worker("w1", BrokenLink(worker_id="w2", seconds=6))], {NODE: 6.0})) == []
+    assert list(node_problems({NODE: 6.0})) == []
 
 
 def test_writes_that_fail_name_the_workers_and_the_error() -> None:

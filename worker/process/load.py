@@ -89,7 +89,7 @@ class LoadMeter:
         self._clock = clock
         self._wall = wall
         self._measures = measures
-        self._traffic = TrafficMeter()
+        self._traffic = TrafficMeter(clock())
         self._process = psutil.Process()
         self._limit = memory_limit()
         self._cpu = WindowRate(clock(), self._cpu_seconds())

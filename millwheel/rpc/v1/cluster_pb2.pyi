@@ -147,6 +147,7 @@ class GetClusterHealthResponse(_message.Message):
     INTERVALS_FIELD_NUMBER: _builtins.int
     HOT_KEYS_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    PROBLEM_DETAILS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def masters(self) -> _containers.RepeatedCompositeFieldContainer[Global___MasterHealth]: ...
     @_builtins.property
@@ -165,6 +166,10 @@ class GetClusterHealthResponse(_message.Message):
     def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Everything that needs an operator, one sentence each. Empty: the cluster is healthy."""
 
+    @_builtins.property
+    def problem_details(self) -> _containers.RepeatedCompositeFieldContainer[Global___HealthProblem]:
+        """The same problems in the same order, each with what it is about."""
+
     def __init__(
         self,
         *,
@@ -175,14 +180,52 @@ class GetClusterHealthResponse(_message.Message):
         intervals: Global___IntervalTotals | None = ...,
         hot_keys: _abc.Iterable[Global___HotKey] | None = ...,
         problems: _abc.Iterable[_builtins.str] | None = ...,
+        problem_details: _abc.Iterable[Global___HealthProblem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["intervals", b"intervals", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorities", b"authorities", "hot_keys", b"hot_keys", "intervals", b"intervals", "masters", b"masters", "problem_details", b"problem_details", "problems", b"problems", "store", b"store", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterHealthResponse: _TypeAlias = GetClusterHealthResponse  # noqa: Y015
+
+@_typing.final
+class HealthProblem(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    RUNBOOK_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    COMPUTATION_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """As in problems."""
+    runbook: _builtins.str
+    """The section of docs/runbook.md. Empty: there is none."""
+    topology: _builtins.str
+    """What it is about, if it is about one computation, one of its intervals or one of its keys."""
+    computation: _builtins.str
+    journal: _builtins.str
+    key: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        runbook: _builtins.str = ...,
+        topology: _builtins.str = ...,
+        computation: _builtins.str = ...,
+        journal: _builtins.str = ...,
+        key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "journal", b"journal", "key", b"key", "runbook", b"runbook", "text", b"text", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HealthProblem: _TypeAlias = HealthProblem  # noqa: Y015
 
 @_typing.final
 class MasterHealth(_message.Message):
@@ -300,20 +343,33 @@ class StoreHealth(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     READ_SECONDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    COMMITS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    COMMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    REPEATING_JOURNALS_FIELD_NUMBER: _builtins.int
     answers: _builtins.bool
     read_seconds: _builtins.float
     error: _builtins.str
     """The reason why the store does not answer."""
+    commits_per_second: _builtins.float
+    """Commits of all workers' intervals that the store has taken over the last seconds, and their mean time in seconds,
+    from the workers' last reports. 0: there were none.
+    """
+    commit_seconds: _builtins.float
+    repeating_journals: _builtins.int
+    """The number of intervals and logs of all workers whose call to the store has failed and is repeated."""
     def __init__(
         self,
         *,
         answers: _builtins.bool = ...,
         read_seconds: _builtins.float = ...,
         error: _builtins.str = ...,
+        commits_per_second: _builtins.float = ...,
+        commit_seconds: _builtins.float = ...,
+        repeating_journals: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "error", b"error", "read_seconds", b"read_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "commit_seconds", b"commit_seconds", "commits_per_second", b"commits_per_second", "error", b"error", "read_seconds", b"read_seconds", "repeating_journals", b"repeating_journals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -781,11 +781,16 @@ class ComputationTraffic(_message.Message):
     STREAMS_FIELD_NUMBER: _builtins.int
     COMMITTED_PER_SECOND_FIELD_NUMBER: _builtins.int
     COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
+    APPENDS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    APPEND_SECONDS_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     computation: _builtins.str
     committed_per_second: _builtins.float
     commit_latency_seconds: _builtins.float
     """The mean time from a record's receipt to its commit, in seconds. 0: no record was committed."""
+    appends_per_second: _builtins.float
+    """Appends of commits to journals that the store has taken, and their mean time in seconds. 0: there were none."""
+    append_seconds: _builtins.float
     @_builtins.property
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamTraffic]: ...
     def __init__(
@@ -796,10 +801,12 @@ class ComputationTraffic(_message.Message):
         streams: _abc.Iterable[Global___StreamTraffic] | None = ...,
         committed_per_second: _builtins.float = ...,
         commit_latency_seconds: _builtins.float = ...,
+        appends_per_second: _builtins.float = ...,
+        append_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commit_latency_seconds", b"commit_latency_seconds", "committed_per_second", b"committed_per_second", "computation", b"computation", "streams", b"streams", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_seconds", b"append_seconds", "appends_per_second", b"appends_per_second", "commit_latency_seconds", b"commit_latency_seconds", "committed_per_second", b"committed_per_second", "computation", b"computation", "streams", b"streams", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

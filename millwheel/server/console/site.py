@@ -6,6 +6,7 @@ leader.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import socket
@@ -37,6 +38,19 @@ _CALL_SECONDS: Final = 8.0
 _MAX_REQUEST_BYTES: Final = 1 << 20
 _STOP_SECONDS: Final = 0.5
 """Seconds that requests in progress have when the server stops."""
+_LOADS: Final = (
+    b'from "/',
+    b'import("/',
+    b'<link rel="stylesheet" href="/',
+    b'<link rel="modulepreload" href="/',
+    b'type="module" src="/',
+)
+"""How the page's files name those that they load."""
+_FASTEST: Final = 1
+_BEST: Final = 9
+"""Levels of compression: of answers, and of files, which are compressed once."""
+_ZIPPED_FROM: Final = 4_096
+"""The bytes from which on an answer is compressed. A smaller one fits into a few packets."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
@@ -92,7 +106,10 @@ def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
 
 async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
     user = {"name": request.get(USER, ""), "session": COOKIE in request.cookies}
-    return _json({"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]})
+    return _json(
+        {"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]},
+        zips=_takes_zip(request),
+    )
 
 
 async def _not_found(request: web.Request) -> web.Response:
@@ -114,7 +131,7 @@ class _ApiHandler:
         self._read_only = read_only
 
     async def get(self, request: web.Request) -> web.Response:
-        return await self._answer(self._call.from_query(request.query.items()))
+        return await self._answer(request, self._call.from_query(request.query.items()))
 
     async def post(self, request: web.Request) -> web.Response:
         # A form of another site can send a body too, but none of this type.
@@ -126,12 +143,12 @@ class _ApiHandler:
             return _failed(_malformed(f"the body is no JSON: {error}"))
         if not isinstance(given, dict):
             return _failed(_malformed("the body is no JSON object"))
-        return await self._answer(given)
+        return await self._answer(request, given)
 
-    async def _answer(self, given: dict[str, Any]) -> web.Response:
+    async def _answer(self, request: web.Request, given: dict[str, Any]) -> web.Response:
         try:
             refuse_call(self._call.access, read_only=self._read_only)
-            return _json(await self._call.make(self._client, given))
+            return _json(await self._call.make(self._client, given), zips=_takes_zip(request))
         except RequestError as error:
             return _failed(error)
 
@@ -144,9 +161,13 @@ def _failed(error: RequestError, status: int = 0) -> web.Response:
     return _json(described_error(error), status or HTTP_STATUS.get(error.code, 500))
 
 
-def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    return web.json_response(text=text, status=status, headers={"Cache-Control": "no-store"})
+def _json(body: Mapping[str, Any], status: int = 200, *, zips: bool = False) -> web.Response:
+    """Return an answer. ``zips``: the client takes a compressed one."""
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if zips and len(content) >= _ZIPPED_FROM:
+        content, headers["Content-Encoding"] = _zipped(content, _FASTEST), "gzip"
+    return web.Response(body=content, content_type="application/json", charset="utf-8", status=status, headers=headers)
 
 
 # Files.
@@ -155,37 +176,68 @@ def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
 @dataclass(frozen=True, slots=True)
 class _SiteFile:
     content: bytes
+    zipped: bytes
     content_type: str
     tag: str
+    lasting: bool
+    """Whether the path has the version of the page, so that the file never changes."""
 
 
 @cache
 def _site_files() -> Mapping[str, _SiteFile]:
-    """Read all files of the page, by path. They are few and small."""
-    root = files("millwheel.server.console").joinpath("static")
-    found = dict(_read(root, "/"))
+    """Read all files of the page, by path. They are few and small.
+
+    The page loads its scripts and its style by paths that begin with the page's version. A browser keeps those for
+    good, and asks for the page alone whether it has changed. The same files are at paths without a version.
+    """
+    raw = dict(_read(files("millwheel.server.console").joinpath("static"), "/"))
+    version = hashlib.sha256(b"".join(raw[path] for path in sorted(raw))).hexdigest()[:12].encode()
+    found: dict[str, _SiteFile] = {}
+    for path, content in raw.items():
+        for before in _LOADS if path.endswith((".js", "index.html")) else ():
+            content = content.replace(before, before + version + b"/")
+        found[path] = _site_file(path, content, lasting=False)
+        found[f"/{version.decode()}{path}"] = _site_file(path, content, lasting=True)
     found["/"] = found.pop("/index.html")
     return found
 
 
-def _read(folder: Traversable, path: str) -> list[tuple[str, _SiteFile]]:
-    found: list[tuple[str, _SiteFile]] = []
+def _read(folder: Traversable, path: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
     for entry in folder.iterdir():
         if entry.is_dir():
             found += _read(entry, f"{path}{entry.name}/")
         else:
-            content = entry.read_bytes()
-            suffix = entry.name[entry.name.rfind(".") :]
-            kind = _TYPES.get(suffix, "text/plain")
-            found.append((path + entry.name, _SiteFile(content, kind, hashlib.sha256(content).hexdigest()[:16])))
+            found.append((path + entry.name, entry.read_bytes()))
     return found
+
+
+def _site_file(path: str, content: bytes, *, lasting: bool) -> _SiteFile:
+    kind = _TYPES.get(path[path.rfind(".") :], "text/plain")
+    return _SiteFile(content, _zipped(content, _BEST), kind, hashlib.sha256(content).hexdigest()[:16], lasting)
 
 
 async def _serve_file(request: web.Request) -> web.Response:
     file = _site_files()[request.path]
     # A browser asks each time whether it has the newest version, since the server may have been upgraded.
-    headers = {"Cache-Control": "no-cache", "ETag": f'"{file.tag}"'}
+    kept = "public, max-age=31536000, immutable" if file.lasting else "no-cache"
+    headers = {"Cache-Control": kept, "ETag": f'"{file.tag}"', "Vary": "Accept-Encoding"}
     if any(tag.value == file.tag for tag in request.if_none_match or ()):
         return web.Response(status=304, headers=headers)
     charset = "utf-8" if file.content_type.startswith("text/") else None
-    return web.Response(body=file.content, content_type=file.content_type, charset=charset, headers=headers)
+    zips = _takes_zip(request)
+    if zips:
+        headers["Content-Encoding"] = "gzip"
+    body = file.zipped if zips else file.content
+    return web.Response(body=body, content_type=file.content_type, charset=charset, headers=headers)
+
+
+# Compression. An answer has the same names again and again, so the fastest level makes it several times smaller.
+
+
+def _takes_zip(request: web.Request) -> bool:
+    return "gzip" in request.headers.get("Accept-Encoding", "")
+
+
+def _zipped(content: bytes, level: int) -> bytes:
+    return gzip.compress(content, level, mtime=0)

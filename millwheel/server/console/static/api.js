@@ -8,13 +8,15 @@ const KEPT_SAMPLES = 120;
 export async function call(path, request) {
   const signal = AbortSignal.timeout(PATIENCE_MS);
   const posted = request && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) };
+  const failed = (error) => new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
   let response;
   try {
     response = await fetch(`/api/v1/${path}`, { signal, ...posted });
   } catch (error) {
-    throw new Error(error.name === "TimeoutError" ? "it takes too long to answer" : "it cannot be reached");
+    throw failed(error);
   }
-  const body = await response.json().catch(() => ({}));
+  // An answer may end before its end. An error may come from a proxy, without our JSON.
+  const body = await response.json().catch((error) => { if (response.ok) throw failed(error); return {}; });
   if (response.status === 401 && body.error?.code === "UNAUTHENTICATED") location.assign("/login.html");
   if (!response.ok) {
     const error = new Error(body.error?.message ?? `status ${response.status}`);
@@ -46,6 +48,12 @@ export async function learnPermission() {
   if (response.ok) ({ read_only: readOnly, user } = await response.json());
 }
 
+/** Whoever has a role for some topologies alone gets no health of the cluster. */
+const NO_HEALTH = {
+  hidden: true, masters: [], workers: [], authorities: [], store: { answers: true, read_seconds: 0 }, hot_keys: [], problems: [],
+  intervals: { all: 0, without_owner: 0, with_parents: 0 },
+};
+
 /** Calls `changed(state)` after each refresh. The state: overview, since (of the answer), failure, history. */
 export function follow(changed) {
   const state = { overview: null, since: 0, failure: null, history: new Map() };
@@ -56,6 +64,7 @@ export function follow(changed) {
     try {
       if (!learned) learnPermission().then(() => { learned = true; }, () => {});
       state.overview = await call("ClusterService/GetOverview");
+      state.overview.health ??= NO_HEALTH;
       state.since = Date.now();
       state.failure = null;
       remember(state);

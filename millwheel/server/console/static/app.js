@@ -3,29 +3,51 @@
 import { html, render, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { follow, logOut, whoAmI } from "/api.js";
 import { clock, count, plural, to } from "/format.js";
+import { Heading } from "/parts.js";
 import { Topologies } from "/views/topologies.js";
-import { Graph } from "/views/graph.js";
-import { Time } from "/views/time.js";
-import { Events } from "/views/events.js";
-import { Key } from "/views/key.js";
-import { Keys } from "/views/keys.js";
-import { Streams } from "/views/streams.js";
-import { Injectors } from "/views/injectors.js";
-import { Letters } from "/views/letters.js";
-import { Cluster } from "/views/cluster.js";
 
+// The first view comes with the page. The others are loaded when they are opened, or when the page has nothing to do.
 const VIEWS = [
-  ["topologies", "Topologies", Topologies],
-  ["time", "Time", Time],
-  ["keys", "Keys", Keys],
-  ["streams", "Streams", Streams],
-  ["injectors", "Injectors", Injectors],
-  ["letters", "Dead letters", Letters],
-  ["cluster", "Cluster", Cluster],
-  ["events", "Events", Events],
+  ["topologies", "Topologies"],
+  ["time", "Time"],
+  ["keys", "Keys"],
+  ["streams", "Streams"],
+  ["injectors", "Injectors"],
+  ["letters", "Dead letters"],
+  ["cluster", "Cluster"],
+  ["events", "Events"],
 ];
+const LOADERS = {
+  topology: () => import("/views/graph.js").then((it) => it.Graph),
+  time: () => import("/views/time.js").then((it) => it.Time),
+  keys: () => import("/views/keys.js").then((it) => it.Keys),
+  key: () => import("/views/key.js").then((it) => it.Key),
+  streams: () => import("/views/streams.js").then((it) => it.Streams),
+  injectors: () => import("/views/injectors.js").then((it) => it.Injectors),
+  letters: () => import("/views/letters.js").then((it) => it.Letters),
+  cluster: () => import("/views/cluster.js").then((it) => it.Cluster),
+  events: () => import("/views/events.js").then((it) => it.Events),
+};
+const LOAD_REST_AFTER_MS = 1500;
+const loaded = new Map([["topologies", Topologies]]);
+const load = (name) => LOADERS[name]().then((view) => { loaded.set(name, view); });
+
+/** The component of a view. Null: it is being loaded. An Error: it cannot be. */
+function useView(name) {
+  const [failure, setFailure] = useState(null);
+  const [, again] = useState(0);
+  useEffect(() => {
+    setFailure(null);
+    if (!loaded.has(name)) load(name).then(() => again((count) => count + 1), setFailure);
+  }, [name]);
+  return loaded.get(name) ?? failure;
+}
 
 const place = () => location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(decodeURIComponent);
+
+/** The list of views has no entry for one topology, or for one key. */
+const listOf = (name) => ({ topology: "topologies", key: "keys" })[name] ?? name ?? "topologies";
+const titleOf = (name) => VIEWS.find(([one]) => one === listOf(name))?.[1];
 
 function counts(overview) {
   if (!overview) return {};
@@ -67,10 +89,13 @@ function Others({ overview }) {
 
 function View({ path, state }) {
   const [name, ...rest] = path;
-  if (name === "topology") return html`<${Graph} name=${rest[0]} selected=${rest[1]} ...${state} />`;
-  if (name === "key") return html`<${Key} path=${rest} />`;
-  const found = VIEWS.find(([one]) => one === name) ?? VIEWS[0];
-  return html`<${found[2]} path=${rest} ...${state} />`;
+  const named = name in LOADERS ? name : "topologies";
+  const view = useView(named);
+  const heading = html`<${Heading}>${titleOf(name)}</${Heading}>`;
+  if (view === null) return html`${heading}<p class="empty">Loading …</p>`;
+  if (view instanceof Error) return html`${heading}<p class="fault-text">This view cannot be loaded: the server does not answer. <button class="link" onClick=${() => location.reload()}>Load the page again</button></p>`;
+  if (named === "topology") return html`<${view} name=${rest[0]} selected=${rest[1]} ...${state} />`;
+  return html`<${view} path=${rest} ...${state} />`;
 }
 
 function Console() {
@@ -89,11 +114,15 @@ function Console() {
     addEventListener("keydown", pressed);
     return () => { removeEventListener("hashchange", moved); removeEventListener("keydown", pressed); };
   }, []);
-  const view = { topology: "topologies", key: "keys" }[path[0]] ?? path[0] ?? "topologies";
-  const title = [path[1], VIEWS.find(([name]) => name === view)?.[1], "MillWheel"].filter(Boolean).join(" · ");
+  const view = listOf(path[0]);
+  const title = [path[1], titleOf(path[0]), "MillWheel"].filter(Boolean).join(" · ");
   useEffect(() => { document.title = title; }, [title]);
   const { overview, since, failure } = state;
-  useEffect(() => { if (overview) performance.mark("data-shown"); }, [overview !== null]);
+  useEffect(() => {
+    if (!overview) return;
+    performance.mark("data-shown");
+    setTimeout(() => Promise.all(Object.keys(LOADERS).filter((name) => !loaded.has(name)).map(load)).catch(() => {}), LOAD_REST_AFTER_MS);
+  }, [overview !== null]);
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to content</a>
     <div role="status">${failure && html`<div class="banner">
@@ -103,7 +132,7 @@ function Console() {
     <div class=${`frame ${failure ? "old" : ""}`}>
       <${Rail} view=${view} overview=${overview} since=${since} />
       <main id="main" tabindex="-1" ref=${main}>
-        ${overview ? html`<${View} path=${path} state=${state} />` : html`<p class="empty">${failure ? "" : "Loading …"}</p>`}
+        ${overview ? html`<${View} path=${path} state=${state} />` : html`<${Heading}>${titleOf(path[0])}</${Heading}><p class="empty">${failure ? "" : "Loading …"}</p>`}
       </main>
     </div>`;
 }

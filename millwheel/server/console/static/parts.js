@@ -2,7 +2,8 @@
 
 import { html, useEffect, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { moment } from "/format.js";
+import { moment, to } from "/format.js";
+import { keyPath } from "/keys.js";
 
 const EXPLAIN_MS = 3000;
 
@@ -14,6 +15,23 @@ export const Prose = ({ text }) => text.split("`").map((part, at) => (at % 2 ? h
 
 export const Problems = ({ title, texts }) => texts.length > 0 && html`
   <section class="problems"><h2>${title}</h2><ul>${texts.map((text, at) => html`<li key=${at}><${Prose} text=${text} /></li>`)}</ul></section>`;
+
+/** Where the cause of a problem is seen. */
+function causeOf({ topology, computation, journal, key }) {
+  if (topology && key) return ["the key", to("key", topology, computation, keyPath(key))];
+  if (topology && journal) return ["the interval", to("keys", topology, computation, journal)];
+  return topology ? ["the computation", to("topology", topology, computation)] : ["the cluster", to("cluster")];
+}
+
+/** Everything that needs an operator: each with the page of its cause, and the section of the runbook. */
+export function HealthProblems({ health }) {
+  // A leader of an earlier version says no details.
+  const details = health.problem_details?.length === health.problems.length ? health.problem_details : health.problems.map((text) => ({ text }));
+  return details.length > 0 && html`<section class="problems"><h2>Needs an operator</h2><ul>${details.map((one, at) => {
+    const [name, address] = causeOf(one);
+    return html`<li key=${at}><${Prose} text=${one.text} /> <span class="muted">— <a href=${address}>see ${name}</a>${one.runbook && html`, runbook: <code>docs/runbook.md#${one.runbook.toLowerCase()}</code>`}</span></li>`;
+  })}</ul></section>`;
+}
 
 export const Figures = ({ of }) => html`
   <dl class="figures">${of.map(([name, value, unit]) => html`

@@ -1,23 +1,27 @@
 // The processes of the cluster: masters, workers, the authority's shards, and the store.
 
 import { html } from "/vendor/htm-preact-standalone.js";
-import { bytes, count, cpu, duration } from "/format.js";
-import { Figures, Heading, Problems, Table } from "/parts.js";
+import { bytes, count, cpu, duration, rate } from "/format.js";
+import { Figures, Heading, HealthProblems, Table } from "/parts.js";
 
 const Answers = ({ is }) => (is ? html`<span class="good">answers</span>` : html`<b class="bad">does not answer</b>`);
 
 const Stalled = (one) => html`<span class=${one.stalled > 0.3 ? "bad" : "muted"}>${Math.round((one.stalled || 0) * 100)} %</span>`;
 
 export function Cluster({ overview }) {
-  const { masters, workers, authorities, store, intervals, hot_keys: hot, problems } = overview.health;
+  const { masters, workers, authorities, store, intervals, hot_keys: hot, hidden } = overview.health;
+  if (hidden) return html`<${Heading}>Cluster</${Heading}><p class="empty">The health of the cluster needs the role <code>read</code> for the whole cluster. Yours is for some topologies.</p>`;
   return html`
     <${Heading}>Cluster</${Heading}>
-    <${Problems} title="Needs an operator" texts=${problems} />
+    <${HealthProblems} health=${overview.health} />
     <${Figures} of=${[
       ["intervals", count(intervals.all)],
       ["without an owner", intervals.without_owner ? html`<span class="bad">${count(intervals.without_owner)}</span>` : "0"],
       ["starting from others", count(intervals.with_parents)],
       ["store", store.answers ? html`${duration(store.read_seconds)}` : html`<span class="bad">${store.error}</span>`, store.answers ? "per read" : ""],
+      ["commits/s", rate(store.commits_per_second)],
+      ["time of a commit", store.commit_seconds ? duration(store.commit_seconds) : "none"],
+      ["repeated calls to it", store.repeating_journals ? html`<span class="bad">${count(store.repeating_journals)}</span>` : "0"],
     ]} />
     <h2>Workers</h2>
     <${Table} label="Workers" columns=${[["worker"], ["address"], ["state"], ["intervals", true], ["cpu", true], ["kept from running", true], ["memory", true], ["code"]]}>

@@ -58,11 +58,11 @@ export function edgeText(of) {
 
 /** What stands on an edge. It opens the stream. `shown` is called with the edge while a pointer or the focus is on it. */
 export function EdgeLabel({ edge, of, shown }) {
-  return html`<a class=${`label ${edgeKind(of)}`} style=${{ left: `${edge.x}px`, top: `${edge.y}px` }} href=${to("streams", ...edge.stream.split("/"))} aria-label=${edgeText(of)}
+  return html`<a class=${`label ${edgeKind(of)}`} style=${{ left: `${edge.x}px`, top: `${edge.y}px` }} href=${to("streams", ...edge.stream.split("/"))}
     onPointerEnter=${() => shown(edge)} onPointerLeave=${() => shown(null)} onFocus=${() => shown(edge)} onBlur=${() => shown(null)}>
     ${edge.named && html`<b>${of.name}</b>`}
     <span>${of.records === null ? "not kept" : `${rate(of.records)}/s`}${of.latency ? ` · ${duration(of.latency)}` : ""}</span>
-    <span>lag ${of.lagText}</span></a>`;
+    <span>lag ${of.lagText}</span><span class="unseen">${edge.named ? "" : `${of.name}, `}from ${of.from} to ${of.to}, low watermark ${of.moment}</span></a>`;
 }
 
 /** The edges as a table, for the keyboard and screen readers. Its rows are made only while it is open. */

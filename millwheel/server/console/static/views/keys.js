@@ -92,9 +92,11 @@ function Strip({ rows, by, selected, choose }) {
       aria-activedescendant=${at >= 0 ? `cell-${at}` : null} style=${many ? {} : { gridTemplateColumns: `repeat(${rows.length}, minmax(0, 1fr))` }}>
       ${rows.map((one, index) => {
         const problem = trouble(one);
-        const text = `${rangeText(one.interval.keys)}: ${MEASURES[by].text(one)}${problem ? `, ${problem}` : ""}`;
+        const first = keyText(one.interval.keys.start) || "first";
+        // What is seen begins the name, so that it can be said to a program that takes speech.
+        const text = `${many ? "" : `${first}, `}${rangeText(one.interval.keys)}: ${MEASURES[by].text(one)}${problem ? `, ${problem}` : ""}`;
         return html`<div key=${one.interval.journal} id=${`cell-${index}`} role="option" aria-selected=${index === at} aria-label=${text} title=${text}
-          class=${`cell ${shade(one, by, most, owners)} ${problem ? "trouble" : ""}`} onClick=${() => choose(one)}>${many ? "" : html`<span>${keyText(one.interval.keys.start) || "first"}</span>`}</div>`;
+          class=${`cell ${shade(one, by, most, owners)} ${problem ? "trouble" : ""}`} onClick=${() => choose(one)}>${many ? "" : html`<span>${first}</span>`}</div>`;
       })}
     </div>
     <div class="legend">${by === "owner"

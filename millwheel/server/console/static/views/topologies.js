@@ -2,7 +2,7 @@
 
 import { html } from "/vendor/htm-preact-standalone.js";
 import { count, cpu, duration, lag, moment, plural, rate, stateName, to } from "/format.js";
-import { Figures, Heading, Problems, Table } from "/parts.js";
+import { Figures, Heading, HealthProblems, Table } from "/parts.js";
 
 const COLUMNS = [
   ["topology"], ["state"], ["computations", true], ["records/s", true], ["busy", true], ["queued", true],
@@ -57,13 +57,13 @@ export function Topologies({ overview }) {
   const busy = health.workers.reduce((total, one) => total + one.cpu, 0);
   return html`
     <${Heading}>Topologies</${Heading}>
-    <${Problems} title="Needs an operator" texts=${health.problems} />
+    <${HealthProblems} health=${health} />
     <${Figures} of=${[
       ["records/s", rate(sum(all, "records_per_second"))],
       ["queued", count(sum(all, "queued_records"))],
-      ["workers", `${health.workers.filter((one) => one.answers).length}/${health.workers.length}`],
+      ...(health.hidden ? [] : [["workers", `${health.workers.filter((one) => one.answers).length}/${health.workers.length}`],
       ["cpu of the workers", cpu(busy), "of a core"],
-      ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""],
+      ["intervals", count(health.intervals.all), health.intervals.without_owner ? `${health.intervals.without_owner} without owner` : ""]]),
     ]} />
     ${topologies.length === 0
       ? html`<p class="empty">No topology runs. Submit one: <code>millwheel topology submit FILE.py:NAME</code></p>`
