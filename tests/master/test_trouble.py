@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.master.trouble import leader_problems, link_problems, stall_problems, write_problems
+from millwheel.master.trouble import leader_problems, link_problems, node_problems, stall_problems, write_problems
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.cluster_pb2 import WorkerHealth
