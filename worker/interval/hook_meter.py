@@ -15,10 +15,8 @@ from typing import Final
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 
-__all__ = ["FIRST_CALLS", "HookMeter", "HookTime", "SlowBatch", "Turn", "fitting"]
+__all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
 
-FIRST_CALLS: Final = 10
-"""The most calls in an owner's first batch. Calls of a tenth of a second then take a second, which no lease minds."""
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
 
@@ -112,15 +110,3 @@ class HookMeter:
             time.slow_seconds += seconds
         if self.slow is None or seconds > self.slow.seconds:
             self.slow = SlowBatch(hook, calls, seconds, key)
-
-
-def fitting(meter: HookMeter, most: int) -> int:
-    """How many calls of hooks fit into the turn: at least one, and at most ``most``.
-
-    The first batch of an owner is small, because nothing is known of its calls. Otherwise a long queue of slow calls
-    keeps the event loop until the lease ends, and the next owner does the same, for ever (G8).
-    """
-    if not meter.pace:
-        known = meter.turn.seconds == inf or meter.records.calls or meter.timers.calls
-        return most if known else min(most, FIRST_CALLS)
-    return most if meter.turn.seconds >= most * meter.pace else max(1, int(meter.turn.seconds / meter.pace))

@@ -14,7 +14,8 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
-from millwheel.worker.interval.hook_meter import FIRST_CALLS, HookMeter, Turn, fitting
+from millwheel.worker.interval.hook_meter import HookMeter, Turn
+from millwheel.worker.interval.hooks.runner import FIRST_CALLS, fitting
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import IntervalDriver

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final, Protocol
 
 from millwheel.sdk.context import Context
@@ -18,15 +19,17 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookTime, fitting
+from millwheel.worker.interval.hook_meter import HookMeter, HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-__all__ = ["MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner"]
+__all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
+FIRST_CALLS: Final = 10
+"""The most calls in an owner's first batch. Calls of a tenth of a second then take a second, which no lease minds."""
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
 _PACED_CALLS: Final = 100
@@ -357,6 +360,17 @@ class Runner:
         if late is not None:
             for value in program.diverted[stream](program.inputs[stream](encoded)):
                 context.produce(late, value)
+
+
+def fitting(meter: HookMeter, most: int) -> int:
+    """How many calls of hooks fit into the turn: at least one, and at most ``most``.
+
+    Nothing is known of an owner's first calls. A long queue of slow ones would keep the event loop until the lease
+    ends, and the next owner would do the same, for ever (G8).
+    """
+    if not meter.pace and meter.turn.seconds < inf:
+        return min(most, FIRST_CALLS)
+    return most if meter.turn.seconds >= most * meter.pace else max(1, int(meter.turn.seconds / meter.pace))
 
 
 def _drop(encoded: bytes) -> Any:
