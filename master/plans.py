@@ -219,7 +219,7 @@ class Planner:
                 record.removed.add(spec=computation, incarnation=incarnation, switching=number)
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
-        keep_previous(record)
+        keep_previous(record, spec)
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1
