@@ -145,7 +145,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         outages = self._replica.conditions.node_outages()
         loads = {name: report.load for name, report in self._replica.book.workers.items()}
         yield from _under("MillwheelProcessSlow", stall_problems(workers))
-        yield from _under("MillwheelStoreNodeDown", node_problems(outages))
+        yield from _under("MillwheelStoreNodeDown", node_problems(workers, outages))
         yield from _under("MillwheelLinkBroken", link_problems(workers, outages))
         yield from _under("MillwheelStoreFailing", write_problems(loads))
         elections = leader_problems(readable_events(known.events), known.masters, wall_now())
