@@ -416,10 +416,10 @@ class Planner:
                 "the log keeps them for the stream's retention",
                 reason="LOG_NEEDED",
             )
-        if request.incarnation not in ("", log.incarnation):
+        if request.incarnation not in (None, log.incarnation):
             raise RequestError(
                 FailureCode.ABORTED,
-                f"the log of stream {stream!r} was deleted and begun again meanwhile",
+                f"the log of stream {stream!r} has begun meanwhile",
                 "repeat the request, if the new log is meant, too",
                 reason="LOG_REPLACED",
             )
