@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from itertools import islice
 from typing import Final
 
 from millwheel.model.time import Duration, Timestamp, format_duration, seconds
+from millwheel.model.wording import named
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -29,9 +31,8 @@ MAX_ELECTIONS: Final = 2
 """More elections than these within that time are a problem. A restart of all masters, one by one, takes two."""
 
 _MAX_LINK_PROBLEMS: Final = 20
-"""The most problems of links between workers."""
-_MAX_NAMED: Final = 5
-"""The most workers that one problem names."""
+_MAX_WRITE_PROBLEMS: Final = 20
+"""The most problems of links between workers, and of errors at writing."""
 _STOP: Final = "`systemctl stop millwheel-worker` on its machine; other workers take its intervals"
 _FULL: Final = ("no space left", "disk full", "enospc")
 """What errors of a full disk have in common."""
@@ -145,9 +146,8 @@ def _worker(name: str, addresses: Mapping[str, str]) -> str:
 
 def _some(names: Iterable[str]) -> str:
     """Name some workers, and count the others."""
-    named = sorted(names)
-    more = f" and {len(named) - _MAX_NAMED:,} more" if len(named) > _MAX_NAMED else ""
-    return f"{'worker' if len(named) == 1 else 'workers'} {', '.join(named[:_MAX_NAMED])}{more}"
+    workers = sorted(names)
+    return f"{'worker' if len(workers) == 1 else 'workers'} {named(workers)}"
 
 
 def write_problems(loads: Mapping[str, inspection.GetWorkerLoadResponse]) -> Iterator[str]:
@@ -159,11 +159,12 @@ def write_problems(loads: Mapping[str, inspection.GetWorkerLoadResponse]) -> Ite
             error = load.repeating_error
             by_error[error].append(f"{load.repeating_journals:,} of worker {worker}")
             longest[error] = max(longest.get(error, 0.0), load.repeating_seconds)
-    for error, whose in by_error.items():
+    for error in nlargest(_MAX_WRITE_PROBLEMS, by_error, key=longest.__getitem__):
         full = any(sign in error.lower() for sign in _FULL)
         remedy = "free space on that disk" if full else "see that the store runs, and that its disks are not full"
+        whose = named(by_error[error])
         yield (
-            f"intervals have waited for the store for {_for(longest[error])}, {', '.join(whose)}: {error}: {remedy}; "
+            f"intervals have waited for the store for {_for(longest[error])}, {whose}: {error}: {remedy}; "
             "they go on by themselves"
         )
 

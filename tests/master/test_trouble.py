@@ -100,6 +100,15 @@ def test_writes_that_fail_name_the_workers_and_the_error() -> None:
     assert "free space on that disk" in problem
 
 
+def test_many_errors_of_many_workers_have_a_bound() -> None:
+    def load(error: str) -> GetWorkerLoadResponse:
+        return GetWorkerLoadResponse(repeating_journals=1, repeating_seconds=70, repeating_error=error)
+
+    (problem,) = write_problems({f"w{number}": load("no answer") for number in range(1_000)})
+    assert "1 of worker w101 and 995 more: no answer" in problem
+    assert len(list(write_problems({f"w{number}": load(f"node {number}") for number in range(1_000)}))) == 20
+
+
 def elections(*ages: float) -> list[catalog.EventRecord]:
     now = seconds(10_000)
     return [catalog.EventRecord(kind="master.elected", at_us=now - seconds(age)) for age in ages]
