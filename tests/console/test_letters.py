@@ -147,6 +147,21 @@ async def test_a_discarded_letter_is_not_replayed(api: LetterApi, start: Start, 
     assert await api.states() == {"waiting": 1, "discarded": 1}
 
 
+async def test_letters_that_are_far_apart_are_handled(
+    api: LetterApi, start: Start, inject: Inject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millwheel.client.dead_letters.letters._FAR", 1)
+    await give_up(start, inject, "ann", "bob", "cyd", "dan")
+    ann, _, cyd, dan = [one["id"] for one in await api.kept(4)]
+    assert (await api.answer("PlanLetterHandling", letters={"ids": [ann, cyd, dan]}))["replay"]["ids"] == [
+        ann,
+        cyd,
+        dan,
+    ]
+    assert (await api.handle("DiscardLetters", dan, ann))["discarded"] == [ann, dan]
+    assert await api.states() == {"waiting": 2, "discarded": 2}
+
+
 async def test_a_plan_handles_no_letters_of_a_later_log(
     api: LetterApi, server: DevServer, start: Start, inject: Inject
 ) -> None:
