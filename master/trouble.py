@@ -1,6 +1,7 @@
 """What hampers the processes of a cluster, by name: stalls, broken links, failing writes, lost leases. Pure.
 
-Each problem says which process or node it is about, since when, and what an operator does.
+Each problem says which process or node it is about, since when, and what an operator does. A report that is old says
+nothing here: that its worker is silent is a problem of its own, and the link or the machine may be well by now.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FULL: Final = ("no space left", "disk full", "enospc")
 def stall_problems(workers: Iterable[cluster.WorkerHealth]) -> Iterator[str]:
     """Yield a problem for each worker process that often does not get to run."""
     for one in workers:
-        if one.stalled > STALLED:
+        if one.answers and one.stalled > STALLED:
             yield (
                 f"worker {one.worker_id} at {one.address} is slow: it did not get to run for {one.stalled:.0%} of the "
                 f"last seconds, because its machine swaps or has no CPU left: {_STOP}"
@@ -74,7 +75,7 @@ def link_problems(workers: Sequence[cluster.WorkerHealth], node_outages: Mapping
     nodes: dict[str, dict[str, float]] = defaultdict(dict)
     for worker in workers:
         for link in worker.broken_links:
-            if link.seconds < BROKEN_SECONDS:
+            if link.seconds < BROKEN_SECONDS or not worker.answers:
                 continue
             if link.WhichOneof("peer") == "store_node":
                 nodes[link.store_node][worker.worker_id] = link.seconds

@@ -85,6 +85,12 @@ def test_a_network_in_two_halves_has_few_problems() -> None:
     assert rest == "72,000 more links between workers are cut: mend the network, and look again"
 
 
+def test_an_old_report_accuses_nobody() -> None:
+    link = BrokenLink(worker_id="w2", seconds=40)
+    workers = [worker("w1", link, stalled=0.9, answers=False), worker("w2")]
+    assert [*link_problems(workers, {}), *stall_problems(workers)] == []
+
+
 def test_a_takeover_is_no_broken_link() -> None:
     assert list(link_problems([worker("w1", BrokenLink(worker_id="w2", seconds=6))], {NODE: 6.0})) == []
     assert list(node_problems([], {NODE: 6.0})) == []
