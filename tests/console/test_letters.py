@@ -150,7 +150,7 @@ async def test_a_discarded_letter_is_not_replayed(api: LetterApi, start: Start, 
 async def test_letters_that_are_far_apart_are_handled(
     api: LetterApi, start: Start, inject: Inject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.client.dead_letters.letters._FAR", 1)
+    monkeypatch.setattr("millwheel.client.dead_letters.letters.FAR", 1)
     await give_up(start, inject, "ann", "bob", "cyd", "dan")
     ann, _, cyd, dan = [one["id"] for one in await api.kept(4)]
     assert (await api.answer("PlanLetterHandling", letters={"ids": [ann, cyd, dan]}))["replay"]["ids"] == [

@@ -16,10 +16,11 @@ from millwheel.rpc.v1 import interval_pb2
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.server import worker
 from millwheel.snapshots import creating
+from millwheel.snapshots.claims import Claim
 from millwheel.snapshots.copying import copy_rows
 from millwheel.snapshots.cut import Positions
-from millwheel.snapshots.location import SnapshotLocation
-from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, read_manifest, write_manifest
+from millwheel.snapshots.location import MANIFEST, SnapshotLocation
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest, read_manifest
 from millwheel.snapshots.owners import WorkerOwners
 from millwheel.snapshots.verifying import verify_snapshot
 from millwheel.worker.interval import IntervalSettings
@@ -99,15 +100,14 @@ async def test_a_paused_topology_has_a_snapshot(tmp_path: Path, monkeypatch: pyt
             assert (again.manifest, again.attempts) == (taken.manifest, 0), "a late retry takes no second one"
             with pytest.raises(RequestError, match="it exists already"):
                 await client.create_snapshot("shop", place, "s")
-            taking = getattr(creating, "_attempts")  # noqa: B009
+            late = tmp_path / "backups" / "late" / MANIFEST
 
-            async def overtaken(*arguments: Any) -> Any:
-                copied = await taking(*arguments)
-                other = wire.SnapshotManifest(format=SNAPSHOT_FORMAT, name="late", taken_at_us=7)
-                await write_manifest(SnapshotLocation(place).folder("late"), other)
-                return copied
+            def overtaken(claim: Claim) -> None:
+                """Another snapshot is complete before this one writes its manifest."""
+                late.parent.mkdir()
+                late.write_bytes(encode_manifest(wire.SnapshotManifest(format=SNAPSHOT_FORMAT, taken_at_us=7)))
 
-            monkeypatch.setattr(creating, "_attempts", overtaken)
+            monkeypatch.setattr(Claim, "check", overtaken)
             with pytest.raises(RequestError, match="it exists already"):
                 await client.create_snapshot("shop", place, "late")
             assert (await read_manifest(SnapshotLocation(place).folder("late"))).taken_at_us == 7, "it is left alone"

@@ -25,6 +25,7 @@ from millwheel.model import catalog_keys as keys
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots import creating
 from millwheel.snapshots.allowed import ANYWHERE
 from millwheel.snapshots.joined_calls import JoinedCalls
 from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
@@ -226,19 +227,21 @@ async def test_calls_with_one_id_share_the_work() -> None:
     assert (await again, await other) == (3, 3)
 
 
-async def test_another_request_with_an_id_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_request_with_an_id_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, begun = asyncio.Event(), list[str]()
     servicer = SnapshotServicer(cast("Any", None), ANYWHERE)
 
-    async def create(request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse:
+    async def create(*arguments: Any) -> wire.CreateSnapshotResponse:
+        request = arguments[-1]
         begun.append(request.topology)
         await gate.wait()
         return wire.CreateSnapshotResponse(manifest=wire.SnapshotManifest(name=request.topology))
 
-    monkeypatch.setattr(servicer, "_create", create)
+    monkeypatch.setattr(creating, "create_snapshot", create)
     calls = [
-        asyncio.create_task(servicer.CreateSnapshot(wire.CreateSnapshotRequest(topology=one, request_id="r"), Mock()))
+        asyncio.create_task(servicer.CreateSnapshot(request, Mock()))
         for one in ("shop", "shop", "bank")
+        for request in [wire.CreateSnapshotRequest(topology=one, location=str(tmp_path), request_id="r")]
     ]
     await until(lambda: len(begun) >= 2, patience(5), every=0.001)
     gate.set()

@@ -13,7 +13,7 @@ from millwheel.sdk.dead_letters import DeadLetter
 
 __all__ = ["UNHANDLED", "Letter", "LetterFilter", "LetterPage"]
 
-_FAR: Final = 500
+FAR: Final = 500
 """Reading so many letters that are not meant takes longer than a call for the next one that is."""
 UNHANDLED = frozenset({LetterState.WAITING, LetterState.IN_REPLAY})
 """The states of letters with which something is left to do."""
@@ -95,7 +95,7 @@ class LetterFilter:
         meant = sorted(offset for offset in self.offsets if start <= offset < end)
         first = meant[0] if meant else 0
         for offset, following in zip_longest(meant, meant[1:]):
-            if following is None or following - offset > _FAR:
+            if following is None or following - offset > FAR:
                 yield first, offset + 1
                 first = following or 0
 
