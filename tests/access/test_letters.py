@@ -55,7 +55,7 @@ async def test_letters_are_handled_by_operators_alone(tmp_path: Path, caplog: py
             assert (status, ids) == (200, ["0"])
             assert (await ask("reader", "PlanLetterHandling"))[1]["replay"]["ids"] == ids
             for who, name in (("reader", "ReplayLetters"), ("reader", "DiscardLetters"), ("other", "ReplayLetters")):
-                status, answer = await ask(who, name, ids=ids)
+                status, answer = await ask(who, name, ids=ids, log=log)
                 assert (status, answer["error"]["reason"]) == (403, "ROLE_MISSING"), (who, name)
             assert (await ask("other", "GetLetter", id=0))[0] == 403
             caplog.clear()

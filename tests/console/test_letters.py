@@ -11,6 +11,11 @@ import pytest
 from aiohttp import ClientSession
 
 from millwheel.client.control import ControlClient
+from millwheel.rpc.channel import open_channel
+from millwheel.rpc.errors import calling
+from millwheel.rpc.failures import RequestError
+from millwheel.rpc.v1.letter_pb2 import DiscardLettersRequest, ReplayLettersRequest
+from millwheel.rpc.v1.letter_pb2_grpc import LetterHandlingServiceStub
 from millwheel.server.console.serving import serve_console
 from millwheel.server.dev_server import DevServer
 from tests.console.conftest import Inject, Start
@@ -185,7 +190,7 @@ async def test_a_plan_handles_no_letters_of_a_later_log(
     assert await api.states() == {"waiting": 2}
 
 
-async def test_what_cannot_be_is_refused_with_a_reason(api: LetterApi, start: Start, http: ClientSession) -> None:
+async def test_what_cannot_be_is_refused_with_a_reason(api: LetterApi, start: Start, server: DevServer) -> None:
     status, answer = await api.call("ListLetters")
     assert (status, answer["error"]["code"]) == (404, "NOT_FOUND")
     await start("bills")
@@ -195,11 +200,21 @@ async def test_what_cannot_be_is_refused_with_a_reason(api: LetterApi, start: St
         ("ListLetters", {"page_token": "x"}, "PAGE_TOKEN_INVALID"),
         ("ListLetters", {"letters": {"state": "lost"}}, "LETTER_STATE_UNKNOWN"),
         ("ReplayLetters", {"ids": list(range(1_001)), "log": 1}, "LETTERS_NOT_NAMED"),
-        ("DiscardLetters", {"ids": [0]}, "LETTERS_LOG_NOT_NAMED"),
+        ("DiscardLetters", {"ids": [0]}, "FIELD_MISSING"),
         ("GetLetter", {"id": 7}, "LETTER_UNKNOWN"),
     ):
         status, answer = await api.call(name, **request)
         assert answer["error"]["reason"] == reason, answer
+    async with open_channel(server.address) as channel:
+        stub: Any = LetterHandlingServiceStub(channel)
+        for change in (
+            partial(stub.DiscardLetters, DiscardLettersRequest(topology="bills", ids=[0])),
+            partial(stub.ReplayLetters, ReplayLettersRequest(topology="bills", ids=[0])),
+        ):
+            with pytest.raises(RequestError) as refused:
+                async with calling("the master"):
+                    await change()
+            assert refused.value.reason == "LETTERS_LOG_NOT_NAMED"
 
 
 async def test_a_topology_that_gives_nothing_up_has_none(http: ClientSession, server: DevServer, start: Start) -> None:
