@@ -61,8 +61,9 @@ async def claim(location: SnapshotLocation, kind: ClaimKind) -> AsyncIterator[Cl
     """
     folder, name = location.shared(CLAIMS), f"{kind.value}-{uuid4().hex}"
     held = Claim(location.text)
-    await folder.write(name, b"")
     try:
+        # It may be there also if this fails or is cancelled.
+        await folder.write(name, b"")
         others = {one: at for one, (_, at) in (await folder.files()).items() if not one.startswith(kind.value)}
         for one, at in sorted(others.items()):
             if datetime.now(UTC) - at < COUNTS_FOR:

@@ -24,7 +24,9 @@ class DeletedSnapshots:
 
 
 async def delete_snapshots(location: SnapshotLocation, names: Sequence[str]) -> DeletedSnapshots:
-    """Delete these snapshots of a location. Idempotent, also after it was cut off.
+    """Delete these snapshots of a location.
+
+    A call that was cut off may have left chunks. The next call deletes them, also one without names.
 
     All manifests are read first: of a snapshot that this version cannot read, the chunks are not known.
 

@@ -182,6 +182,24 @@ async def test_a_location_is_not_claimed_for_both(location: SnapshotLocation, tm
     assert list((tmp_path / "backups" / CLAIMS).iterdir()) == [], "no claim stays"
 
 
+async def test_a_claim_that_is_cancelled_while_it_is_written_ends(
+    location: SnapshotLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = SnapshotFolder.write
+
+    async def cut_off(folder: SnapshotFolder, path: str, content: bytes) -> None:
+        await written(folder, path, content)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SnapshotFolder, "write", cut_off)
+        with pytest.raises(asyncio.CancelledError):
+            async with claim(location, ClaimKind.DELETING):
+                pass
+    async with claim(location, ClaimKind.WRITING):
+        pass
+
+
 async def test_the_claim_of_a_dead_process_ends(location: SnapshotLocation, tmp_path: Path) -> None:
     await take(location, Rows(10, 100), "a")
     left = tmp_path / "backups" / CLAIMS / "writing-dead"
