@@ -29,11 +29,11 @@ from millwheel.worker.interval.state import IntervalState
 __all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
 FIRST_CALLS: Final = 10
-"""The most of a hook's calls in an owner's first batch with it. Slow ones take a second then, which no lease minds."""
+"""The most of a hook's calls in an owner's first batch with it. The very first call runs alone, and is measured."""
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
 _PACED_CALLS: Final = 100
-"""Calls from which on the mean of a batch is the pace of its hook. The pace before does not count then."""
+"""Calls from which on the mean of a batch is the pace of its hook. Before, the pace is the mean of all calls so far."""
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
@@ -300,7 +300,7 @@ class Runner:
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
-            weight = min(1.0, calls / _PACED_CALLS) if time.pace else 1.0
+            weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
             self._most = fitting(meter.turn, time, most)
         if seconds >= meter.limit > 0:
@@ -363,11 +363,11 @@ class Runner:
 def fitting(turn: Turn, time: HookTime, most: int) -> int:
     """How many calls of a hook fit into the turn: at least one, and at most ``most``.
 
-    Nothing is known of an owner's first calls. A long queue of slow ones would keep the event loop until the lease
-    ends, and the next owner would do the same, for ever (G8). Quick records may come before thousands of slow timers.
+    Nothing is known of an owner's first calls. A few slow ones would keep the event loop until the lease ends, and the
+    next owner would do the same, for ever (G8). Quick records may come before thousands of slow timers.
     """
     if not time.pace and turn.seconds < inf:
-        return min(most, FIRST_CALLS)
+        return min(most, FIRST_CALLS if time.calls else 1)
     return most if turn.seconds >= most * time.pace else max(1, int(turn.seconds / time.pace))
 
 
