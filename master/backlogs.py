@@ -11,7 +11,7 @@ from millwheel.master.views import names_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Duration, format_duration, seconds
-from millwheel.model.wording import counted
+from millwheel.model.wording import counted, named
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
@@ -68,11 +68,11 @@ def _text(name: str, loads: list[inspection.IntervalLoad], owners: list[str], bu
     waited = format_duration(Duration(seconds(max(load.system_lag_seconds for load in loads))))
     queued = counted(sum(load.queued_records for load in loads), "record")
     rate = sum(load.records_per_second for load in loads)
-    where = ", ".join(owners)
+    where = named(owners)
     if all(busy.get(owner, 0.0) >= _BUSY for owner in owners):
         idle = sorted(name for name, cores in busy.items() if cores < _BUSY / 2)
         remedy = (
-            f"its workers ({where}) are busy all the time, and {', '.join(idle)} not: balancing moves intervals there, "
+            f"its workers ({where}) are busy all the time, and {named(idle)} not: balancing moves intervals there, "
             f"or `millwheel interval split {name}` if it has too few"
             if idle
             else f"its workers ({where}) are busy all the time: start more workers, and balancing moves intervals there"

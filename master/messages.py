@@ -167,11 +167,12 @@ class EnsureLog:
 class DeleteLog:
     """End the log of a stream that computations read, too.
 
-    ``incarnation``: the one that has no cursors. Another one is not deleted. Empty: whichever there is.
+    ``incarnation``: the one that has no cursors. Another one is not deleted. Empty: there was none. None: whichever
+    there is.
     """
 
     stream: str
-    incarnation: str = ""
+    incarnation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ class Planner:
                 record.removed.add(spec=computation, incarnation=incarnation, switching=number)
         for changed in changed_computations(record.spec, spec):
             record.switching[changed] = number
-        keep_previous(record)
+        keep_previous(record, spec)
         record.spec.CopyFrom(spec)
         self._begin_lives(record)
         record.version += 1
@@ -416,10 +416,10 @@ class Planner:
                 "the log keeps them for the stream's retention",
                 reason="LOG_NEEDED",
             )
-        if request.incarnation not in ("", log.incarnation):
+        if request.incarnation not in (None, log.incarnation):
             raise RequestError(
                 FailureCode.ABORTED,
-                f"the log of stream {stream!r} was deleted and begun again meanwhile",
+                f"the log of stream {stream!r} has begun meanwhile",
                 "repeat the request, if the new log is meant, too",
                 reason="LOG_REPLACED",
             )

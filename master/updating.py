@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 MAX_PREVIOUS_BYTES: Final = 256 << 10
-"""The largest spec that is kept beside its successor. The record must stay far below the 1.5 MB of etcd's requests."""
+"""The largest spec that is kept beside its successor, and the largest successor that it is kept beside. The record must
+stay far below the 1.5 MB of etcd's requests."""
 
 _SECOND_PHASES: Final = (
     "millwheel.windows.spread_sessions:MergeSessions",
@@ -49,10 +50,10 @@ def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
     return plain
 
 
-def keep_previous(record: catalog.TopologyRecord) -> None:
-    """Keep the version that an update is about to replace, so that an operator can go back to it."""
+def keep_previous(record: catalog.TopologyRecord, new: specs.TopologySpec) -> None:
+    """Keep the version that an update to ``new`` is about to replace, so that an operator can go back to it."""
     record.ClearField("previous")
-    if record.spec.ByteSize() <= MAX_PREVIOUS_BYTES:
+    if max(record.spec.ByteSize(), new.ByteSize()) <= MAX_PREVIOUS_BYTES:
         record.previous.spec.CopyFrom(record.spec)
         record.previous.version, record.previous.version_at_us = record.version, record.version_at_us
 

@@ -143,9 +143,10 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
     def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[wire.HealthProblem]:
         """Yield what hampers processes, by name."""
         outages = self._replica.conditions.node_outages()
-        loads = {name: report.load for name, report in self._replica.book.workers.items()}
+        reporting = {one.worker_id for one in workers if one.answers}
+        loads = {name: report.load for name, report in self._replica.book.workers.items() if name in reporting}
         yield from _under("MillwheelProcessSlow", stall_problems(workers))
-        yield from _under("MillwheelStoreNodeDown", node_problems(outages))
+        yield from _under("MillwheelStoreNodeDown", node_problems(workers, outages))
         yield from _under("MillwheelLinkBroken", link_problems(workers, outages))
         yield from _under("MillwheelStoreFailing", write_problems(loads))
         elections = leader_problems(readable_events(known.events), known.masters, wall_now())

@@ -1,12 +1,18 @@
 """LetterHandlingService: the dead letters of a topology. The owner of their log has them, and the master asks.
 
 The master acts as a process of the cluster, after it has checked the caller's roles for the topology.
+
+Invariant: letters are changed only in the log that the caller has seen. A topology that is cancelled and submitted
+again has another log, whose letters have the same ids. So each request to change letters names its log, and so does a
+page token. Who could break it: a plan that was made before that.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -39,6 +45,8 @@ _LOOK: Final = seconds(3)
 _MAX_HANDLED: Final = 1_000
 _MAX_CHARACTERS: Final = 20_000
 """A longer value or traceback is cut."""
+_TOKEN: Final = re.compile(r"(\d{1,19})@(\d{1,19})", re.ASCII)
+"""A page token: the offset, and the number of the log."""
 _STATES: Final = {state.name.lower().replace("_", "-"): frozenset({state}) for state in LetterState}
 _SELECTED: Final = {"": UNHANDLED, "all": frozenset(LetterState), **_STATES}
 
@@ -76,14 +84,16 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
         return await answering(context, lambda: self._discard(request))
 
     async def _list(self, request: wire.ListLettersRequest) -> wire.ListLettersResponse:
-        wanted, first = _filter(request.letters), _begin(request.page_token)
+        wanted, (first, log) = _filter(request.letters), _begin(request.page_token)
         if not _has_log(await self._known(request.topology), request.topology):
             return wire.ListLettersResponse(counts=wire.LetterCounts())
-        async with self._letters(request.topology) as letters:
+        async with self._letters(request.topology, log or request.letters.log) as letters:
             found, following = await _look(letters, wanted, first, page_rows(request.page_size))
             counts = _counts(await letters.states())
-        token = "" if following is None else str(following)
-        return wire.ListLettersResponse(letters=map(_listed, found), next_page_token=token, counts=counts)
+        token = "" if following is None else f"{following}@{letters.log}"
+        return wire.ListLettersResponse(
+            letters=map(_listed, found), next_page_token=token, counts=counts, log=letters.log
+        )
 
     async def _get(self, request: wire.GetLetterRequest) -> wire.GetLetterResponse:
         known = await self._known(request.topology)
@@ -102,6 +112,7 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
             present_code_digest=_present_code(known, request.topology),
             traceback=content.traceback[-_MAX_CHARACTERS:],
             refusal=refusals.get(letter.offset, ""),
+            log=letters.log,
         )
 
     async def _plan(self, request: wire.PlanLetterHandlingRequest) -> wire.PlanLetterHandlingResponse:
@@ -109,7 +120,7 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
         wanted = _filter(request.letters)
         if not _has_log(known, request.topology):
             return wire.PlanLetterHandlingResponse()
-        async with self._letters(request.topology) as letters:
+        async with self._letters(request.topology, request.letters.log) as letters:
             found, following = await _look(letters, wanted, 0, _MAX_HANDLED)
             left = _not_discarded(found, request.also_in_replay) if request.discard else await letters.refusals(found)
         taken = [one for one in found if one.offset not in left and one.state in UNHANDLED]
@@ -120,18 +131,19 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
             plan.effects.extend(discard_effects(taken, request.also_in_replay))
             if ids:
                 plan.discard.topology, plan.discard.also_in_replay = request.topology, request.also_in_replay
+                plan.discard.log = letters.log
                 plan.discard.ids.extend(ids)
         else:
             plan.effects.extend(replay_effects(taken, _present_code(known, request.topology)))
             if ids:
-                plan.replay.topology = request.topology
+                plan.replay.topology, plan.replay.log = request.topology, letters.log
                 plan.replay.ids.extend(ids)
         return plan
 
     async def _replay(self, request: wire.ReplayLettersRequest) -> wire.ReplayLettersResponse:
-        offsets = _handled(request.ids)
+        offsets = _handled(request.ids, request.log)
         await self._known(request.topology)
-        async with self._letters(request.topology) as letters:
+        async with self._letters(request.topology, request.log) as letters:
             report = await letters.replay(LetterFilter(offsets))
         refused = grouped_refusals({one.offset: one.reason for one in report.refused})
         done = {*report.replayed, *report.unconfirmed, *(one.offset for one in report.refused)}
@@ -144,9 +156,9 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
         )
 
     async def _discard(self, request: wire.DiscardLettersRequest) -> wire.DiscardLettersResponse:
-        offsets = _handled(request.ids)
+        offsets = _handled(request.ids, request.log)
         await self._known(request.topology)
-        async with self._letters(request.topology) as letters:
+        async with self._letters(request.topology, request.log) as letters:
             report = await letters.discard(LetterFilter(offsets), also_in_replay=request.also_in_replay)
         return wire.DiscardLettersResponse(
             discarded=report.discarded,
@@ -161,8 +173,8 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
         return known
 
     @asynccontextmanager
-    async def _letters(self, topology: str) -> AsyncIterator[DeadLetters]:
-        async with DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS) as letters:
+    async def _letters(self, topology: str, log: int = 0) -> AsyncIterator[DeadLetters]:
+        async with DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS, log=log) as letters:
             yield letters
 
 
@@ -191,13 +203,23 @@ def _filter(selection: wire.LetterSelection) -> LetterFilter:
     )
 
 
-def _begin(token: str) -> int:
-    if token and not (token.isascii() and token.isdigit()):
+def _begin(token: str) -> tuple[int, int]:
+    """Return where a page begins, and the number of its log. 0: any log."""
+    if not token:
+        return 0, 0
+    if not (named := _TOKEN.fullmatch(token)):
         raise foreign_page_token()
-    return int(token or "0")
+    return int(named[1]), int(named[2])
 
 
-def _handled(ids: Any) -> frozenset[int]:
+def _handled(ids: Any, log: int) -> frozenset[int]:
+    if not log:
+        raise RequestError(
+            FailureCode.INVALID_ARGUMENT,
+            "the request does not say of which log its letters are",
+            "name the log as ListLetters and PlanLetterHandling do",
+            reason="LETTERS_LOG_NOT_NAMED",
+        )
     if not 0 < len(ids) <= _MAX_HANDLED:
         raise RequestError(
             FailureCode.INVALID_ARGUMENT,
@@ -209,7 +231,10 @@ def _handled(ids: Any) -> frozenset[int]:
 
 
 async def _look(letters: DeadLetters, wanted: LetterFilter, first: int, limit: int) -> tuple[list[Letter], int | None]:
-    """Return the first letters that are meant, and where to go on. None: there are no more."""
+    """Return the first letters that are meant, and where to go on. None: there are no more.
+
+    Without their values and tracebacks: a thousand letters could have a gigabyte.
+    """
     found: list[Letter] = []
     until = steady_clock() + _LOOK
     every = LetterFilter(wanted.offsets, states=frozenset(LetterState))
@@ -220,7 +245,7 @@ async def _look(letters: DeadLetters, wanted: LetterFilter, first: int, limit: i
                 return found, letter.offset
             looked += 1
             if wanted.takes(letter):
-                found.append(letter)
+                found.append(replace(letter, content=msgspec.structs.replace(letter.content, value=b"", traceback="")))
     return found, None
 
 

@@ -13,6 +13,7 @@ from millwheel.master.replica import MasterReplica
 from millwheel.master.services.streams import log_of
 from millwheel.model.catalog import Catalog
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.wording import named
 from millwheel.rpc.errors import calling
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import subscription_pb2 as wire
@@ -47,10 +48,9 @@ async def incarnation_without_cursors(replica: MasterReplica, known: Catalog, st
         ) from error
     if answer.cursors:
         names = [one.cursor for one in answer.cursors]
-        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
-            f"the log of stream {stream!r} keeps records for the cursors {', '.join(names[:_MAX_NAMED])}{more}",
+            f"the log of stream {stream!r} keeps records for the cursors {named(names, _MAX_NAMED)}",
             f"delete those that are not needed by `millwheel stream cursors delete {stream} CURSOR`, or all by --force",
             reason="LOG_HAS_CURSORS",
         )

@@ -13,7 +13,7 @@ from millwheel.master.services.log_cursors import incarnation_without_cursors
 from millwheel.master.services.routing_diff import RoutingDiff
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
 from millwheel.model.catalog import Catalog
-from millwheel.model.incarnation import IncarnationId, injector_group
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.errors import abort, answering, as_request_error
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -112,9 +112,8 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
 
     async def _delete_log(self, request: control.DeleteStreamLogRequest) -> control.DeleteStreamLogResponse:
         known = (await self._replica.term()).catalog
-        stream, incarnation = resolve_stream(request.stream, known), IncarnationId("")
-        if not request.force:
-            incarnation = await incarnation_without_cursors(self._replica, known, stream)
+        stream = resolve_stream(request.stream, known)
+        incarnation = None if request.force else await incarnation_without_cursors(self._replica, known, stream)
         answer = await self._replica.ask(DeleteLog(stream, incarnation))
         return cast("control.DeleteStreamLogResponse", answer)
 

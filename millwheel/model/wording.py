@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 
-__all__ = ["counted", "refusal_name", "state_name"]
+__all__ = ["counted", "named", "refusal_name", "state_name"]
 
 
 def counted(count: int, what: str) -> str:
     """A count with its noun: ``1 record``, ``2,000 records``."""
     return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def named(names: Sequence[str], most: int = 5) -> str:
+    """Name the first of many, and count the others, so that a text has a bound.
+
+    >>> named(["w1", "w2", "w3"], most=2)
+    'w1, w2 and 1 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def refusal_name(outcome: DeliveryOutcome.ValueType) -> str:

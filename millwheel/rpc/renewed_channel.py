@@ -7,6 +7,7 @@ restart before its certificate ends.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -98,6 +99,7 @@ class RenewedChannel(grpc.aio.Channel):
     async def close(self, grace: float | None = None) -> None:
         """Close all connections, and cancel all calls."""
         opened, self._retired = [self._present, *self._retired], set()
+        self._look_at = math.inf  # a call after this must fail, and open no other channel
         await asyncio.gather(*(one.channel.close(grace) for one in opened), *self._closing)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:

@@ -1,7 +1,7 @@
 """The contents of snapshots: chunks that are named by their checksums and shared by a location's snapshots.
 
-A snapshot writes only the chunks that no complete snapshot of the location names. Chunks of incomplete ones are written
-again: they may not be on the disk.
+A snapshot writes only the chunks that no complete snapshot of the location names, or that are lost. Chunks of
+incomplete ones are written again: they may not be on the disk.
 
 Invariant: every chunk that a manifest names is in the location. A snapshot's manifest is written after its chunks, and
 chunks are deleted only by ``deleting.py``, which runs while no snapshot is written (``claims.py``).

@@ -64,22 +64,33 @@ async def create_snapshot(
         RequestError: The topology has no snapshot, or the folder cannot be used.
     """
     term = await replica.term()
-    if await folder.exists():
-        known = await read_manifest(folder)
-        if request.request_id and known.request_id == request.request_id:
-            return wire.CreateSnapshotResponse(manifest=known)
-        raise RequestError(
-            FailureCode.ALREADY_EXISTS, f"{folder.where}: it exists already", "give another --name", reason="NAME_TAKEN"
-        )
+    if (taken := await _taken(folder, request)) is not None:
+        return taken
     _refuse_unfit(term.catalog, request.topology)
     async with claim(folder.location, ClaimKind.WRITING) as held:
         writer = ChunkWriter(folder.location, () if request.full else await reusable_chunks(folder.location))
         manifest, answer = await _attempts(replica, term.catalog, version, writer, request)
         manifest.written_bytes = writer.written_bytes
         held.check()
+        # Another topology's snapshot, or that of a deposed master, may have had this name meanwhile.
+        if (taken := await _taken(folder, request)) is not None:
+            return taken
         await write_manifest(folder, manifest)
     answer.manifest.CopyFrom(manifest)
     return answer
+
+
+async def _taken(folder: SnapshotFolder, request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse | None:
+    """The answer of the same request before. None: nothing has the name. RequestError: another snapshot has it."""
+    if not await folder.exists():
+        return None
+    known = await read_manifest(folder)
+    same = (known.request_id, known.topology.spec.name) == (request.request_id, request.topology)
+    if request.request_id and same:
+        return wire.CreateSnapshotResponse(manifest=known)
+    raise RequestError(
+        FailureCode.ALREADY_EXISTS, f"{folder.where}: it exists already", "give another --name", reason="NAME_TAKEN"
+    )
 
 
 async def _attempts(

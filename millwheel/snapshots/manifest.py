@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from millwheel.model.formats import NEWEST_FORMAT
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots.chunks import CHUNKS
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 
 __all__ = [
@@ -106,11 +107,17 @@ async def stored_chunks(folders: Iterable[SnapshotFolder]) -> set[str]:
 
 
 async def reusable_chunks(location: SnapshotLocation) -> set[str]:
-    """The chunks that complete snapshots name. Those of a snapshot that cannot be read are written again."""
+    """The chunks that complete snapshots name, as far as the location has them whole.
+
+    A chunk can be lost, by hand or with a copy of the location that is not complete. So the location is listed, too.
+    What a snapshot names that cannot be read is written again.
+    """
+    present = {name: size for name, (size, _) in (await location.shared(CHUNKS).files()).items()}
     found: set[str] = set()
     for name in await location.names():
         with suppress(RequestError):
-            found |= await stored_chunks([location.folder(name)])
+            files = all_files(await read_manifest(location.folder(name)))
+            found.update(one.sha256 for one in files if one.shared and present.get(one.sha256) == one.size_bytes)
     return found
 
 

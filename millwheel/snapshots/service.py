@@ -42,7 +42,7 @@ class SnapshotServicer(SnapshotServiceServicer):
 
     async def CreateSnapshot(self, request: wire.CreateSnapshotRequest, context: Any) -> wire.CreateSnapshotResponse:
         """Take a snapshot of a topology while it runs."""
-        return await answering(context, lambda: self._snapshots.call(request.request_id, lambda: self._create(request)))
+        return await answering(context, lambda: self._snapshots.call(_same(request), lambda: self._create(request)))
 
     async def RestoreSnapshot(self, request: wire.RestoreSnapshotRequest, context: Any) -> wire.RestoreSnapshotResponse:
         """Make a topology of a snapshot."""
@@ -76,7 +76,15 @@ class SnapshotServicer(SnapshotServiceServicer):
 
         folder = SnapshotLocation(request.location, self._allowed).folder(request.name)
         record = await self._restores.call(
-            request.request_id,
+            _same(request),
             partial(restore_snapshot, self._replica, folder, request.paused, request.request_id),
         )
         return wire.RestoreSnapshotResponse(topology=record)
+
+
+def _same(request: wire.CreateSnapshotRequest | wire.RestoreSnapshotRequest) -> str:
+    """What a repetition of a request has in common with it. Empty: it is never repeated.
+
+    The whole request: another one with its id must not get its outcome.
+    """
+    return request.SerializeToString(deterministic=True).hex() if request.request_id else ""

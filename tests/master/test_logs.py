@@ -34,8 +34,10 @@ def test_a_log_that_no_reader_needs_is_deleted_and_may_return() -> None:
     master = Master(cluster)
     master.call(SubmitTopology(topology(), "r1"))
     first = master.call(EnsureLog("zeitgeist/windows"))
-    with pytest.raises(RequestError, match="begun again meanwhile"):
+    with pytest.raises(RequestError, match="has begun meanwhile"):
         master.call(DeleteLog("zeitgeist/windows", "zeitgeist/windows.log.1"))
+    with pytest.raises(RequestError, match="has begun meanwhile"):
+        master.call(DeleteLog("zeitgeist/windows", ""))  # there was no log when its cursors were asked for
     assert master.call(DeleteLog("zeitgeist/windows", first.incarnation)).deleted
     assert [one.log for one in cluster.catalog().consumers("zeitgeist/windows")] == [False]
     assert not master.call(DeleteLog("zeitgeist/windows")).deleted, "a repeated call changes nothing"

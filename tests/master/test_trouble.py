@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from millwheel.master.trouble import leader_problems, link_problems, node_problems, stall_problems, write_problems
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -11,8 +13,8 @@ from millwheel.rpc.v1.inspection_pb2 import BrokenLink, GetWorkerLoadResponse
 NODE = "10.0.0.3:9042"
 
 
-def worker(name: str, *links: BrokenLink, stalled: float = 0.0) -> WorkerHealth:
-    return WorkerHealth(worker_id=name, address=f"{name}:7450", stalled=stalled, broken_links=links)
+def worker(name: str, *links: BrokenLink, stalled: float = 0.0, answers: bool = True) -> WorkerHealth:
+    return WorkerHealth(worker_id=name, address=f"{name}:7450", stalled=stalled, broken_links=links, answers=answers)
 
 
 def test_a_worker_that_does_not_get_to_run_is_named() -> None:
@@ -30,8 +32,9 @@ def test_a_cut_link_between_workers_names_both() -> None:
 def test_a_node_that_the_master_misses_is_down() -> None:
     link = BrokenLink(store_node=NODE, seconds=40)
     outages = {NODE: 41.0, "10.0.0.1:9042": 0.0}
-    assert list(link_problems([worker("w1", link), worker("w2", link)], outages)) == []
-    (problem,) = node_problems(outages)
+    workers = [worker("w1", link), worker("w2", link)]
+    assert list(link_problems(workers, outages)) == []
+    (problem,) = node_problems(workers, outages)
     assert problem.startswith(f"node {NODE} of the store has not answered for 41 s: start it")
     assert "`systemctl start cassandra`" in problem
 
@@ -41,9 +44,56 @@ def test_a_node_that_one_worker_misses_is_behind_a_cut_link() -> None:
     assert problem.startswith(f"worker w1 has not reached node {NODE} of the store for 40 s, and the master does")
 
 
+def test_a_node_that_many_workers_miss_is_named_alone() -> None:
+    workers = [worker(f"w{number}", BrokenLink(store_node=NODE, seconds=40)) for number in range(1_000)]
+    (problem,) = link_problems(workers, {NODE: 0.0})
+    assert problem.startswith("workers w0, w1, w10, w100, w101 and 995 more have not reached node 10.0.0.3:9042")
+    assert "stop" not in problem
+
+
+def test_a_node_that_only_the_master_misses_is_not_down() -> None:
+    outages, silent = {NODE: 41.0}, worker("w2", answers=False)
+    assert list(node_problems([worker("w1"), silent], outages)) == []
+    (problem,) = link_problems([worker("w1"), silent], outages)
+    assert problem.startswith(f"the leading master has not reached node {NODE} of the store for 41 s, and the workers")
+    assert list(link_problems([silent], outages)) == []
+    assert len(list(node_problems([silent], outages))) == 1, "nobody says that it runs"
+
+
+@pytest.mark.parametrize("outwards", [False, True])
+def test_a_worker_that_is_cut_off_is_named_alone(outwards: bool) -> None:
+    others = [f"w{number}" for number in range(1, 1_000)]
+    if outwards:
+        workers = [worker("w0", *(BrokenLink(worker_id=one, seconds=40) for one in others)), *map(worker, others)]
+    else:
+        workers = [worker("w0"), *(worker(one, BrokenLink(worker_id="w0", seconds=40)) for one in others)]
+    (problem,) = link_problems(workers, {})
+    assert problem.startswith(
+        "worker w0 at w0:7450 and workers w1, w10, w100, w101, w102 and 994 more have not reached"
+    )
+    assert "or stop worker w0" in problem
+    assert problem.count("stop worker") == 1
+
+
+def test_a_network_in_two_halves_has_few_problems() -> None:
+    here, there = ([f"{side}{number:03}" for number in range(200)] for side in "ab")
+    workers = [worker(one, *(BrokenLink(worker_id=other, seconds=40) for other in there)) for one in here]
+    workers += [worker(one, *(BrokenLink(worker_id=other, seconds=40) for other in here)) for one in there]
+    *named, rest = link_problems(workers, {})
+    assert len(named) == 20
+    assert all("is cut off" in one for one in named)
+    assert rest == "72,000 more links between workers are cut: mend the network, and look again"
+
+
+def test_an_old_report_accuses_nobody() -> None:
+    link = BrokenLink(worker_id="w2", seconds=40)
+    workers = [worker("w1", link, stalled=0.9, answers=False), worker("w2")]
+    assert [*link_problems(workers, {}), *stall_problems(workers)] == []
+
+
 def test_a_takeover_is_no_broken_link() -> None:
     assert list(link_problems([worker("w1", BrokenLink(worker_id="w2", seconds=6))], {NODE: 6.0})) == []
-    assert list(node_problems({NODE: 6.0})) == []
+    assert list(node_problems([], {NODE: 6.0})) == []
 
 
 def test_writes_that_fail_name_the_workers_and_the_error() -> None:
@@ -54,6 +104,15 @@ def test_writes_that_fail_name_the_workers_and_the_error() -> None:
     (problem,) = write_problems(loads)
     assert problem.startswith("intervals have waited for the store for 1 min 10 s, 3 of worker w1, 3 of worker w2: IO")
     assert "free space on that disk" in problem
+
+
+def test_many_errors_of_many_workers_have_a_bound() -> None:
+    def load(error: str) -> GetWorkerLoadResponse:
+        return GetWorkerLoadResponse(repeating_journals=1, repeating_seconds=70, repeating_error=error)
+
+    (problem,) = write_problems({f"w{number}": load("no answer") for number in range(1_000)})
+    assert "1 of worker w101 and 995 more: no answer" in problem
+    assert len(list(write_problems({f"w{number}": load(f"node {number}") for number in range(1_000)}))) == 20
 
 
 def elections(*ages: float) -> list[catalog.EventRecord]:

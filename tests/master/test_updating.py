@@ -235,6 +235,17 @@ def test_a_version_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch
     assert not cluster.catalog().topologies["zeitgeist"].HasField("previous")
 
 
+def test_no_version_is_kept_beside_one_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    larger = changed(with_code)
+    larger.code.entry_point += "x" * 1_000
+    monkeypatch.setattr(updating, "MAX_PREVIOUS_BYTES", topology().ByteSize() + 500)
+    cluster, master = started()
+    master.call(UpdateTopology(larger))
+    assert not cluster.catalog().topologies["zeitgeist"].HasField("previous")
+    master.call(UpdateTopology(topology()))
+    assert not cluster.catalog().topologies["zeitgeist"].HasField("previous")
+
+
 def test_what_an_older_release_left_is_no_earlier_version() -> None:
     record = catalog.TopologyRecord(version=4, previous=catalog.PreviousVersion(version=2))
     assert earlier_version(record) is None, "it did not write down version 3"

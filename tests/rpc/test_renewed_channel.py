@@ -128,4 +128,8 @@ async def test_an_earlier_connection_ends_with_its_last_call(
         assert not isinstance(await talk.read(), bytes), "the end"
         await until(open_ones, patience(5), holds=lambda states: states == [False, False, True])
     assert await open_ones() == [False] * 3
+    install(identities.certificate("fourth"), mine)
+    with pytest.raises(grpc.aio.UsageError):
+        await ask(b"", timeout=patience(5))
+    assert len(opened) == 3, "a closed channel opens no other one"
     await asyncio.sleep(0)

@@ -16,9 +16,11 @@ from millwheel.rpc.v1 import interval_pb2
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.server import worker
 from millwheel.snapshots import creating
+from millwheel.snapshots.claims import Claim
 from millwheel.snapshots.copying import copy_rows
 from millwheel.snapshots.cut import Positions
-from millwheel.snapshots.location import SnapshotLocation
+from millwheel.snapshots.location import MANIFEST, SnapshotLocation
+from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, encode_manifest, read_manifest
 from millwheel.snapshots.owners import WorkerOwners
 from millwheel.snapshots.verifying import verify_snapshot
 from millwheel.worker.interval import IntervalSettings
@@ -80,7 +82,7 @@ async def test_a_journal_that_was_truncated_meanwhile_fails_it(
         await asyncio.gather(selling, return_exceptions=True)
 
 
-async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
+async def test_a_paused_topology_has_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, half = str(tmp_path / "backups"), ORDERS // 2
     async with together(tmp_path, flags_for(tmp_path)) as cluster:
         await submit_copy(cluster.address, shop.__file__, "shop", tmp_path)
@@ -98,6 +100,17 @@ async def test_a_paused_topology_has_a_snapshot(tmp_path: Path) -> None:
             assert (again.manifest, again.attempts) == (taken.manifest, 0), "a late retry takes no second one"
             with pytest.raises(RequestError, match="it exists already"):
                 await client.create_snapshot("shop", place, "s")
+            late = tmp_path / "backups" / "late" / MANIFEST
+
+            def overtaken(claim: Claim) -> None:
+                """Another snapshot is complete before this one writes its manifest."""
+                late.parent.mkdir()
+                late.write_bytes(encode_manifest(wire.SnapshotManifest(format=SNAPSHOT_FORMAT, taken_at_us=7)))
+
+            monkeypatch.setattr(Claim, "check", overtaken)
+            with pytest.raises(RequestError, match="it exists already"):
+                await client.create_snapshot("shop", place, "late")
+            assert (await read_manifest(SnapshotLocation(place).folder("late"))).taken_at_us == 7, "it is left alone"
             selling.cancel()
             await asyncio.gather(selling, return_exceptions=True)
             await client.cancel("shop")

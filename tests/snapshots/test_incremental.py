@@ -132,7 +132,7 @@ async def test_a_full_snapshot_mends_a_damaged_chunk(location: SnapshotLocation,
     rows = Rows(300, 10_000)
     await take(location, rows, "a")
     chunk = max((tmp_path / "backups" / CHUNKS).iterdir(), key=lambda file: file.stat().st_size)
-    chunk.write_bytes(b"damaged")
+    chunk.write_bytes(bytes(chunk.stat().st_size))
     await take(location, rows, "b")
     for name in "ab":
         with pytest.raises(RequestError, match=chunk.name) as damaged:
@@ -141,6 +141,18 @@ async def test_a_full_snapshot_mends_a_damaged_chunk(location: SnapshotLocation,
     await take(location, rows, "c", full=True)
     for name in "abc":
         await verify(location, name)
+
+
+async def test_a_lost_chunk_is_written_again(location: SnapshotLocation, tmp_path: Path) -> None:
+    """Otherwise each later snapshot would name it, and none could be restored."""
+    rows = Rows(300, 10_000)
+    first = await take(location, rows, "a")
+    lost, cut = (tmp_path / "backups" / CHUNKS / file.sha256 for file in first.rows[0].files[:2])
+    await asyncio.to_thread(lost.unlink)
+    await asyncio.to_thread(cut.write_bytes, b"")
+    second = await take(location, rows, "b")
+    assert second.written_bytes == sum(file.size_bytes for file in first.rows[0].files[:2])
+    assert (await verify(location, "b")).rows == 300
 
 
 async def test_nothing_is_deleted_if_a_snapshot_cannot_be_read(location: SnapshotLocation, tmp_path: Path) -> None:

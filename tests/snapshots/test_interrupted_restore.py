@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,9 +24,13 @@ from millwheel.master.replica import MasterReplica
 from millwheel.model import catalog_keys as keys
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots import creating
+from millwheel.snapshots.allowed import ANYWHERE
 from millwheel.snapshots.joined_calls import JoinedCalls
 from millwheel.snapshots.location import SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.restoring import restore_snapshot
+from millwheel.snapshots.service import SnapshotServicer
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator
 from tests.daemons.together import together
@@ -220,3 +225,25 @@ async def test_calls_with_one_id_share_the_work() -> None:
     await until(lambda: begun == [3], patience(5), every=0.001)
     gate.set()
     assert (await again, await other) == (3, 3)
+
+
+async def test_another_request_with_an_id_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, begun = asyncio.Event(), list[str]()
+    servicer = SnapshotServicer(cast("Any", None), ANYWHERE)
+
+    async def create(*arguments: Any) -> wire.CreateSnapshotResponse:
+        request = arguments[-1]
+        begun.append(request.topology)
+        await gate.wait()
+        return wire.CreateSnapshotResponse(manifest=wire.SnapshotManifest(name=request.topology))
+
+    monkeypatch.setattr(creating, "create_snapshot", create)
+    calls = [
+        asyncio.create_task(servicer.CreateSnapshot(request, Mock()))
+        for one in ("shop", "shop", "bank")
+        for request in [wire.CreateSnapshotRequest(topology=one, location=str(tmp_path), request_id="r")]
+    ]
+    await until(lambda: len(begun) >= 2, patience(5), every=0.001)
+    gate.set()
+    assert [one.manifest.name for one in await asyncio.gather(*calls)] == ["shop", "shop", "bank"]
+    assert begun == ["shop", "bank"]

@@ -51,6 +51,17 @@ async def test_a_report_names_what_a_worker_does_not_reach() -> None:
     assert report.repeating_journals == 0
 
 
+async def test_a_report_has_a_bounded_number_of_links() -> None:
+    catalog, peers = Catalog(), {}
+    for number in range(500):
+        name = f"w{number:03}"
+        catalog.workers[name] = WorkerRecord(endpoint=Endpoint(worker_id=name, address=f"{name}:7450"))
+        peers[f"{name}:7450"] = Peer(1.0 + number)
+    report = GetWorkerLoadResponse()
+    WorkerLinks(catalog, cast("dict[str, PeerConnection]", peers), tuple, ProcessConditions()).add_to(report)
+    assert [one.seconds for one in report.broken_links] == [500.0 - number for number in range(100)]
+
+
 async def test_a_report_has_the_error_of_calls_that_are_repeated() -> None:
     calls, full = CertainCalls("journal j"), True
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -15,6 +18,9 @@ from millwheel.store.repetition import CertainCalls
 from millwheel.worker.process.peers import PeerConnection
 
 __all__ = ["WorkerLinks"]
+
+_MAX_LINKS: Final = 100
+"""The most links to other workers in one load report."""
 
 
 class WorkerLinks(Collector):
@@ -42,7 +48,8 @@ class WorkerLinks(Collector):
     def add_to(self, response: wire.GetWorkerLoadResponse) -> None:
         """Add the state of the links to a load report. Call it on the event loop."""
         response.stalled = self._conditions.stalled()
-        for worker, seconds in sorted(self._unreached()):
+        # The longest ones. In a network in two halves, each of a thousand workers could name five hundred.
+        for worker, seconds in nlargest(_MAX_LINKS, self._unreached(), key=itemgetter(1)):
             response.broken_links.add(worker_id=worker, seconds=seconds)
         for node, seconds in sorted(self._conditions.node_outages().items()):
             if seconds:

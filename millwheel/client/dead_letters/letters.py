@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
 
 from millwheel.model.letters import LetterState
 from millwheel.model.stream_names import full_name
@@ -11,6 +13,8 @@ from millwheel.sdk.dead_letters import DeadLetter
 
 __all__ = ["UNHANDLED", "Letter", "LetterFilter", "LetterPage"]
 
+FAR: Final = 500
+"""Reading so many letters that are not meant takes longer than a call for the next one that is."""
 UNHANDLED = frozenset({LetterState.WAITING, LetterState.IN_REPLAY})
 """The states of letters with which something is left to do."""
 
@@ -79,13 +83,21 @@ class LetterFilter:
             and self.error.casefold() in content.error.casefold()
         )
 
-    def first(self, start: int) -> int:
-        """The first offset from ``start`` on that may be meant."""
-        return max(start, min(self.offsets)) if self.offsets else start
+    def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(first offset, offset after the last) of the parts of ``start .. end - 1`` with letters that may be meant.
 
-    def end(self, end: int) -> int:
-        """The offset after the last one below ``end`` that may be meant."""
-        return end if self.offsets is None else min(end, max(self.offsets, default=-1) + 1)
+        Letters that are far apart are in different parts, so that not all between them are read.
+        """
+        if self.offsets is None:
+            if start < end:
+                yield start, end
+            return
+        meant = sorted(offset for offset in self.offsets if start <= offset < end)
+        first = meant[0] if meant else 0
+        for offset, following in zip_longest(meant, meant[1:]):
+            if following is None or following - offset > FAR:
+                yield first, offset + 1
+                first = following or 0
 
 
 @dataclass(frozen=True, slots=True)

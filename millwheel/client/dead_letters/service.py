@@ -113,9 +113,14 @@ class DeadLetters:
     async def letters(self, wanted: LetterFilter, first: int = 0) -> AsyncGenerator[Letter, None]:
         """The letters that are meant, of those that exist now, in order."""
         states = await self.states()
-        begin, end = wanted.first(max(first, states.start)), wanted.end(states.end)
-        if begin >= end:
-            return
+        for begin, end in wanted.ranges(max(first, states.start), states.end):
+            async with aclosing(self._between(begin, end, states)) as letters:
+                async for letter in letters:
+                    if wanted.takes(letter):
+                        yield letter
+
+    async def _between(self, begin: int, end: int, states: LetterStates) -> AsyncGenerator[Letter, None]:
+        """The letters ``begin .. end - 1`` that the log still keeps."""
         async with Subscription(
             self.stream,
             start=From.OLDEST,
@@ -126,9 +131,8 @@ class DeadLetters:
         ) as subscription:
             async for batch in subscription.below(end):
                 for offset, _, content in batch:
-                    letter = Letter(self.topology, offset, content, states.state(offset) or LetterState.WAITING)
-                    if offset < end and wanted.takes(letter):
-                        yield letter
+                    if offset < end:
+                        yield Letter(self.topology, offset, content, states.state(offset) or LetterState.WAITING)
 
     async def refusals(self, letters: Iterable[Letter]) -> dict[int, str]:
         """Why letters cannot be replayed, by their offsets. Those that can are not in it.

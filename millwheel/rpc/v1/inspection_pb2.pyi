@@ -744,7 +744,7 @@ class GetWorkerLoadResponse(_message.Message):
 
     @_builtins.property
     def broken_links(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokenLink]:
-        """What this process does not reach. Others perhaps do."""
+        """What this process does not reach. Others perhaps do. Of workers, the 100 that it has not reached for longest."""
 
     def __init__(
         self,

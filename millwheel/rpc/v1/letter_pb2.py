@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/letter.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"k\n\x0fLetterSelection\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x10\n\x03key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\tB\x06\n\x04_key\"}\n\x12ListLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12.\n\x07letters\x18\x02 \x01(\x0b\x32\x1d.millwheel.v1.LetterSelection\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\x87\x01\n\x13ListLettersResponse\x12+\n\x07letters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.ListedLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12*\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x1a.millwheel.v1.LetterCounts\"W\n\x0cLetterCounts\x12\x0f\n\x07waiting\x18\x01 \x01(\x04\x12\x11\n\tin_replay\x18\x02 \x01(\x04\x12\x10\n\x08replayed\x18\x03 \x01(\x04\x12\x11\n\tdiscarded\x18\x04 \x01(\x04\"\xe1\x01\n\x0cListedLetter\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06stream\x18\x05 \x01(\t\x12\x11\n\ttimer_tag\x18\x06 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x07 \x01(\x10\x12\x14\n\x0c\x66\x61iled_at_us\x18\x08 \x01(\x10\x12\x10\n\x08\x61ttempts\x18\t \x01(\x05\x12\r\n\x05\x65rror\x18\n \x01(\t\x12\x16\n\treplay_of\x18\x0b \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_replay_of\"<\n\x10GetLetterRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x05\n\x03_id\"\xcc\x01\n\x11GetLetterResponse\x12*\n\x06letter\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.ListedLetter\x12\x12\n\nvalue_text\x18\x02 \x01(\t\x12\x0b\n\x03\x63ut\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65livery_key\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63ode_digest\x18\x05 \x01(\t\x12\x1b\n\x13present_code_digest\x18\x06 \x01(\t\x12\x11\n\ttraceback\x18\x07 \x01(\t\x12\x0f\n\x07refusal\x18\x08 \x01(\t\"\x86\x01\n\x19PlanLetterHandlingRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12.\n\x07letters\x18\x02 \x01(\x0b\x32\x1d.millwheel.v1.LetterSelection\x12\x0f\n\x07\x64iscard\x18\x03 \x01(\x08\x12\x16\n\x0e\x61lso_in_replay\x18\x04 \x01(\x08\"\xd4\x01\n\x1aPlanLetterHandlingResponse\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\t\x12-\n\x07refused\x18\x02 \x03(\x0b\x32\x1c.millwheel.v1.RefusedLetters\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\x32\n\x06replay\x18\x04 \x01(\x0b\x32\".millwheel.v1.ReplayLettersRequest\x12\x34\n\x07\x64iscard\x18\x05 \x01(\x0b\x32#.millwheel.v1.DiscardLettersRequest\"-\n\x0eRefusedLetters\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\"5\n\x14ReplayLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\"\x99\x01\n\x15ReplayLettersResponse\x12\x10\n\x08replayed\x18\x01 \x03(\x04\x12\x11\n\telsewhere\x18\x02 \x03(\x04\x12-\n\x07refused\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.RefusedLetters\x12\x13\n\x0bunconfirmed\x18\x04 \x03(\x04\x12\x17\n\x0fwhy_unconfirmed\x18\x05 \x01(\t\"N\n\x15\x44iscardLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\x12\x16\n\x0e\x61lso_in_replay\x18\x03 \x01(\x08\"Q\n\x16\x44iscardLettersResponse\x12\x11\n\tdiscarded\x18\x01 \x03(\x04\x12\x11\n\tin_replay\x18\x02 \x03(\x04\x12\x11\n\telsewhere\x18\x03 \x03(\x04\x32\xcf\x04\n\x15LetterHandlingService\x12j\n\x0bListLetters\x12 .millwheel.v1.ListLettersRequest\x1a!.millwheel.v1.ListLettersResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x64\n\tGetLetter\x12\x1e.millwheel.v1.GetLetterRequest\x1a\x1f.millwheel.v1.GetLetterResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x7f\n\x12PlanLetterHandling\x12\'.millwheel.v1.PlanLetterHandlingRequest\x1a(.millwheel.v1.PlanLetterHandlingResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12o\n\rReplayLetters\x12\".millwheel.v1.ReplayLettersRequest\x1a#.millwheel.v1.ReplayLettersResponse\"\x15\xea\xe1\x18\x11\n\r\n\x01\x04\x12\x08topology\x10\x01\x12r\n\x0e\x44iscardLetters\x12#.millwheel.v1.DiscardLettersRequest\x1a$.millwheel.v1.DiscardLettersResponse\"\x15\xea\xe1\x18\x11\n\r\n\x01\x04\x12\x08topology\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19millwheel/v1/letter.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"x\n\x0fLetterSelection\x12\x0b\n\x03ids\x18\x01 \x03(\x04\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x10\n\x03key\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0b\n\x03log\x18\x06 \x01(\x04\x42\x06\n\x04_key\"}\n\x12ListLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12.\n\x07letters\x18\x02 \x01(\x0b\x32\x1d.millwheel.v1.LetterSelection\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\x94\x01\n\x13ListLettersResponse\x12+\n\x07letters\x18\x01 \x03(\x0b\x32\x1a.millwheel.v1.ListedLetter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12*\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x1a.millwheel.v1.LetterCounts\x12\x0b\n\x03log\x18\x04 \x01(\x04\"W\n\x0cLetterCounts\x12\x0f\n\x07waiting\x18\x01 \x01(\x04\x12\x11\n\tin_replay\x18\x02 \x01(\x04\x12\x10\n\x08replayed\x18\x03 \x01(\x04\x12\x11\n\tdiscarded\x18\x04 \x01(\x04\"\xe1\x01\n\x0cListedLetter\x12\n\n\x02id\x18\x01 \x01(\x04\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x03 \x01(\t\x12\x0b\n\x03key\x18\x04 \x01(\t\x12\x0e\n\x06stream\x18\x05 \x01(\t\x12\x11\n\ttimer_tag\x18\x06 \x01(\t\x12\x14\n\x0ctimestamp_us\x18\x07 \x01(\x10\x12\x14\n\x0c\x66\x61iled_at_us\x18\x08 \x01(\x10\x12\x10\n\x08\x61ttempts\x18\t \x01(\x05\x12\r\n\x05\x65rror\x18\n \x01(\t\x12\x16\n\treplay_of\x18\x0b \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_replay_of\"<\n\x10GetLetterRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x05\n\x03_id\"\xd9\x01\n\x11GetLetterResponse\x12*\n\x06letter\x18\x01 \x01(\x0b\x32\x1a.millwheel.v1.ListedLetter\x12\x12\n\nvalue_text\x18\x02 \x01(\t\x12\x0b\n\x03\x63ut\x18\x03 \x01(\x08\x12\x14\n\x0c\x64\x65livery_key\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63ode_digest\x18\x05 \x01(\t\x12\x1b\n\x13present_code_digest\x18\x06 \x01(\t\x12\x11\n\ttraceback\x18\x07 \x01(\t\x12\x0f\n\x07refusal\x18\x08 \x01(\t\x12\x0b\n\x03log\x18\t \x01(\x04\"\x86\x01\n\x19PlanLetterHandlingRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12.\n\x07letters\x18\x02 \x01(\x0b\x32\x1d.millwheel.v1.LetterSelection\x12\x0f\n\x07\x64iscard\x18\x03 \x01(\x08\x12\x16\n\x0e\x61lso_in_replay\x18\x04 \x01(\x08\"\xd4\x01\n\x1aPlanLetterHandlingResponse\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x01 \x03(\t\x12-\n\x07refused\x18\x02 \x03(\x0b\x32\x1c.millwheel.v1.RefusedLetters\x12\x0c\n\x04more\x18\x03 \x01(\x08\x12\x32\n\x06replay\x18\x04 \x01(\x0b\x32\".millwheel.v1.ReplayLettersRequest\x12\x34\n\x07\x64iscard\x18\x05 \x01(\x0b\x32#.millwheel.v1.DiscardLettersRequest\"-\n\x0eRefusedLetters\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\"B\n\x14ReplayLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\x12\x0b\n\x03log\x18\x03 \x01(\x04\"\x99\x01\n\x15ReplayLettersResponse\x12\x10\n\x08replayed\x18\x01 \x03(\x04\x12\x11\n\telsewhere\x18\x02 \x03(\x04\x12-\n\x07refused\x18\x03 \x03(\x0b\x32\x1c.millwheel.v1.RefusedLetters\x12\x13\n\x0bunconfirmed\x18\x04 \x03(\x04\x12\x17\n\x0fwhy_unconfirmed\x18\x05 \x01(\t\"[\n\x15\x44iscardLettersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x04\x12\x16\n\x0e\x61lso_in_replay\x18\x03 \x01(\x08\x12\x0b\n\x03log\x18\x04 \x01(\x04\"Q\n\x16\x44iscardLettersResponse\x12\x11\n\tdiscarded\x18\x01 \x03(\x04\x12\x11\n\tin_replay\x18\x02 \x03(\x04\x12\x11\n\telsewhere\x18\x03 \x03(\x04\x32\xcf\x04\n\x15LetterHandlingService\x12j\n\x0bListLetters\x12 .millwheel.v1.ListLettersRequest\x1a!.millwheel.v1.ListLettersResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x64\n\tGetLetter\x12\x1e.millwheel.v1.GetLetterRequest\x1a\x1f.millwheel.v1.GetLetterResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x7f\n\x12PlanLetterHandling\x12\'.millwheel.v1.PlanLetterHandlingRequest\x1a(.millwheel.v1.PlanLetterHandlingResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12o\n\rReplayLetters\x12\".millwheel.v1.ReplayLettersRequest\x1a#.millwheel.v1.ReplayLettersResponse\"\x15\xea\xe1\x18\x11\n\r\n\x01\x04\x12\x08topology\x10\x01\x12r\n\x0e\x44iscardLetters\x12#.millwheel.v1.DiscardLettersRequest\x1a$.millwheel.v1.DiscardLettersResponse\"\x15\xea\xe1\x18\x11\n\r\n\x01\x04\x12\x08topology\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,33 +43,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LETTERHANDLINGSERVICE'].methods_by_name['DiscardLetters']._loaded_options = None
   _globals['_LETTERHANDLINGSERVICE'].methods_by_name['DiscardLetters']._serialized_options = b'\352\341\030\021\n\r\n\001\004\022\010topology\020\001'
   _globals['_LETTERSELECTION']._serialized_start=70
-  _globals['_LETTERSELECTION']._serialized_end=177
-  _globals['_LISTLETTERSREQUEST']._serialized_start=179
-  _globals['_LISTLETTERSREQUEST']._serialized_end=304
-  _globals['_LISTLETTERSRESPONSE']._serialized_start=307
-  _globals['_LISTLETTERSRESPONSE']._serialized_end=442
-  _globals['_LETTERCOUNTS']._serialized_start=444
-  _globals['_LETTERCOUNTS']._serialized_end=531
-  _globals['_LISTEDLETTER']._serialized_start=534
-  _globals['_LISTEDLETTER']._serialized_end=759
-  _globals['_GETLETTERREQUEST']._serialized_start=761
-  _globals['_GETLETTERREQUEST']._serialized_end=821
-  _globals['_GETLETTERRESPONSE']._serialized_start=824
-  _globals['_GETLETTERRESPONSE']._serialized_end=1028
-  _globals['_PLANLETTERHANDLINGREQUEST']._serialized_start=1031
-  _globals['_PLANLETTERHANDLINGREQUEST']._serialized_end=1165
-  _globals['_PLANLETTERHANDLINGRESPONSE']._serialized_start=1168
-  _globals['_PLANLETTERHANDLINGRESPONSE']._serialized_end=1380
-  _globals['_REFUSEDLETTERS']._serialized_start=1382
-  _globals['_REFUSEDLETTERS']._serialized_end=1427
-  _globals['_REPLAYLETTERSREQUEST']._serialized_start=1429
-  _globals['_REPLAYLETTERSREQUEST']._serialized_end=1482
-  _globals['_REPLAYLETTERSRESPONSE']._serialized_start=1485
-  _globals['_REPLAYLETTERSRESPONSE']._serialized_end=1638
-  _globals['_DISCARDLETTERSREQUEST']._serialized_start=1640
-  _globals['_DISCARDLETTERSREQUEST']._serialized_end=1718
-  _globals['_DISCARDLETTERSRESPONSE']._serialized_start=1720
-  _globals['_DISCARDLETTERSRESPONSE']._serialized_end=1801
-  _globals['_LETTERHANDLINGSERVICE']._serialized_start=1804
-  _globals['_LETTERHANDLINGSERVICE']._serialized_end=2395
+  _globals['_LETTERSELECTION']._serialized_end=190
+  _globals['_LISTLETTERSREQUEST']._serialized_start=192
+  _globals['_LISTLETTERSREQUEST']._serialized_end=317
+  _globals['_LISTLETTERSRESPONSE']._serialized_start=320
+  _globals['_LISTLETTERSRESPONSE']._serialized_end=468
+  _globals['_LETTERCOUNTS']._serialized_start=470
+  _globals['_LETTERCOUNTS']._serialized_end=557
+  _globals['_LISTEDLETTER']._serialized_start=560
+  _globals['_LISTEDLETTER']._serialized_end=785
+  _globals['_GETLETTERREQUEST']._serialized_start=787
+  _globals['_GETLETTERREQUEST']._serialized_end=847
+  _globals['_GETLETTERRESPONSE']._serialized_start=850
+  _globals['_GETLETTERRESPONSE']._serialized_end=1067
+  _globals['_PLANLETTERHANDLINGREQUEST']._serialized_start=1070
+  _globals['_PLANLETTERHANDLINGREQUEST']._serialized_end=1204
+  _globals['_PLANLETTERHANDLINGRESPONSE']._serialized_start=1207
+  _globals['_PLANLETTERHANDLINGRESPONSE']._serialized_end=1419
+  _globals['_REFUSEDLETTERS']._serialized_start=1421
+  _globals['_REFUSEDLETTERS']._serialized_end=1466
+  _globals['_REPLAYLETTERSREQUEST']._serialized_start=1468
+  _globals['_REPLAYLETTERSREQUEST']._serialized_end=1534
+  _globals['_REPLAYLETTERSRESPONSE']._serialized_start=1537
+  _globals['_REPLAYLETTERSRESPONSE']._serialized_end=1690
+  _globals['_DISCARDLETTERSREQUEST']._serialized_start=1692
+  _globals['_DISCARDLETTERSREQUEST']._serialized_end=1783
+  _globals['_DISCARDLETTERSRESPONSE']._serialized_start=1785
+  _globals['_DISCARDLETTERSRESPONSE']._serialized_end=1866
+  _globals['_LETTERHANDLINGSERVICE']._serialized_start=1869
+  _globals['_LETTERHANDLINGSERVICE']._serialized_end=2460
 # @@protoc_insertion_point(module_scope)

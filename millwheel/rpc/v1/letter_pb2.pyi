@@ -29,6 +29,7 @@ class LetterSelection(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     computation: _builtins.str
     """Only letters of this computation. Empty: of any."""
     key: _builtins.str
@@ -37,6 +38,8 @@ class LetterSelection(_message.Message):
     """Only letters with this text in the error, in any case. Empty: any."""
     state: _builtins.str
     """waiting, in-replay, replayed, discarded or all. Empty: those to be handled, which are waiting or in replay."""
+    log: _builtins.int
+    """The number of the log that the ids are of. FAILED_PRECONDITION if the topology has another log by now. 0: any log."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Only these. Empty: any."""
@@ -49,10 +52,11 @@ class LetterSelection(_message.Message):
         key: _builtins.str | None = ...,
         error: _builtins.str = ...,
         state: _builtins.str = ...,
+        log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "computation", b"computation", "error", b"error", "ids", b"ids", "key", b"key", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_key", b"_key", "computation", b"computation", "error", b"error", "ids", b"ids", "key", b"key", "log", b"log", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__key: _TypeAlias = _typing.Literal["key"]  # noqa: Y015
     _WhichOneofArgType__key: _TypeAlias = _typing.Literal["_key", b"_key"]  # noqa: Y015
@@ -98,8 +102,11 @@ class ListLettersResponse(_message.Message):
     LETTERS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     COUNTS_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty: there are no more."""
+    log: _builtins.int
+    """The number of the log. A topology that is submitted again has another log, whose letters have the same ids."""
     @_builtins.property
     def letters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedLetter]: ...
     @_builtins.property
@@ -112,10 +119,11 @@ class ListLettersResponse(_message.Message):
         letters: _abc.Iterable[Global___ListedLetter] | None = ...,
         next_page_token: _builtins.str = ...,
         counts: Global___LetterCounts | None = ...,
+        log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "letters", b"letters", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "letters", b"letters", "log", b"log", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -242,6 +250,7 @@ class GetLetterResponse(_message.Message):
     PRESENT_CODE_DIGEST_FIELD_NUMBER: _builtins.int
     TRACEBACK_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     value_text: _builtins.str
     """The record's value as JSON, or as text. Empty for a timer."""
     cut: _builtins.bool
@@ -254,6 +263,8 @@ class GetLetterResponse(_message.Message):
     traceback: _builtins.str
     refusal: _builtins.str
     """Why it cannot be replayed, and what to do instead. Empty if it can."""
+    log: _builtins.int
+    """The number of the log that it is in."""
     @_builtins.property
     def letter(self) -> Global___ListedLetter: ...
     def __init__(
@@ -267,10 +278,11 @@ class GetLetterResponse(_message.Message):
         present_code_digest: _builtins.str = ...,
         traceback: _builtins.str = ...,
         refusal: _builtins.str = ...,
+        log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["letter", b"letter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "cut", b"cut", "delivery_key", b"delivery_key", "letter", b"letter", "present_code_digest", b"present_code_digest", "refusal", b"refusal", "traceback", b"traceback", "value_text", b"value_text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code_digest", b"code_digest", "cut", b"cut", "delivery_key", b"delivery_key", "letter", b"letter", "log", b"log", "present_code_digest", b"present_code_digest", "refusal", b"refusal", "traceback", b"traceback", "value_text", b"value_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -380,7 +392,10 @@ class ReplayLettersRequest(_message.Message):
 
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
+    log: _builtins.int
+    """The number of the log that the ids are of. FAILED_PRECONDITION if the topology has another log by now. Required."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """At most 1,000. Letters that were replayed or discarded already stay as they are."""
@@ -390,10 +405,11 @@ class ReplayLettersRequest(_message.Message):
         *,
         topology: _builtins.str = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
+        log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "log", b"log", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -447,8 +463,11 @@ class DiscardLettersRequest(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _builtins.int
     IDS_FIELD_NUMBER: _builtins.int
     ALSO_IN_REPLAY_FIELD_NUMBER: _builtins.int
+    LOG_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     also_in_replay: _builtins.bool
+    log: _builtins.int
+    """As in ReplayLettersRequest."""
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """At most 1,000."""
@@ -459,10 +478,11 @@ class DiscardLettersRequest(_message.Message):
         topology: _builtins.str = ...,
         ids: _abc.Iterable[_builtins.int] | None = ...,
         also_in_replay: _builtins.bool = ...,
+        log: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_in_replay", b"also_in_replay", "ids", b"ids", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also_in_replay", b"also_in_replay", "ids", b"ids", "log", b"log", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

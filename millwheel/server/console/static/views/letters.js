@@ -27,7 +27,7 @@ export function Letters({ overview, path }) {
 
 /** The letters of one selection, by pages. The first page is asked again every few seconds, and when their number changes. */
 function useLetters(topology, selection, unhandled) {
-  const [found, setFound] = useState({ rows: null, token: "", counts: null, error: null });
+  const [found, setFound] = useState({ rows: null, token: "", counts: null, log: "0", error: null });
   const state = useRef({ pages: 0 });
   const body = JSON.stringify(selection);
   const ask = async (token) => {
@@ -36,13 +36,13 @@ function useLetters(topology, selection, unhandled) {
       const page = await call("LetterHandlingService/ListLetters", { topology, letters: selection, page_size: PAGE, page_token: token });
       if (state.current.asked !== mine) return;
       state.current.pages = token ? state.current.pages + 1 : 1;
-      setFound((old) => ({ rows: [...(token ? old.rows : []), ...page.letters], token: page.next_page_token, counts: page.counts, error: null }));
+      setFound((old) => ({ rows: [...(token ? old.rows : []), ...page.letters], token: page.next_page_token, counts: page.counts, log: page.log, error: null }));
     } catch (error) {
       if (state.current.asked === mine) setFound((old) => ({ ...old, error }));
     }
   };
   useEffect(() => {
-    setFound({ rows: null, token: "", counts: null, error: null });
+    setFound({ rows: null, token: "", counts: null, log: "0", error: null });
     state.current.pages = 0;
     const refresh = () => { if (!document.hidden && state.current.pages <= 1) ask(""); };
     refresh();
@@ -62,7 +62,7 @@ function List({ topology, topologies, computations, unhandled }) {
   const selection = { computation, error, state };
   const [found, more, again] = useLetters(topology, selection, unhandled);
   const { rows, counts, token, error: failure } = found;
-  useEffect(() => { setChosen(new Set()); }, [computation, error, state]);
+  useEffect(() => { setChosen(new Set()); }, [computation, error, state, found.log]); // Another log has other letters with these ids.
   const choose = (id, on) => setChosen((old) => { const next = new Set(old); on ? next.add(id) : next.delete(id); return next; });
   const here = (rows ?? []).filter((one) => chosen.has(one.id)).map((one) => one.id);
   const handled = () => { setChosen(new Set()); again(); };
@@ -79,7 +79,7 @@ function List({ topology, topologies, computations, unhandled }) {
     </form>
     ${failure && html`<p class="fault-text">The letters cannot be listed: ${failure.message}${failure.remedy ? ` — ${failure.remedy}` : ""}${rows ? ". What is shown is older." : ""}</p>`}
     <${Handling} topology=${topology} handled=${handled} choices=${[
-      [`${count(here.length)} selected`, { ids: here, state: "all" }, here.length > 0],
+      [`${count(here.length)} selected`, { ids: here, log: found.log, state: "all" }, here.length > 0],
       [filtered ? "all of these" : "all", { ...selection, state: state === "all" ? "" : state }, rows?.length > 0 && (state === "" || state === "all" || state === "waiting" || state === "in-replay")],
     ]} />
     ${rows === null ? !failure && html`<p class="empty">Asking the log's owner …</p>` : rows.length === 0 ? html`<p class="empty">${token ? "None so far." : filtered ? "No such letters." : "No dead letters are to be handled."}</p>` : html`
@@ -132,7 +132,7 @@ function Shown({ answer, topology, handled }) {
     <${Figures} of=${[["state", letter.state.replace("-", " ")], ["attempts", count(letter.attempts)]]} />
     <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     ${refusal && html`<p class="warn">It cannot be replayed: <${Prose} text=${refusal} /></p>`}
-    <${Handling} topology=${topology} handled=${handled} choices=${[["it", { ids: [letter.id], state: "all" }, letter.state === "waiting" || letter.state === "in-replay"]]} />
+    <${Handling} topology=${topology} handled=${handled} choices=${[["it", { ids: [letter.id], log: answer.log, state: "all" }, letter.state === "waiting" || letter.state === "in-replay"]]} />
     ${!isTimer && html`<h2>Record</h2><pre class="state" tabindex="0" role="region" aria-label="Record">${pretty(answer)}${answer.cut ? " … cut" : ""}</pre>`}
     <h2>Traceback</h2><pre class="state" tabindex="0" role="region" aria-label="Traceback">${answer.traceback || "none"}</pre>`;
 }
