@@ -30,7 +30,7 @@ from millwheel.server.startup import retried
 from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
-from millwheel.worker.interval.hook_meter import HookMeter
+from millwheel.worker.interval.hook_meter import HookTime, Turn
 from millwheel.worker.log import DEAD_LETTER_RETENTION, LogConfig, LogSettings
 from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.process.destinations import CatalogRouting
@@ -148,9 +148,9 @@ def _turned(world: World) -> Iterator[None]:
 
     lengths = [chance.choice((1, 2, 3, 1_000)) for _ in range(100)]
 
-    def drawn(meter: HookMeter, most: int) -> int:
-        """See ``fitting``. As there, the answer changes only when hooks have run."""
-        return min(most, lengths[(meter.records.calls + meter.timers.calls) % len(lengths)])
+    def drawn(turn: Turn, time: HookTime, most: int) -> int:
+        """See ``fitting``. As there, the answer changes only when this hook has run."""
+        return min(most, lengths[time.calls % len(lengths)])
 
     with patch("millwheel.worker.interval.hooks.runner.fitting", drawn):
         yield

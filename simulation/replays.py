@@ -49,12 +49,16 @@ async def _noted(world: World, act: Callable[[], Awaitable[str]]) -> None:
 
 
 async def _act(world: World, chance: Random) -> str:
-    what = chance.choice(("replay", "replay", "killed", "two", "discard"))
-    async with DeadLetters("simulated", ADDRESS, patience=_PATIENCE) as letters:
-        if what == "discard":
+    what = chance.choice(("replay", "replay", "killed", "two", "discard", "against"))
+    # An impatient person gives up before the ACKs come.
+    async with DeadLetters("simulated", ADDRESS, patience=chance.choice((0.1, _PATIENCE))) as letters:
+        if what in ("discard", "against"):
             states = await letters.states()
-            some = frozenset(one for one in range(states.start, states.end) if chance.random() < 0.3)
-            return f"letters discarded: {(await letters.discard(LetterFilter(some))).discarded}"
+            some = LetterFilter(frozenset(one for one in range(states.start, states.end) if chance.random() < 0.3))
+            if what == "discard":
+                return f"letters discarded: {(await letters.discard(some)).discarded}"
+            done, report = await asyncio.gather(letters.discard(some), letters.replay(LetterFilter()))
+            return f"letters replayed: {[report.replayed]}, discarded meanwhile: {done.discarded}"
         if what == "killed":
             async with asyncio.timeout(chance.choice((0.002, 0.02, 0.2, 2.0)) * chance.random()):
                 await letters.replay(LetterFilter())

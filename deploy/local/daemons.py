@@ -137,7 +137,7 @@ class Daemons:
         found = 0
         for page in (page for name, page in self.metrics.items() if name.startswith("worker")):
             with contextlib.suppress(OSError):
-                found += figures(page, computation).get("millwheel_owned_records", 0)
+                found += int(figures(page, computation).get("millwheel_owned_records", 0))
         self._counted[computation] = max(found, self._counted.get(computation, 0))
         return {"records": self._counted[computation]}
 

@@ -81,7 +81,7 @@ class DemoServer:
     def counts(self, computation: str) -> dict[str, int]:
         """A computation's totals from its metrics: records, late_records, duplicates, dead_letters."""
         counted = figures(f"127.0.0.1:{self._metrics_port}", computation)
-        totals = {name: value for name, value in counted.items() if name.endswith("_total")}
+        totals = {name: int(value) for name, value in counted.items() if name.endswith("_total")}
         return {name.removeprefix("millwheel_").removesuffix("_total"): value for name, value in totals.items()}
 
 
@@ -99,12 +99,12 @@ def submit(address: str, target: str) -> str:
     return done.stdout.strip()
 
 
-def figures(metrics: str, computation: str) -> dict[str, int]:
+def figures(metrics: str, computation: str) -> dict[str, float]:
     """The values of a computation on the metrics page at ``metrics`` (host:port)."""
     with urlopen(f"http://{metrics}/metrics", timeout=10) as response:
         text = response.read().decode()
     return {
-        sample.name: int(sample.value)
+        sample.name: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.labels.get("computation") == computation

@@ -12,7 +12,7 @@ from tests.submitting import submit_copy
 from tests.system import letter_shop as program
 from tests.system.letter_shop import Billed, Order
 from tests.system.server import Server, run_cli
-from tests.system.test_letter_targets import MENDED, letters, order, replay, results, update
+from tests.system.test_letter_targets import MENDED, letters, letters_log, order, replay, results, update
 
 
 @pytest.mark.guarantee("G1", section="4.2")
@@ -29,7 +29,7 @@ async def test_letters_of_a_snapshot_are_replayed(tmp_path: Path) -> None:
             assert done.code == 0, done.err
             await snapshot(server, "restore", place, name)
         await update(server, MENDED)
-        assert (await replay(server, str(bill.offset)))["replayed"] == [bill.offset]
+        assert (await replay(server, f"{bill.offset}@{await letters_log(server)}"))["replayed"] == [bill.offset]
         assert sorted(await results(server, "bills", Billed), key=str) == [Billed("ann", 1), Billed("ann", 2)]
         done = await run_cli(server.address, "topology", "describe", "shop", "-o", "json")
         assert json.loads(done.out)["state"] == "running"

@@ -37,6 +37,8 @@ class HookTime:
     """Batches of calls that were long enough to block the event loop."""
     slow_seconds: float = 0.0
     """The part of ``seconds`` in such batches with slow calls: on average a tenth of the limit or more each."""
+    pace: float = 0.0
+    """Seconds for a call, of about the last hundred calls. 0: none was measured. Not a total."""
 
     def add(self, more: HookTime) -> None:
         """Add the totals ``more``."""
@@ -87,8 +89,6 @@ class HookMeter:
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
         self.turn = Turn() if turn is None else turn
-        self.pace = 0.0
-        """Seconds for a call, of about the last hundred calls. 0: none was measured."""
         self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()

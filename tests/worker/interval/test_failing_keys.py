@@ -368,6 +368,71 @@ def test_the_first_batch_of_an_owner_is_small() -> None:
     assert FIRST_CALLS < meter.records.calls <= FIRST_CALLS + 20, "the second batch is as long as its calls allow"
 
 
+@pytest.mark.guarantee("G8")
+def test_the_first_timers_behind_quick_records_are_few() -> None:
+    """Regression: the timers of a window fired in a batch whose length was that of its quick records."""
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(0.5))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "timer", 1) for number in range(500)])
+    driver.commit_all()
+    driver.watermark(9)
+    fired = [0, meter.timers.calls]
+    while meter.timers.calls < 500:
+        driver.commit()
+        fired.append(meter.timers.calls)
+    most = max(after - before for before, after in pairwise(fired))
+    assert most <= 2, "a commit begins, and the next batch has one call"
+    driver.commit_all()
+    driver.deliver(*[(f"k{number}", "x", 10) for number in range(500)])
+    assert meter.records.calls >= 990, "slow timers leave the batches of quick records as they are"
+
+
+@pytest.mark.guarantee("G8")
+def test_the_first_call_of_an_owner_is_measured_alone() -> None:
+    """Regression: ten calls that each wait in vain for another service outlasted the lease of each owner.
+
+    A first call may also be slow because it loads something. The batches after it grow soon.
+    """
+    clock = Clock()
+    meter = HookMeter(clock, turn=Turn(0.1))
+    driver = IntervalDriver(Slow(clock), meter=meter)
+    driver.deliver(*[(f"k{number}", "slow", 1) for number in range(20)])
+    assert (meter.records.calls, clock.now) == (2, 4.0), (
+        "the first is committed alone, and the second is the next batch"
+    )
+    loads = HookMeter(clock, turn=Turn(0.1))
+    driver = IntervalDriver(Slow(clock), meter=loads)
+    driver.deliver(*[(f"k{number}", "x" if number else "slow", 1) for number in range(1_000)])
+    commits = 0
+    while driver.state.intake.records:
+        driver.commit()
+        commits += 1
+    assert commits < 150, "the pace is the mean of all calls so far"
+
+
+@pytest.mark.guarantee("G8")
+def test_records_that_call_nothing_need_no_small_batch() -> None:
+    """Regression: late records that are dropped, and asynchronous hooks, have no duration. An owner of nothing else
+    committed ten at a time for ever."""
+    clock = Clock()
+    late = IntervalDriver(Slow(clock), meter=HookMeter(clock, turn=Turn(0.1)), late=mw.Late.DROP)
+    late.watermark(100)
+    late.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
+    late.commit()
+    assert late.state.intake.records == 0
+    waiting = IntervalDriver(Waiting(), meter=HookMeter(clock, turn=Turn(0.1)))
+    waiting.deliver(*[(f"k{number}", "x", 1) for number in range(200)])
+    hooks = waiting.take(AsyncHook)
+    assert len(hooks) == 200
+    for hook in hooks:
+        hook.coroutine.close()
+        waiting.handle(HookFinished(hook.hook, None))
+    waiting.commit()
+    waiting.commit()
+    assert waiting.state.intake.records == 0
+
+
 def test_one_slow_call_shortens_the_next_batches_little() -> None:
     """A pause of the process, say, happens during one call. It is a hundredth of the pace."""
     clock = Clock()
@@ -375,12 +440,12 @@ def test_one_slow_call_shortens_the_next_batches_little() -> None:
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
     driver.commit_all()
-    assert fitting(meter, 8_192) == pytest.approx(1_000, abs=2)
+    assert fitting(meter.turn, meter.records, 8_192) == pytest.approx(1_000, abs=2)
     driver.deliver(("k", "slow", 1))
     driver.commit_all()
-    assert fitting(meter, 8_192) == pytest.approx(1 / 0.021, abs=2)
-    meter.pace = 100.0
-    assert fitting(meter, 8_192) == 1, "a batch has at least one call"
+    assert fitting(meter.turn, meter.records, 8_192) == pytest.approx(1 / 0.021, abs=2)
+    meter.records.pace = 100.0
+    assert fitting(meter.turn, meter.records, 8_192) == 1, "a batch has at least one call"
 
 
 def test_records_that_wait_or_are_dropped_are_no_calls() -> None:

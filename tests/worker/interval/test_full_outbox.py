@@ -137,7 +137,7 @@ def test_a_quick_timer_lets_no_record_overtake_another_timer() -> None:
     driver.commit_all()
     assert driver.state.timers.count == 11
     driver.sent()
-    meter.pace = 1.0
+    meter.records.pace = 1.0
     driver.deliver(*((key, "late", 20) for key in ("a", *(f"f{number}" for number in range(299)), *last)))
     driver.commit_all()
     assert [value for value, _ in driver.sent()] == ["a 1", *(f"{key} 1" for key in last)]

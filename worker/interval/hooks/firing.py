@@ -81,7 +81,7 @@ class Firing:
         runner = self.runner
         table = self._timers.tables[domain]
         while (first := table.first_time) is not None and first <= upto and not runner.full():
-            due = table.pop_due(upto, runner.most_records - runner.batch.records)
+            due = table.pop_due(upto, runner.room(self._setup.meter.timers))
             if due and domain is TimeDomain.EVENT_TIME:
                 # Popped timers are in no bucket, so their bucket does not hold the watermark. The batch does.
                 runner.batch.hold = self._holds.covering(runner.batch.hold, due[0][0])

@@ -19,7 +19,7 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookMeter, HookTime
+from millwheel.worker.interval.hook_meter import HookTime, Turn
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
@@ -29,11 +29,11 @@ from millwheel.worker.interval.state import IntervalState
 __all__ = ["FIRST_CALLS", "MAX_FAILED_HOOKS", "HookBatch", "HookOutcomes", "Runner", "fitting"]
 
 FIRST_CALLS: Final = 10
-"""The most calls in an owner's first batch. Calls of a tenth of a second then take a second, which no lease minds."""
+"""The most of a hook's calls in an owner's first batch with it. The very first call runs alone, and is measured."""
 MAX_FAILED_HOOKS: Final = 1_000
 """Hooks that may fail in one step of the core: some tens of milliseconds. The rest runs in the next step (G8)."""
 _PACED_CALLS: Final = 100
-"""Calls from which on the mean of a batch is the pace. The pace before does not count then."""
+"""Calls from which on the mean of a batch is the pace of its hook. Before, the pace is the mean of all calls so far."""
 _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
@@ -125,16 +125,13 @@ class Runner:
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= self.most_records or (
-            batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
-        )
+        return batch.records >= self._most or (batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes)
 
-    @property
-    def most_records(self) -> int:
-        """How many records and timers make a full batch. It never rises within a batch: due timers were fired for no
-        more records than fitted then, and no record overtakes a timer (G5)."""
-        self._most = min(self._most, fitting(self._setup.meter, self._setup.settings.batch_records))
-        return self._most
+    def room(self, time: HookTime) -> int:
+        """How many records or timers run before the limits are checked again, at least one. ``time``: of their hook.
+
+        A timer never raises that of records: due timers fired for as many, and no record overtakes a timer (G5)."""
+        return max(1, min(self._most - self.batch.records, fitting(self._setup.meter.turn, time, self._most)))
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -178,7 +175,7 @@ class Runner:
     def _room(self, receipt: DeliveryReceipt) -> int:
         """How many records of a delivery may run before the limits are checked again; at least one."""
         settings, batch = self._setup.settings, self.batch
-        room = min(self.most_records - batch.records, (settings.batch_bytes - batch.size) // (receipt.average + 1))
+        room = min(self.room(self._setup.meter.records), (settings.batch_bytes - batch.size) // (receipt.average + 1))
         if self._setup.program.record_is_async:
             room = min(room, settings.async_hooks - self.hooks)
         return max(1, room)
@@ -299,12 +296,13 @@ class Runner:
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
-        program = self._setup.program
+        program, most = self._setup.program, fitting(meter.turn, time, self._most)
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
-            weight = min(1.0, calls / _PACED_CALLS) if meter.pace else 1.0
-            meter.pace += (seconds / calls - meter.pace) * weight
+            weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
+            time.pace += (seconds / calls - time.pace) * weight
+            self._most = fitting(meter.turn, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
@@ -362,15 +360,15 @@ class Runner:
                 context.produce(late, value)
 
 
-def fitting(meter: HookMeter, most: int) -> int:
-    """How many calls of hooks fit into the turn: at least one, and at most ``most``.
+def fitting(turn: Turn, time: HookTime, most: int) -> int:
+    """How many calls of a hook fit into the turn: at least one, and at most ``most``.
 
-    Nothing is known of an owner's first calls. A long queue of slow ones would keep the event loop until the lease
-    ends, and the next owner would do the same, for ever (G8).
+    Nothing is known of an owner's first calls. A few slow ones would keep the event loop until the lease ends, and the
+    next owner would do the same, for ever (G8). Quick records may come before thousands of slow timers.
     """
-    if not meter.pace and meter.turn.seconds < inf:
-        return min(most, FIRST_CALLS)
-    return most if meter.turn.seconds >= most * meter.pace else max(1, int(meter.turn.seconds / meter.pace))
+    if not time.pace and turn.seconds < inf:
+        return min(most, FIRST_CALLS if time.calls else 1)
+    return most if turn.seconds >= most * time.pace else max(1, int(turn.seconds / time.pace))
 
 
 def _drop(encoded: bytes) -> Any:
