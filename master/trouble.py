@@ -63,8 +63,8 @@ def node_problems(workers: Iterable[cluster.WorkerHealth], node_outages: Mapping
 def link_problems(workers: Sequence[cluster.WorkerHealth], node_outages: Mapping[str, float]) -> Iterator[str]:
     """Yield a problem for each link that is cut, or for each process of which several are.
 
-    Invariant: if one process does not reach many, or many do not reach one, it is named alone. So nobody stops those
-    that are well, and the number of problems has a bound.
+    Invariant: if one process does not reach many, or many do not reach one, it is named alone. So no operator stops
+    those that are well, and the number of problems has a bound.
 
     Args:
         workers: The workers, with the links that are broken for them.

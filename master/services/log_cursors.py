@@ -42,7 +42,7 @@ async def incarnation_without_cursors(replica: MasterReplica, known: Catalog, st
     except RequestError as error:
         raise RequestError(
             FailureCode.UNAVAILABLE,
-            f"nobody can say now whether the log of stream {stream!r} has cursors: {error.message}",
+            f"it is not known now whether the log of stream {stream!r} has cursors: {error.message}",
             "try again later, or delete it with its cursors by --force",
             reason="CURSORS_UNKNOWN",
         ) from error

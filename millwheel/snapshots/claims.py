@@ -57,7 +57,7 @@ async def claim(location: SnapshotLocation, kind: ClaimKind) -> AsyncIterator[Cl
     """Claim the location while the block runs.
 
     Raises:
-        RequestError: Somebody does the other kind of work there (ABORTED, LOCATION_IN_USE).
+        RequestError: Another process does the other kind of work there (ABORTED, LOCATION_IN_USE).
     """
     folder, name = location.shared(CLAIMS), f"{kind.value}-{uuid4().hex}"
     held = Claim(location.text)

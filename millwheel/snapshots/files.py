@@ -63,7 +63,7 @@ class FileSeries:
         """Write an item of about ``size`` bytes, at the latest with ``close``. Its ``name`` never changes."""
         self._items.append(item)
         self._size += size
-        # The chance is in proportion to the size, so files have about the mean size, whatever the size of items.
+        # The chance is in proportion to the size, so files have about the mean size for items of any size.
         ends = crc32(name) * _MEAN_BYTES < size << 32
         if self._size >= MAX_BYTES or (ends and self._size >= _MIN_BYTES):
             await self.close()

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2700)]
 
 KEY: Final = b"item 3"
 LATE: Final = frozenset({"MillwheelWorkStuck", "MillwheelWatermarkStuck"})
-"""What stands still for long has these alerts, too, whatever holds it."""
+"""What stands still for long has these alerts, too. What holds it makes no difference."""
 _STANDS_SECONDS: Final = 2.2
 _RUNS_SECONDS: Final = 0.3
 """A worker that swaps. It stands for less than its lease, so it keeps its intervals."""

@@ -57,7 +57,7 @@ def test_a_node_that_only_the_master_misses_is_not_down() -> None:
     (problem,) = link_problems([worker("w1"), silent], outages)
     assert problem.startswith(f"the leading master has not reached node {NODE} of the store for 41 s, and the workers")
     assert list(link_problems([silent], outages)) == []
-    assert len(list(node_problems([silent], outages))) == 1, "nobody says that it runs"
+    assert len(list(node_problems([silent], outages))) == 1, "no report says that it runs"
 
 
 @pytest.mark.parametrize("outwards", [False, True])
