@@ -26,15 +26,26 @@ _ONLY: Final = os.environ.get("MILLWHEEL_INCIDENT", "")
 
 
 def is_chosen(name: str) -> bool:
-    """Whether ``ONLY`` leaves this incident in."""
-    return _ONLY in ("", name)
+    """Whether ``ONLY`` leaves this incident in: it is the name, or a part of it.
+
+    Raises:
+        ValueError: No incident has it in its name.
+    """
+    if not any(_ONLY in one for one in _sections()):
+        raise ValueError(f"no incident is named like {_ONLY!r}: {', '.join(_sections())}")
+    return _ONLY in name
 
 
 def section_of(name: str) -> str:
-    """The section of an incident in docs/incidents.md: ``hot-key`` is "A hot key"."""
+    """The section of an incident in docs/incidents.md."""
+    return _sections()[name]
+
+
+def _sections() -> dict[str, str]:
+    """The sections of docs/incidents.md. "A hot key" has the name ``hot-key``."""
     sections = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    title = name.replace("-", " ")
-    return next(one for one in sections if one.partition("\n")[0].lower().removeprefix("a ") == title)
+    titles = (one.partition("\n")[0].lower().removeprefix("a ") for one in sections)
+    return {title.replace(" ", "-"): one for title, one in zip(titles, sections, strict=True)}
 
 
 @dataclass
