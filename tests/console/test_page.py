@@ -201,11 +201,34 @@ async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, pag
         await page.press("Tab")
         if await page.run(focused) == "#/topology/shop/alerts":
             break
+    assert await page.run(focused) == "#/topology/shop/alerts"
     await page.press("Enter")
     await page.until("document.querySelector('.inspector')?.innerText.includes('alerts')", "nothing is selected")
     assert await page.run(focused) == "#/topology/shop/alerts", "the focus stays while figures change"
     await page.press("Escape")
     await page.until("!document.querySelector('.inspector')", "Escape closes nothing")
+
+
+async def test_escape_closes_what_has_just_been_opened(server: DevServer, start: Start, page: Page) -> None:
+    """Also if it comes before the first frame that shows it."""
+    await start("shop")
+    await page.open(f"{server.console}#/keys/shop/days")
+    await page.until("document.querySelectorAll('.cell[role=option]').length === 2", "no strip")
+    interval = await page.run("document.querySelector('tbody a').getAttribute('href')")
+    for view, selected in ("#/topology/shop", "#/topology/shop/alerts"), ("#/keys/shop/days", interval):
+        await page.run(f"location.hash = '{view}'")
+        await page.until(f"document.querySelector('main a[href=\"{selected}\"]')", f"{view} is not shown")
+        escaped = await page.run(f"""new Promise((ends) => {{
+          new MutationObserver((_, watcher) => {{
+            if (!document.querySelector('.inspector')) return;
+            watcher.disconnect();
+            document.body.dispatchEvent(new KeyboardEvent('keydown', {{ key: 'Escape', bubbles: true }}));
+            ends(location.hash);
+          }}).observe(document.body, {{ childList: true, subtree: true }});
+          location.hash = '{selected}';
+        }})""")
+        assert escaped == view, "Escape has no effect"
+        await page.until("!document.querySelector('.inspector')", "it is still shown")
 
 
 async def test_an_interval_is_split_after_its_plan_is_confirmed(

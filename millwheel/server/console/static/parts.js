@@ -1,6 +1,6 @@
 // What several views share.
 
-import { html, useEffect, useState } from "/vendor/htm-preact-standalone.js";
+import { html, useEffect, useLayoutEffect, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
 import { moment, to } from "/format.js";
 import { keyPath } from "/keys.js";
@@ -9,6 +9,16 @@ const EXPLAIN_MS = 3000;
 
 export const Heading = ({ children, aside }) => html`
   <div class="head"><h1>${children}</h1>${aside && html`<div class="aside">${aside}</div>`}</div>`;
+
+/** Escape leads to an address, while there is one. A listener of `useEffect` would come up to a frame after what it
+ *  closes, and on a busy machine later: a key that is pressed before would have no effect. */
+export function useEscape(address) {
+  useLayoutEffect(() => {
+    const pressed = (event) => { if (event.key === "Escape" && address && !event.defaultPrevented) location.hash = address; };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, [address]);
+}
 
 /** A sentence in which commands and code stand between backticks. */
 export const Prose = ({ text }) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
-import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
+import { Heading, Hold, Problems, Prose, Spark, Table, useEscape } from "/parts.js";
 import { EdgeLabel, EdgeTable, edgeFigures, edgeKind, edgeText, edgeWidth } from "/views/edges.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -134,11 +134,7 @@ function versionText({ version, version_at_us: at, submitted_at_us: first }) {
 
 export function Graph({ name, selected, overview, history }) {
   const topology = overview.topologies.find((one) => one.name === name);
-  useEffect(() => {
-    const leave = (event) => { if (event.key === "Escape" && selected) location.hash = to("topology", name); };
-    addEventListener("keydown", leave);
-    return () => removeEventListener("keydown", leave);
-  }, [name, selected]);
+  useEscape(selected && to("topology", name));
   if (!topology) return html`<p class="empty">There is no topology ${name} any more. <a href="#/topologies">All topologies</a></p>`;
   const one = topology.computations.find((other) => other.name === selected);
   const failing = topology.computations.filter((other) => other.failures && other !== one).map((other) => other.failures.text);
