@@ -9,6 +9,7 @@ page token. Who could break it: a plan that was made before that.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -18,7 +19,7 @@ from typing import Any, Final
 import grpc
 import msgspec
 
-from millwheel.client.dead_letters import DeadLetters, Letter, LetterFilter, LetterState, LetterStates
+from millwheel.client.dead_letters import DeadLetters, Letter, LetterFilter, LetterState, LetterStates, ReplayReport
 from millwheel.client.dead_letters.letters import UNHANDLED
 from millwheel.client.shown_values import show_value
 from millwheel.master.letter_effects import discard_effects, grouped_refusals, replay_effects
@@ -35,10 +36,14 @@ from millwheel.rpc.v1 import letter_pb2 as wire
 from millwheel.rpc.v1 import letter_pb2_grpc
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["LetterHandlingServicer"]
+__all__ = ["REPLAY_SECONDS", "SENDING_SECONDS", "LetterHandlingServicer"]
 
 _OWNER_SECONDS: Final = 4.0
 """How long the log's owner, or the next ACK of a replay, is waited for. The caller waits for eight seconds."""
+SENDING_SECONDS: Final = 3.0
+"""How long one call sends records of letters."""
+REPLAY_SECONDS: Final = 4.5
+"""How long a call replays letters with everything: ACKs are noted, too. The console's page waits for five seconds."""
 _LOOKED_AT: Final = 5_000
 _LOOK: Final = seconds(3)
 """The most letters that one call looks at, and how long."""
@@ -143,17 +148,35 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
     async def _replay(self, request: wire.ReplayLettersRequest) -> wire.ReplayLettersResponse:
         offsets = _handled(request.ids, request.log)
         await self._known(request.topology)
-        async with self._letters(request.topology, request.log) as letters:
-            report = await letters.replay(LetterFilter(offsets))
+        report = await self._replay_in_time(request.topology, request.log, offsets)
         refused = grouped_refusals({one.offset: one.reason for one in report.refused})
-        done = {*report.replayed, *report.unconfirmed, *(one.offset for one in report.refused)}
+        left = report.left(offsets)
+        done = {*report.replayed, *report.unconfirmed, *(one.offset for one in report.refused), *left}
         return wire.ReplayLettersResponse(
             replayed=report.replayed,
             elsewhere=sorted(offsets - done),
             refused=refused,
             unconfirmed=report.unconfirmed,
             why_unconfirmed=report.why_unconfirmed,
+            left=left,
         )
+
+    async def _replay_in_time(self, topology: str, log: int, offsets: frozenset[int]) -> ReplayReport:
+        """Replay as many letters as there is time for. A replay may end at any point, and another one goes on."""
+        report = ReplayReport()
+
+        def note(made: ReplayReport) -> None:
+            nonlocal report
+            report = made
+
+        limit = asyncio.timeout(REPLAY_SECONDS)
+        try:
+            async with limit, self._letters(topology, log) as letters:
+                report = await letters.replay(LetterFilter(offsets), note, within=SENDING_SECONDS)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return report
 
     async def _discard(self, request: wire.DiscardLettersRequest) -> wire.DiscardLettersResponse:
         offsets = _handled(request.ids, request.log)
