@@ -6,8 +6,8 @@ there, the claim is given up. The file names the process that claims.
 Invariant: no chunk is deleted while a snapshot is written. Of two claims of different kinds, the later one to be
 written sees the other, because a listing shows all files whose writing has ended. Both may see each other, and give up.
 
-A process that dies leaves its claim. Such a claim must end, and the claim of a process that is only paused must not: the
-process may wake up in the middle of a deletion. So two things end it.
+A process that dies leaves its claim. Such a claim must end. The claim of a process that is only paused must not: it may
+wake up in the middle of a deletion. So two things end it.
 
 - It is in a directory, and its process is gone for sure (``holders.py``): then nothing more comes of it. Of an object
   store that is not known, because a request may still be on its way.

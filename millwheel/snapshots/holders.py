@@ -60,7 +60,7 @@ def this_process() -> ClaimHolder:
     boot = _read("/proc/sys/kernel/random/boot_id").strip()
     space = ""
     with suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")
+        space = str(Path("/proc/self/ns/pid").readlink())
     found = _stat(os.getpid())
     start = found[1] if boot and space and found else ""
     return ClaimHolder(socket.gethostname(), os.getpid(), f"{boot} {space}", start)
