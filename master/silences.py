@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.holds.sources import injector_cause
 from millwheel.client.holds.watermark import GroupWatermark
+from millwheel.coordination.contract import DamagedValueError
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import INJECTOR_PREFIX, GroupId, injector_group
 from millwheel.model.time import seconds
@@ -20,14 +22,16 @@ _PROBLEM_AFTER: Final = seconds(60)
 
 
 def injected_groups(known: Catalog) -> list[GroupId]:
-    """Return the groups of injector processes of all streams that are injected now."""
-    return [
-        injector_group(stream.name)
-        for _, record in known.live_topologies()
-        if record.state in ACTIVE_STATES
-        for stream in record.spec.streams
-        if stream.injected
-    ]
+    """Return the groups of injector processes of all streams that are injected now. None of a damaged catalog."""
+    with suppress(DamagedValueError):
+        return [
+            injector_group(stream.name)
+            for _, record in known.live_topologies()
+            if record.state in ACTIVE_STATES
+            for stream in record.spec.streams
+            if stream.injected
+        ]
+    return []
 
 
 def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Iterator[str]:
