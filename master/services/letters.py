@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,7 +51,7 @@ _MAX_CHARACTERS: Final = 20_000
 """A longer value or traceback is cut."""
 _TOKEN: Final = re.compile(r"(\d{1,19})@(\d{1,19})", re.ASCII)
 """A page token: the offset, and the number of the log."""
-_STATES: Final = {state.name.lower().replace("_", "-"): frozenset({state}) for state in LetterState}
+_STATES: Final = {state.word: frozenset({state}) for state in LetterState}
 _SELECTED: Final = {"": UNHANDLED, "all": frozenset(LetterState), **_STATES}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -195,10 +194,8 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
             refuse_unknown_topology(topology, known)
         return known
 
-    @asynccontextmanager
-    async def _letters(self, topology: str, log: int = 0) -> AsyncIterator[DeadLetters]:
-        async with DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS, log=log) as letters:
-            yield letters
+    def _letters(self, topology: str, log: int = 0) -> DeadLetters:
+        return DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS, log=log)
 
 
 def _has_log(known: Catalog, topology: str) -> bool:
@@ -295,7 +292,7 @@ def _listed(letter: Letter) -> wire.ListedLetter:
     content = letter.content
     return wire.ListedLetter(
         id=letter.offset,
-        state=letter.state.name.lower().replace("_", "-"),
+        state=letter.state.word,
         computation=content.computation,
         key=content.key,
         stream=letter.stream,

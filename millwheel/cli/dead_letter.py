@@ -72,7 +72,7 @@ _Timeout = Annotated[
     typer.Option(min=0.001, help="Seconds to wait for a cluster that cannot be reached, or for the next ACK."),
 ]
 
-_STATES = {state.name.lower().replace("_", "-"): state for state in LetterState}
+_STATES = {state.word: state for state in LetterState}
 
 
 def _state(text: str) -> frozenset[LetterState]:
