@@ -296,8 +296,9 @@ class Runner:
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
-        program, most = self._setup.program, fitting(meter.turn, time, self._most)
+        program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
+            most = fitting(meter.turn, time, self._most)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
