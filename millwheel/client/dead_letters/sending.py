@@ -37,9 +37,7 @@ _ATTEMPT_SECONDS: Final = 10.0
 class LetterSender:
     """Sends letters of one log."""
 
-    def __init__(
-        self, targets: LetterTargets, book: IncarnationId, patience: float, end: float | None = None
-    ) -> None:
+    def __init__(self, targets: LetterTargets, book: IncarnationId, patience: float, end: float | None = None) -> None:
         """
         Args:
             targets: The owners of computations' intervals.
