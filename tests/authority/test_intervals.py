@@ -258,7 +258,7 @@ def test_explain_names_silent_owners_and_since_when() -> None:
     assert answer is not None
     assert [(row.member, row.sequencer, row.hold, row.silence) for row in answer.holding] == [
         (RIGHT, 0, HoldKind.HOLD_KIND_SILENT, None)
-    ], "keys that nobody ever owned"
+    ], "keys that never had an owner"
     shard.accept(RIGHT, 2)
     shard.report(RIGHT, 2, 500)
     answer = shard.core.explain(GROUP, 31_000_000)

@@ -59,7 +59,7 @@ class LetterWorld:
         self.reached: Counter[str] = Counter()
 
     async def pause(self) -> None:
-        """Whoever waits here goes on at a random time, or is killed."""
+        """What waits here goes on at a random time, or is killed."""
         gate = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
         await gate

@@ -84,7 +84,7 @@ async def test_edges_have_rates_latencies_and_watermarks(
     await page.until(f"/[1-9].*\\/s · .*s\\n/.test({label}.innerText)", "no rate or no latency")
     await page.until(f"{label}.innerText.includes('lag')", "no lag")
     await page.run(f"{label}.focus()")
-    await page.until("document.querySelector('.told').innerText.includes('low watermark 2')", "no watermark")
+    await page.until("document.querySelector('.edge-text').innerText.includes('low watermark 2')", "no watermark")
     assert await page.run(CONTRAST) == []
     await page.run("document.querySelector('details summary').click()")
     await page.until("document.querySelectorAll('details tbody tr').length === 5", "no table")
@@ -99,7 +99,7 @@ async def test_a_large_graph_shows_an_edge_under_the_pointer(server: DevServer, 
     await page.until("document.querySelectorAll('.reach').length === 50", "no edges")
     assert await page.run("document.querySelectorAll('a.label').length") == 0, "labels would overlap"
     await page.run("document.querySelector('.edges g').dispatchEvent(new PointerEvent('pointerenter'))")
-    await page.until("document.querySelector('.told').innerText.includes('to step-0')", "no figures of the edge")
+    await page.until("document.querySelector('.edge-text').innerText.includes('to step-0')", "no figures of the edge")
     await page.until("document.querySelectorAll('.edge.pointed').length === 1", "it is not marked")
     await page.run("document.querySelector('details summary').click()")
     await page.until("document.querySelectorAll('details tbody tr').length === 50", "no table")

@@ -167,10 +167,28 @@ async def test_nothing_is_deleted_if_a_snapshot_cannot_be_read(location: Snapsho
         rows.put(5)
     before = sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir())
     (tmp_path / "backups" / "a" / MANIFEST).write_text('{"format": 99}')
-    with pytest.raises(RequestError, match="99"):
-        await delete_snapshots(location, ["b"])
+    for named in ["b"], ["b", "a"]:
+        with pytest.raises(RequestError, match="snapshot a: .* 99 .*othing was deleted") as refused:
+            await delete_snapshots(location, named)
+        assert "snapshot delete LOCATION a --unreadable" in refused.value.remedy
+    with pytest.raises(RequestError, match="nothing was deleted"):
+        await delete_snapshots(location, ["b"], unreadable=True)
     assert sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir()) == before
     assert (await take(location, rows, "c")).written_bytes > 0
+
+
+async def test_a_snapshot_that_cannot_be_read_is_deleted_by_name(location: SnapshotLocation, tmp_path: Path) -> None:
+    rows = Rows(100, 10_000)
+    for name in "ab":
+        await take(location, rows, name)
+        rows.put(5)
+    folder = tmp_path / "backups" / "a"
+    (folder / MANIFEST).write_text("{")
+    (folder / "rows-1").write_bytes(b"a file of format 1")
+    deleted = await delete_snapshots(location, ["a"], unreadable=True)
+    assert (deleted.names, deleted.chunks) == (("a",), 1)
+    assert list(folder.iterdir()) == []
+    assert (await verify(location, "b")).rows == 100
 
 
 async def test_a_location_is_not_claimed_for_both(location: SnapshotLocation, tmp_path: Path) -> None:
