@@ -168,7 +168,7 @@ async def test_nothing_is_deleted_if_a_snapshot_cannot_be_read(location: Snapsho
     before = sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir())
     (tmp_path / "backups" / "a" / MANIFEST).write_text('{"format": 99}')
     for named in ["b"], ["b", "a"]:
-        with pytest.raises(RequestError, match="snapshot a: .* 99 .*othing was deleted") as refused:
+        with pytest.raises(RequestError, match=r"snapshot a: .* 99 .*othing was deleted") as refused:
             await delete_snapshots(location, named)
         assert "snapshot delete LOCATION a --unreadable" in refused.value.remedy
     with pytest.raises(RequestError, match="nothing was deleted"):
