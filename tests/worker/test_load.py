@@ -92,6 +92,18 @@ def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
     assert not meter.load().intervals
 
 
+def test_records_of_earlier_owners_are_no_rate() -> None:
+    clock, driver = Clock(), IntervalDriver(Counts())
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], clock)
+    meter.load()
+    driver.core.state.journal.restore_counts([1_000_000, 0, 0, 0, 0])
+    clock.now += 5
+    assert meter.load().intervals[0].records_per_second == 0, "it has just taken over"
+    driver.deliver(*[("k", "x", 5)] * 10)
+    driver.commit_all()
+    assert meter.load().intervals[0].records_per_second == 2
+
+
 def test_the_process_is_measured_too() -> None:
     load = LoadMeter(list).load()
     assert load.resident_bytes > 1 << 20

@@ -107,10 +107,10 @@ class LoadMeter:
         rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
-            name, records = (one.journal, one.sequencer), one.core.state.counts.records
+            name, records = (one.journal, one.sequencer), one.core.state.journal.counted.records
             slow = _slow_seconds(one.core)
-            # An owner counts its records from 0, as the traffic does. Its work was also that of its opening, which says
-            # nothing of its load.
+            # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also that
+            # of its opening, which says nothing of its load.
             known = self._rates.get(name) or (
                 WindowRate(self._looked_at, 0.0),
                 WindowRate(now, one.busy),
