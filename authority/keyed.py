@@ -45,7 +45,7 @@ class KeyedGroup(Group[KeyInterval]):
 
         The share starts from the smallest known value of its keys, so the children of a split inherit their parent's.
         What remains of shares that it cuts is journaled again with its newest values.
-        Raises AcceptRefusedError if a larger sequencer owns any of the keys, or if the group would have too many shares.
+        Raises AcceptRefusedError if a larger sequencer owns any of the keys, or the group would have too many shares.
         Idempotent.
         """
         over = [share for _, share in self._map.overlapping(keys)]

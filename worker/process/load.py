@@ -109,8 +109,8 @@ class LoadMeter:
         for one in self._intervals():
             name, records = (one.journal, one.sequencer), one.core.state.journal.counted.records
             slow = _slow_seconds(one.core)
-            # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also that
-            # of its opening, which says nothing of its load.
+            # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also
+            # that of its opening, which says nothing of its load.
             known = self._rates.get(name) or (
                 WindowRate(self._looked_at, 0.0),
                 WindowRate(now, one.busy),

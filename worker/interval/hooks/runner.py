@@ -222,18 +222,10 @@ class Runner:
         """
         batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, blocked, holds, set_aside = (
-            batch.contexts,
-            self._blocked.keys,
-            self._holds.of_keys,
-            self._blocked.set_aside,
-        )
-        decode, process, called, read = (
-            program.inputs[stream],
-            program.process_record[stream],
-            program.hook_names[stream],
-            program.one_reading[stream],
-        )
+        contexts, blocked, set_aside = batch.contexts, self._blocked.keys, self._blocked.set_aside
+        holds = self._holds.of_keys
+        decode, process = program.inputs[stream], program.process_record[stream]
+        called, read = program.hook_names[stream], program.one_reading[stream]
         weak, apart = not program.options.strong, program.record_is_async and not alone
         late_action = LateAction.PROCESS if stream in program.never_late else program.options.late.action
         late_read = {LateAction.DROP: _drop, LateAction.DIVERT: None, LateAction.PROCESS: read}[late_action]
