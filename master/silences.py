@@ -12,8 +12,8 @@ from millwheel.coordination.contract import DamagedValueError
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import INJECTOR_PREFIX, GroupId, injector_group
 from millwheel.model.time import seconds
+from millwheel.rpc.silences import injector_silence
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
 __all__ = ["injected_groups", "silence_texts"]
 
@@ -47,9 +47,12 @@ def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Itera
 
 
 def _is_silent(row: watermarks.IntervalWatermark, served: int) -> bool:
-    """Whether the process has reported nothing for long. One that is idle or expected has nothing to report.
-
-    ``served``: for how long the authority's process serves the shard. It does not know of earlier reports.
-    """
-    by_silence = row.hold.kind == HoldKind.HOLD_KIND_INJECTOR and not row.idle and row.sequencer > 0
-    return by_silence and (row.silence_us if row.HasField("silence_us") else served) > _PROBLEM_AFTER
+    """Whether the process has reported nothing for long. ``served``: for how long the shard is served."""
+    silence = injector_silence(
+        row.hold.kind,
+        idle=row.idle,
+        sequencer=row.sequencer,
+        silence=row.silence_us if row.HasField("silence_us") else None,
+        served=served,
+    )
+    return silence is not None and silence > _PROBLEM_AFTER
