@@ -30,7 +30,7 @@ def test_an_explanation_shows_failures_of_ones_own_topologies() -> None:
         assert [one.topology for one in found.failing] == shown
 
 
-def test_the_health_of_the_cluster_is_for_readers_of_each_topology() -> None:
+def test_the_health_is_for_readers_of_each_topology() -> None:
     """Its problems name topologies, keys and messages."""
     for granted, shown in ((["shop", "pay*"], False), (["*"], True)):
         asking = caller("ClusterService/GetClusterHealth", *granted)
