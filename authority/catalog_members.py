@@ -62,10 +62,13 @@ class CatalogMembers:
         looking = self._looking.get(incarnation)
         if looking is not None and await asyncio.shield(looking):
             return True
-        # A look-up that began before this call may have read before the record was written: a no needs one of its own.
-        looking = self._looking[incarnation] = asyncio.create_task(self._look_up(incarnation))
-        looking.add_done_callback(partial(self._forget, incarnation))
-        return await asyncio.shield(looking)
+        # A look-up that began before this call may have read before the record was written. So a no counts only of one
+        # that began since. All that have waited for the first one share it.
+        since = self._looking.get(incarnation)
+        if since is None:
+            since = self._looking[incarnation] = asyncio.create_task(self._look_up(incarnation))
+            since.add_done_callback(partial(self._forget, incarnation))
+        return await asyncio.shield(since)
 
     def _forget(self, incarnation: IncarnationId, looking: asyncio.Task[bool]) -> None:
         if self._looking.get(incarnation) is looking:

@@ -9,6 +9,7 @@ Invariant: every share is at or above the decided value.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from millwheel.authority.group import Group
 from millwheel.authority.percentiles import Work, work_of
@@ -18,7 +19,11 @@ from millwheel.model.range_map import RangeMap
 from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.watermarks import AcceptRefusedError, WatermarkReport
 
-__all__ = ["KeyedGroup"]
+__all__ = ["MAX_SHARES", "KeyedGroup"]
+
+MAX_SHARES: Final = 100_000
+"""The most shares of a group. A computation has thousands of intervals at most. Only a caller that invents intervals
+would have more, and each share is in memory and in the journal (G13)."""
 
 
 class KeyedGroup(Group[KeyInterval]):
@@ -40,7 +45,8 @@ class KeyedGroup(Group[KeyInterval]):
 
         The share starts from the smallest known value of its keys, so the children of a split inherit their parent's.
         What remains of shares that it cuts is journaled again with its newest values.
-        Raises AcceptRefusedError if a larger sequencer owns any of the keys. Idempotent.
+        Raises AcceptRefusedError if a larger sequencer owns any of the keys, or the group would have too many shares.
+        Idempotent.
         """
         over = [share for _, share in self._map.overlapping(keys)]
         largest = max(over, key=lambda share: share.sequencer)
@@ -50,6 +56,9 @@ class KeyedGroup(Group[KeyInterval]):
             raise AcceptRefusedError(
                 f"sequencer {sequencer} for {keys} of {self.name}: sequencer {largest.sequencer} holds {largest.member}"
             )
+        count = len(self._shares) - len(over) + 1 + sum(len(_outside(share.member, keys)) for share in over)
+        if count > max(MAX_SHARES, len(self._shares)):
+            raise AcceptRefusedError(f"{keys} of {self.name}: the group has {len(self._shares):,} shares already")
         made = Share(keys, sequencer, min(share.watermark for share in over))
         self.moved.update(dict.fromkeys(self.put(made)))
         return made

@@ -96,12 +96,17 @@ class AuthorityShard(AuthorityDriver):
     """One running shard, created by :meth:`open`."""
 
     def __init__(
-        self, writer: JournalWriter, core: AuthorityCore, metrics: AuthorityMetrics, settings: ShardSettings
+        self,
+        writer: JournalWriter,
+        core: AuthorityCore,
+        metrics: AuthorityMetrics,
+        settings: ShardSettings,
+        opened: int,
     ) -> None:
+        """``opened``: when the shard was opened here, by the core's clock."""
         super().__init__(writer, core, metrics)
         self.work_requests = WorkRequests()
-        self.opened = now_us()
-        """When the shard was opened here, by the core's clock."""
+        self.opened = opened
         self._settings = settings
         self._tokens = count()
 
@@ -132,7 +137,7 @@ class AuthorityShard(AuthorityDriver):
             labels,
             lambda: silent_injectors(core, now_us(), opened),
         )
-        return cls(JournalWriter(store, journal), core, metrics, settings)
+        return cls(JournalWriter(store, journal), core, metrics, settings, opened)
 
     def shard_for(self, group: str) -> AuthorityShard:
         """Return the shard that keeps ``group``. A process with a single shard always gets this one."""

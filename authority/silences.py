@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from millwheel.authority.core import AuthorityCore
 from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
+from millwheel.rpc.silences import injector_silence
 
 __all__ = ["SilentInjector", "silent_injectors"]
 
@@ -33,9 +33,9 @@ def silent_injectors(core: AuthorityCore, now: int, opened: int) -> list[SilentI
     for group in core.broadcasts():
         explained = core.explain(group, now) if is_injector(group) else None
         for row in explained.holding if explained is not None else ():
-            # A process with sequencer 0 is expected, and has never begun.
-            if row.hold != HoldKind.HOLD_KIND_INJECTOR or row.idle or not row.sequencer:
-                continue
-            silence = now - opened if row.silence is None else row.silence
-            found.append(SilentInjector(group.removeprefix(INJECTOR_PREFIX), str(row.member), silence))
+            silence = injector_silence(
+                row.hold, idle=row.idle, sequencer=row.sequencer, silence=row.silence, served=now - opened
+            )
+            if silence is not None:
+                found.append(SilentInjector(group.removeprefix(INJECTOR_PREFIX), str(row.member), silence))
     return found

@@ -63,7 +63,7 @@ def state_problem(old: specs.ComputationSpec, new: specs.ComputationSpec) -> str
 
 
 def _remedy(implementation: str, version: int) -> str:
-    """Return what makes the change possible. Nobody can define ``migrate`` for a step of the library."""
+    """Return what makes the change possible. No user can define ``migrate`` for a step of the library."""
     if implementation in _KEPT_BY_UPDATE:
         return (
             f"update converts no states. To keep them, write the step as process under the same name, with "

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from millwheel.client.holds.sources import injector_cause
 from millwheel.client.holds.watermark import GroupWatermark
+from millwheel.coordination.contract import DamagedValueError
 from millwheel.model.catalog import ACTIVE_STATES, Catalog
 from millwheel.model.incarnation import INJECTOR_PREFIX, GroupId, injector_group
 from millwheel.model.time import seconds
+from millwheel.rpc.silences import injector_silence
 from millwheel.rpc.v1 import watermark_pb2 as watermarks
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
 
 __all__ = ["injected_groups", "silence_texts"]
 
@@ -20,14 +22,16 @@ _PROBLEM_AFTER: Final = seconds(60)
 
 
 def injected_groups(known: Catalog) -> list[GroupId]:
-    """Return the groups of injector processes of all streams that are injected now."""
-    return [
-        injector_group(stream.name)
-        for _, record in known.live_topologies()
-        if record.state in ACTIVE_STATES
-        for stream in record.spec.streams
-        if stream.injected
-    ]
+    """Return the groups of injector processes of all streams that are injected now. None of a damaged catalog."""
+    with suppress(DamagedValueError):
+        return [
+            injector_group(stream.name)
+            for _, record in known.live_topologies()
+            if record.state in ACTIVE_STATES
+            for stream in record.spec.streams
+            if stream.injected
+        ]
+    return []
 
 
 def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Iterator[str]:
@@ -43,9 +47,12 @@ def silence_texts(explained: Mapping[str, watermarks.GroupExplanation]) -> Itera
 
 
 def _is_silent(row: watermarks.IntervalWatermark, served: int) -> bool:
-    """Whether the process has reported nothing for long. One that is idle or expected has nothing to report.
-
-    ``served``: for how long the authority's process serves the shard. It does not know of earlier reports.
-    """
-    by_silence = row.hold.kind == HoldKind.HOLD_KIND_INJECTOR and not row.idle and row.sequencer > 0
-    return by_silence and (row.silence_us if row.HasField("silence_us") else served) > _PROBLEM_AFTER
+    """Whether the process has reported nothing for long. ``served``: for how long the shard is served."""
+    silence = injector_silence(
+        row.hold.kind,
+        idle=row.idle,
+        sequencer=row.sequencer,
+        silence=row.silence_us if row.HasField("silence_us") else None,
+        served=served,
+    )
+    return silence is not None and silence > _PROBLEM_AFTER

@@ -41,7 +41,7 @@ def operators(plan: Plan, chance: Random) -> None:
         for reader in readers:
             reader.inputs = [replace(one, timestamp=-(-one.timestamp // _TICK) * _TICK) for one in reader.inputs]
     late = {reader.stream for reader in readers for one in reader.inputs if one.late}
-    # Nobody reads the log of dead letters here, so it would fill up where logs have a small cap.
+    # Nothing reads the log of dead letters here, so it would fill up where logs have a small cap.
     letters = "cap_bytes" in plan.tuning["log"] or any("letters" in node for node in plan.nodes)
     names = sorted(name for name, one in OPERATORS.items() if not (one.has_letters and letters))
     chance.shuffle(names)

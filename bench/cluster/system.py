@@ -140,7 +140,7 @@ class System:
         for one in reversed(await self.intervals(topology, computation)):
             if one.keys.start <= key and one.HasField("owner"):
                 return one.owner
-        raise RequestError(FailureCode.NOT_FOUND, f"nobody owns key {key!r} of {topology}/{computation}", "")
+        raise RequestError(FailureCode.NOT_FOUND, f"no worker owns key {key!r} of {topology}/{computation}", "")
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from millwheel.rpc.errors import answering
 from millwheel.rpc.hook_failures import AWAITED_PROBLEM
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import cluster_pb2_grpc
+from millwheel.rpc.v1.watermark_pb2 import GroupExplanation
 from millwheel.store.contract import JournalMissingError, StoreError
 
 __all__ = ["ClusterServicer"]
@@ -93,12 +94,19 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         )
         return wire.ListHookFailuresResponse(computations=found)
 
-    async def _health(self) -> wire.GetClusterHealthResponse:
+    async def _health(
+        self, explaining: Awaitable[Mapping[str, GroupExplanation]] | None = None
+    ) -> wire.GetClusterHealthResponse:
+        """Return the health. ``explaining``: what the authority says of groups, those of injectors among them."""
         known = (await self._replica.term()).catalog
         response = wire.GetClusterHealthResponse(intervals=_totals(known))
-        store, authorities, silences = await asyncio.gather(
-            self._store(), self._authorities(known), self._silences(known)
+        injected = injected_groups(known)
+        store, authorities, holds = await asyncio.gather(
+            self._store(),
+            self._authorities(known),
+            explaining or self._replica.observer.explain_all(known, injected),
         )
+        silences = silence_texts({group: holds[group] for group in injected if group in holds})
         response.store.CopyFrom(store)
         response.store.commits_per_second, response.store.commit_seconds = self._replica.book.appends()
         reports = self._replica.book.workers.values()
@@ -133,12 +141,6 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         response.problem_details.extend(details)
         response.problems.extend(one.text for one in details)
         return response
-
-    async def _silences(self, known: Catalog) -> list[str]:
-        """Return texts about silent injector processes. None of an authority that does not answer."""
-        with suppress(DamagedValueError):
-            return list(silence_texts(await self._replica.observer.explain_all(known, injected_groups(known))))
-        return []
 
     def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[wire.HealthProblem]:
         """Yield what hampers processes, by name."""

@@ -9,16 +9,16 @@ page token. Who could break it: a plan that was made before that.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 import msgspec
 
-from millwheel.client.dead_letters import DeadLetters, Letter, LetterFilter, LetterState, LetterStates
+from millwheel.client.dead_letters import DeadLetters, Letter, LetterFilter, LetterState, LetterStates, ReplayReport
 from millwheel.client.dead_letters.letters import UNHANDLED
 from millwheel.client.shown_values import show_value
 from millwheel.master.letter_effects import discard_effects, grouped_refusals, replay_effects
@@ -35,10 +35,14 @@ from millwheel.rpc.v1 import letter_pb2 as wire
 from millwheel.rpc.v1 import letter_pb2_grpc
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["LetterHandlingServicer"]
+__all__ = ["REPLAY_SECONDS", "SENDING_SECONDS", "LetterHandlingServicer"]
 
 _OWNER_SECONDS: Final = 4.0
 """How long the log's owner, or the next ACK of a replay, is waited for. The caller waits for eight seconds."""
+SENDING_SECONDS: Final = 3.0
+"""How long one call sends records of letters."""
+REPLAY_SECONDS: Final = 4.5
+"""How long a call replays letters with everything: ACKs are noted, too. The console's page waits for five seconds."""
 _LOOKED_AT: Final = 5_000
 _LOOK: Final = seconds(3)
 """The most letters that one call looks at, and how long."""
@@ -47,7 +51,7 @@ _MAX_CHARACTERS: Final = 20_000
 """A longer value or traceback is cut."""
 _TOKEN: Final = re.compile(r"(\d{1,19})@(\d{1,19})", re.ASCII)
 """A page token: the offset, and the number of the log."""
-_STATES: Final = {state.name.lower().replace("_", "-"): frozenset({state}) for state in LetterState}
+_STATES: Final = {state.word: frozenset({state}) for state in LetterState}
 _SELECTED: Final = {"": UNHANDLED, "all": frozenset(LetterState), **_STATES}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -143,17 +147,35 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
     async def _replay(self, request: wire.ReplayLettersRequest) -> wire.ReplayLettersResponse:
         offsets = _handled(request.ids, request.log)
         await self._known(request.topology)
-        async with self._letters(request.topology, request.log) as letters:
-            report = await letters.replay(LetterFilter(offsets))
+        report = await self._replay_in_time(request.topology, request.log, offsets)
         refused = grouped_refusals({one.offset: one.reason for one in report.refused})
-        done = {*report.replayed, *report.unconfirmed, *(one.offset for one in report.refused)}
+        left = report.left(offsets)
+        done = {*report.replayed, *report.unconfirmed, *(one.offset for one in report.refused), *left}
         return wire.ReplayLettersResponse(
             replayed=report.replayed,
             elsewhere=sorted(offsets - done),
             refused=refused,
             unconfirmed=report.unconfirmed,
             why_unconfirmed=report.why_unconfirmed,
+            left=left,
         )
+
+    async def _replay_in_time(self, topology: str, log: int, offsets: frozenset[int]) -> ReplayReport:
+        """Replay as many letters as there is time for. A replay may end at any point, and another one goes on."""
+        report = ReplayReport()
+
+        def note(made: ReplayReport) -> None:
+            nonlocal report
+            report = made
+
+        limit = asyncio.timeout(REPLAY_SECONDS)
+        try:
+            async with limit, self._letters(topology, log) as letters:
+                report = await letters.replay(LetterFilter(offsets), note, within=SENDING_SECONDS)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        return report
 
     async def _discard(self, request: wire.DiscardLettersRequest) -> wire.DiscardLettersResponse:
         offsets = _handled(request.ids, request.log)
@@ -172,10 +194,8 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
             refuse_unknown_topology(topology, known)
         return known
 
-    @asynccontextmanager
-    async def _letters(self, topology: str, log: int = 0) -> AsyncIterator[DeadLetters]:
-        async with DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS, log=log) as letters:
-            yield letters
+    def _letters(self, topology: str, log: int = 0) -> DeadLetters:
+        return DeadLetters(topology, self._replica.address, patience=_OWNER_SECONDS, log=log)
 
 
 def _has_log(known: Catalog, topology: str) -> bool:
@@ -272,7 +292,7 @@ def _listed(letter: Letter) -> wire.ListedLetter:
     content = letter.content
     return wire.ListedLetter(
         id=letter.offset,
-        state=letter.state.name.lower().replace("_", "-"),
+        state=letter.state.word,
         computation=content.computation,
         key=content.key,
         stream=letter.stream,

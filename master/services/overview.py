@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from millwheel.client.control import ControlClient
@@ -16,6 +16,7 @@ from millwheel.master.overview import OverviewRows
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.injection import list_injectors
+from millwheel.master.silences import injected_groups
 from millwheel.model.catalog import LIVE_STATES
 from millwheel.model.incarnation import injector_group
 from millwheel.rpc.clock import wall_now
@@ -32,17 +33,20 @@ _EXPLAIN_SECONDS: Final = 5.0
 async def overview(
     replica: MasterReplica,
     request: wire.GetOverviewRequest,
-    health: Callable[[], Awaitable[wire.GetClusterHealthResponse]],
+    health: Callable[[Awaitable[Mapping[str, watermarks.GroupExplanation]]], Awaitable[wire.GetClusterHealthResponse]],
 ) -> wire.GetOverviewResponse:
-    """Answer GetOverview. NOT_FOUND if there is no topology of the name in the request."""
+    """Answer GetOverview. NOT_FOUND if there is no topology of the name in the request.
+
+    ``health`` returns the health of the cluster, by what the authority says of groups. It is asked once for both.
+    """
     term = await replica.term()
     known = term.catalog
     if request.topology and request.topology not in known.topologies:
         refuse_unknown_topology(request.topology, known)
     records = [one for name, one in sorted(known.topologies.items()) if request.topology in ("", name)]
-    healthy, explained, injected = await asyncio.gather(
-        health(), replica.observer.explain_all(known, _groups(records)), list_injectors(replica, known)
-    )
+    groups = {*_groups(records), *injected_groups(known)}
+    explaining = asyncio.ensure_future(replica.observer.explain_all(known, groups))
+    healthy, explained, injected = await asyncio.gather(health(explaining), explaining, list_injectors(replica, known))
     names = GroupNames.from_records(known.topologies.values())
     rows = OverviewRows(
         known,

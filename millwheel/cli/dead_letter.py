@@ -72,7 +72,7 @@ _Timeout = Annotated[
     typer.Option(min=0.001, help="Seconds to wait for a cluster that cannot be reached, or for the next ACK."),
 ]
 
-_STATES = {state.name.lower().replace("_", "-"): state for state in LetterState}
+_STATES = {state.word: state for state in LetterState}
 
 
 def _state(text: str) -> frozenset[LetterState]:
@@ -221,10 +221,9 @@ def replay(
         print(replay_text(report))
     else:
         print_plain(plain_replay(report), output)
-    _note_missing(
-        named.offsets,
-        [*report.replayed, *report.elsewhere, *report.unconfirmed, *(one.offset for one in report.refused)],
-    )
+    refused = (one.offset for one in report.refused)
+    left = report.left(named.offsets)
+    _note_missing(named.offsets, [*report.replayed, *report.elsewhere, *report.unconfirmed, *refused, *left])
     for reason in dict.fromkeys(one.reason for one in report.refused):
         ids_text = ", ".join(str(one.offset) for one in report.refused if one.reason == reason)
         print(f"not replayed: {ids_text}: {reason}", file=sys.stderr)

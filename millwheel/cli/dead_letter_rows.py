@@ -33,7 +33,7 @@ def listed_letter(letter: Letter, log: int) -> dict[str, Any]:
     return {
         "id": letter.offset,
         "log": log,
-        "state": _state_name(letter.state),
+        "state": letter.state.word,
         "failed_at": format_timestamp(Timestamp(letter.failed_at)),
         "failed_at_us": letter.failed_at,
         "computation": content.computation,
@@ -99,7 +99,7 @@ def print_letter(shown: dict[str, Any]) -> None:
 
 def counts_text(states: LetterStates) -> str:
     """How many letters have each state."""
-    counts = (f"{states.count(state):,} {_state_name(state).replace('-', ' ')}" for state in LetterState)
+    counts = (f"{states.count(state):,} {state.word.replace('-', ' ')}" for state in LetterState)
     return f"kept: {', '.join(counts)}"
 
 
@@ -138,7 +138,3 @@ def _outcome(done: str, letters: Sized, elsewhere: Sized, rest: Mapping[str, Siz
     parts = [f"{counted(len(letters), 'letter')} {done}"]
     others = {"handled by others meanwhile": elsewhere, **rest}
     return ", ".join(parts + [f"{len(found):,} {what}" for what, found in others.items() if found])
-
-
-def _state_name(state: LetterState) -> str:
-    return state.name.lower().replace("_", "-")

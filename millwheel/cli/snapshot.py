@@ -129,6 +129,9 @@ def delete(
         list[str] | None,
         typer.Argument(help="The snapshots. None: only what no snapshot needs, such as the rest of one that failed."),
     ] = None,
+    unreadable: Annotated[
+        bool, typer.Option("--unreadable", help="Delete also those of them whose manifests cannot be read.")
+    ] = False,
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -138,7 +141,7 @@ def delete(
     """
     if names and not yes:
         confirm(f"Delete {', '.join(names)} in {location} for good?")
-    done = asyncio.run(delete_snapshots(SnapshotLocation(location), names or ()))
+    done = asyncio.run(delete_snapshots(SnapshotLocation(location), names or (), unreadable=unreadable))
     if output is not OutputFormat.TABLE:
         print_plain({"names": list(done.names), "chunks": done.chunks, "freed_bytes": done.freed_bytes}, output)
         return

@@ -10,7 +10,6 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, TypeVar
@@ -21,10 +20,12 @@ from google.protobuf.message import Message
 
 from millwheel.client.routing_view import RoutingView
 from millwheel.model.backoff import Backoff
+from millwheel.model.snapshot_names import snapshot_name
 from millwheel.model.stream_names import is_full
 from millwheel.rpc.access.delegation import delegation
 from millwheel.rpc.addresses import DEFAULT_PORT, server_addresses
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS, RETRYABLE, open_channel, retrying
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import calling, ended_without_reason
 from millwheel.rpc.failures import NOT_LEADING, FailureCode, RequestError
 from millwheel.rpc.raised_errors import moment
@@ -245,7 +246,7 @@ class ControlClient:
             full: Also write what earlier snapshots of the location have.
             request_id: Identifies the request, so that a retry under the same name takes no second snapshot.
         """
-        name = name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        name = name or snapshot_name(topology, wall_now())
         request = snapshot_pb2.CreateSnapshotRequest(
             topology=topology, location=location, name=name, full=full, request_id=request_id or uuid4().hex
         )

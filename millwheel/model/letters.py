@@ -17,6 +17,11 @@ class LetterState(IntEnum):
     """Its record has taken effect again, once."""
     DISCARDED = 3
 
+    @property
+    def word(self) -> str:
+        """The state as people, requests and answers name it, such as ``in-replay``."""
+        return self.name.lower().replace("_", "-")
+
 
 class LetterAction(IntEnum):
     """A change of letters."""

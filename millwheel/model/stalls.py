@@ -67,17 +67,13 @@ class StallMeter:
             self._stalls.popleft()
 
 
-def _none() -> float:
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessConditions:
     """What a process observes of its machine and of the store. Each is a function, which any thread may call."""
 
-    stalled: Callable[[], float] = _none
+    stalled: Callable[[], float] = float
     """The share of the last ten seconds in which the process did not get to run, 0 to 1."""
-    longest_stall: Callable[[], float] = _none
+    longest_stall: Callable[[], float] = float
     """The longest stall within the last minute, in seconds."""
     node_outages: Callable[[], Mapping[str, float]] = dict
     """For how many seconds each node of the store, host:port, has not answered this process; 0: it does."""

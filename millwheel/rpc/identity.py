@@ -47,6 +47,10 @@ class TlsFiles:
         """Return what changes when one of the files is replaced. OSError: one is missing."""
         return tuple(path.stat().st_mtime_ns for path in (self.ca, self.cert, self.key))
 
+    def require_fitting(self) -> None:
+        """Raise OSError if a file cannot be read, or the key is not that of the certificate."""
+        self._new_context()
+
     def server_context(self, verify: ssl.VerifyMode) -> ssl.SSLContext:
         """Return the context of a server of HTTPS. ``verify``: whether a client must show a certificate.
 
@@ -59,7 +63,7 @@ class TlsFiles:
             nonlocal seen
             with suppress(OSError):  # they are being copied
                 if (stamp := self.stamp()) != seen:
-                    self._new_context()
+                    self.require_fitting()
                     context.load_verify_locations(self.ca)
                     context.load_cert_chain(self.cert, self.key)
                     seen = stamp

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,7 +67,7 @@ class RenewedChannel(grpc.aio.Channel):
             if stamp == self._stamp:
                 return
             # The stamp is older than what is read. If the files change meanwhile, the next look renews again.
-            _require_fitting(self._files)
+            self._files.require_fitting()
             renewed = _Opened(self._connect())
         except (OSError, RequestError):
             return
@@ -149,10 +148,3 @@ class _Method:
         opened.calls += 1
         call.add_done_callback(lambda _: self._owner.ended(opened))
         return call
-
-
-def _require_fitting(files: TlsFiles) -> None:
-    """Raise OSError if the files cannot be read, or the key is not that of the certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_cert_chain(files.cert, files.key)
-    context.load_verify_locations(files.ca)

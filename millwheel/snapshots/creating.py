@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
@@ -256,11 +257,7 @@ def _refuse_unfit(known: Catalog, topology: str) -> catalog.TopologyRecord:
     """The record of a topology that can have a snapshot. RequestError for any other one."""
     record = known.topologies.get(topology)
     if record is None:
-        raise RequestError(
-            FailureCode.NOT_FOUND,
-            f"there is no topology {topology!r}",
-            "`millwheel topology list` shows those there are",
-        )
+        refuse_unknown_topology(topology, known)
     why = ""
     if record.state not in _STATES:
         why = f"it is {state_name(record.state)}"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.snapshots.chunks import CHUNKS
 from millwheel.snapshots.claims import ClaimKind, claim
-from millwheel.snapshots.location import MANIFEST, SnapshotLocation
+from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.manifest import all_files, read_manifest, stored_chunks
 
 __all__ = ["DeletedSnapshots", "delete_snapshots"]
+
+_UNREADABLE: Final = (FailureCode.DATA_LOSS, FailureCode.FAILED_PRECONDITION)
+"""The failures of a manifest that is damaged, or that another version wrote. Others are of the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +27,20 @@ class DeletedSnapshots:
     freed_bytes: int
 
 
-async def delete_snapshots(location: SnapshotLocation, names: Sequence[str]) -> DeletedSnapshots:
+async def delete_snapshots(
+    location: SnapshotLocation, names: Sequence[str], *, unreadable: bool = False
+) -> DeletedSnapshots:
     """Delete these snapshots of a location.
 
     A call that was cut off may have left chunks. The next call deletes them, also one without names.
 
-    All manifests are read first: of a snapshot that this version cannot read, the chunks are not known.
+    All manifests are read first. Which chunks a snapshot needs is not known if this version cannot read its manifest.
+    So nothing is deleted beside such a snapshot, but it can be deleted itself.
+
+    Args:
+        location: Where they are.
+        names: The snapshots.
+        unreadable: Whether to delete also those of them whose manifests cannot be read.
 
     Raises:
         RequestError: There is no such snapshot, one cannot be read, or one is being written.
@@ -42,14 +54,16 @@ async def delete_snapshots(location: SnapshotLocation, names: Sequence[str]) -> 
                 f"{location.text}: there is no snapshot {missing[0]!r}",
                 "`millwheel snapshot list` shows the snapshots of a location",
             )
-        needed = await stored_chunks([folder for name, folder in kept.items() if name not in going])
-        for folder in going.values():
+        needed = set[str]()
+        for name, folder in kept.items():
+            if name not in going:
+                needed |= await _chunks_of(name, folder)
+        own = {name: await _own_files(name, folder, unreadable=unreadable) for name, folder in going.items()}
+        for name, folder in going.items():
             # From here on it is no snapshot.
-            manifest = await read_manifest(folder)
             await folder.remove(MANIFEST)
-            for file in all_files(manifest):
-                if not file.shared:
-                    await folder.remove(file.path)
+            for path in own[name]:
+                await folder.remove(path)
         chunks = location.shared(CHUNKS)
         count = freed = 0
         for chunk, (size, _) in sorted((await chunks.files()).items()):
@@ -58,3 +72,31 @@ async def delete_snapshots(location: SnapshotLocation, names: Sequence[str]) -> 
                 await chunks.remove(chunk)
                 count, freed = count + 1, freed + size
         return DeletedSnapshots(tuple(sorted(going)), count, freed)
+
+
+async def _chunks_of(name: str, folder: SnapshotFolder) -> set[str]:
+    """The chunks that a snapshot needs."""
+    try:
+        return await stored_chunks([folder])
+    except RequestError as error:
+        if error.code not in _UNREADABLE:
+            raise
+        raise _blocked(name, error, "So nothing was deleted: which chunks it needs is not known") from error
+
+
+async def _own_files(name: str, folder: SnapshotFolder, *, unreadable: bool) -> list[str]:
+    """The files that a snapshot shares with no other one, without its manifest."""
+    try:
+        return [file.path for file in all_files(await read_manifest(folder)) if not file.shared]
+    except RequestError as error:
+        if error.code not in _UNREADABLE:
+            raise
+        if not unreadable:
+            raise _blocked(name, error, "Nothing was deleted") from error
+    return sorted((await folder.files()).keys() - {MANIFEST})
+
+
+def _blocked(name: str, error: RequestError, what: str) -> RequestError:
+    way = f"or delete it, too: `millwheel snapshot delete LOCATION {name} --unreadable`"
+    remedy = f"{error.remedy or 'put an undamaged copy of the file in its place'}; {way}"
+    return RequestError(error.code, f"{error.message}. {what}", remedy, reason=error.reason)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 __all__ = ["JoinedCalls"]
 
@@ -24,11 +24,11 @@ class JoinedCalls(Generic[Outcome]):
     def __init__(self) -> None:
         self._works: dict[str, _Work[Outcome]] = {}
 
-    async def call(self, request_id: str, begin: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def call(self, request_id: str, begin: Callable[[], Coroutine[Any, Any, Outcome]]) -> Outcome:
         """The outcome of the work with this id, which begins unless it is in progress. An empty id is never joined."""
         work = self._works.get(request_id) if request_id else None
         if work is None:
-            work = _Work(asyncio.ensure_future(_run(begin)))
+            work = _Work(asyncio.create_task(begin()))
             self._works[request_id or f"call {id(work)}"] = work
         work.waiting += 1
         try:
@@ -40,7 +40,3 @@ class JoinedCalls(Generic[Outcome]):
                 self._works = {name: one for name, one in self._works.items() if one is not work}
                 work.task.cancel()
                 await asyncio.wait([work.task])
-
-
-async def _run(begin: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    return await begin()

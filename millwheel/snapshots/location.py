@@ -99,7 +99,8 @@ class SnapshotFolder:
         self.where = where
         self._store = store
         self._path = path
-        self._local = local
+        self.is_local = local
+        """Whether it is a directory."""
 
     async def exists(self) -> bool:
         """Whether the snapshot is complete: its manifest is there."""
@@ -116,7 +117,7 @@ class SnapshotFolder:
         with _explained(f"{self.where}, file {path}"):
             self._check(path)
             await asyncio.to_thread(obstore.put, self._store, f"{self._path}/{path}", content)
-            if self._local:
+            if self.is_local:
                 await asyncio.to_thread(_sync, *(Path("/", self._path, path), *Path("/", self._path, path).parents[:2]))
 
     async def read(self, path: str) -> bytes:
@@ -140,7 +141,7 @@ class SnapshotFolder:
             self._check(path)
             with suppress(FileNotFoundError):
                 await asyncio.to_thread(obstore.delete, self._store, f"{self._path}/{path}")
-            if self._local:
+            if self.is_local:
                 await asyncio.to_thread(_sync, Path("/", self._path))
 
     def _check(self, path: str) -> None:
@@ -152,7 +153,7 @@ class SnapshotFolder:
                 "use another snapshot",
                 reason="SNAPSHOT_DAMAGED",
             )
-        if self._local and Path("/", self._path, path).is_symlink():
+        if self.is_local and Path("/", self._path, path).is_symlink():
             raise PermissionError("it is a symbolic link, and a snapshot has none")
 
     def _get(self, path: str) -> bytes:

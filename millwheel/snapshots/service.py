@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
@@ -10,6 +9,8 @@ from typing import Any, Final
 import grpc
 
 from millwheel.master.replica import MasterReplica
+from millwheel.model.snapshot_names import snapshot_name
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
@@ -62,7 +63,7 @@ class SnapshotServicer(SnapshotServiceServicer):
             )
         named = wire.CreateSnapshotRequest()
         named.CopyFrom(request)
-        named.name = request.name or f"{topology}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        named.name = request.name or snapshot_name(topology, wall_now())
         folder = SnapshotLocation(request.location, self._allowed).folder(named.name)
         self._taking.add(topology)
         try:

@@ -232,6 +232,18 @@ rewriting(
 )
 
 rewriting(
+    "shares-without-bound",
+    "G13",
+    "a group has a bounded number of shares",
+    KeyedGroup.accept,
+    "count > max(MAX_SHARES, len(self._shares))",
+    "False",
+    seeds=0,
+    test="tests/authority/test_intervals.py::test_a_group_is_not_cut_into_any_number_of_shares",
+    why="no computation has so many intervals in a seed",
+)
+
+rewriting(
     "sequencers-invented",
     "G4",
     "an injector process offers no sequencer that no master drew for it",

@@ -163,7 +163,7 @@ def garbage_first() -> None:
     why="the simulator's growing states have no timers",
 )
 def undone_timers_overtake() -> None:
-    """They fire in one commit, whatever they set."""
+    """They fire in one commit, with any times."""
     rewrite(BlockedKeys, "not self.firing.may_fire(key, due)", "False")
 
 

@@ -120,3 +120,15 @@ rewriting(
     test="tests/snapshots/test_incremental.py::test_two_claims_never_hold_in_any_order",
     why=_WHY,
 )
+
+rewriting(
+    "claim-of-paused-process-dropped",
+    "G12",
+    "the claim of a process counts until the process is gone",
+    claims,
+    "holder.is_gone()",
+    "True",
+    seeds=0,
+    test="tests/snapshots/test_incremental.py::test_a_claim_ends_with_its_process",
+    why=_WHY,
+)

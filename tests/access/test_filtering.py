@@ -28,3 +28,16 @@ def test_an_explanation_shows_failures_of_ones_own_topologies() -> None:
             response.failing.add(topology=name, text="KeyError: 'ann'")
         found = filtered(caller("ClusterService/ExplainHold", *allowed), response, PageTokens())
         assert [one.topology for one in found.failing] == shown
+
+
+def test_the_health_is_for_readers_of_each_topology() -> None:
+    """Its problems name topologies, keys and messages."""
+    for granted, shown in ((["shop", "pay*"], False), (["*"], True)):
+        asking = caller("ClusterService/GetClusterHealth", *granted)
+        (rule,) = asking.access.rules
+        assert not rule.anywhere
+        assert asking.holds(rule, None) == shown, "a request without a topology needs the role for the whole cluster"
+        assert not shown or all(asking.holds(rule, topology) for topology in ("shop", "payroll", "a later one"))
+        overview = cluster.GetOverviewResponse(health=cluster.GetClusterHealthResponse(problems=["payroll fails"]))
+        found = filtered(caller("ClusterService/GetOverview", *granted), overview, PageTokens())
+        assert found.HasField("health") == shown

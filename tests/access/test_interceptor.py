@@ -555,5 +555,7 @@ async def test_a_change_for_the_whole_cluster_names_its_topology(
     with caplog.at_level(logging.INFO, "millwheel.audit"):
         await guarded.failure(root, QUOTA, control_pb2.SetTopologyQuotaRequest(name="web"))
         await guarded.failure(root, SNAPSHOT, snapshot_pb2.CreateSnapshotRequest(topology="web"))
+        # A line is written after the answer was sent.
+        await until(lambda: len(caplog.records) == 2, patience(10))
     lines: list[Any] = [getattr(record, "fields") for record in caplog.records]  # noqa: B009  # logging adds it
     assert [(one["topologies"], one["before"]) for one in lines] == [(["web"], {"web": {"name": "web"}})] * 2

@@ -95,7 +95,7 @@ async def test_tokens_with_unknown_keys_do_not_flood_it(issuer: Issuer, monkeypa
 async def test_a_slow_issuer_delays_no_known_token(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch, keys_seconds: float
 ) -> None:
-    """Somebody without a credential can make the verifier ask the issuer, by a token with an unknown key."""
+    """A stranger without a credential can make the verifier ask the issuer, by a token with an unknown key."""
     monkeypatch.setattr(tokens, "RETRY_SECONDS", 0.0)
     verifier = issuer.verifier()
     await verifier.principal(issuer.token())

@@ -65,6 +65,7 @@ async def test_letters_are_handled_by_operators_alone(tmp_path: Path, caplog: py
             assert [(one["principal"], one["method"]) for one in audited] == [
                 ("token:ops", "LetterHandlingService/ReplayLetters")
             ]
+            assert (audited[0]["request"]["ids"], audited[0]["answer"]["replayed"]) == ("0", "0")
             status, answer = await ask("ops", "ListLetters", letters={"state": "waiting"})
             assert [one["replay_of"] for one in answer["letters"]] == ["0"], "its record has failed again"
             assert (await ask("ops", "DiscardLetters", ids=["1"], log=log))[1]["discarded"] == ["1"]

@@ -165,7 +165,7 @@ def test_a_changed_file_counts_and_a_wrong_one_does_not(tmp_path: Path, caplog: 
     assert caplog.text.count("is not taken, so the one before holds") == 1
     for text in ("", "\n"):
         write(text)
-        assert holds(file.current, "certificate:bob", "submit", "web"), "somebody is writing it"
+        assert holds(file.current, "certificate:bob", "submit", "web"), "it is being written"
     path.unlink()
     file.reload()
     assert holds(file.current, "certificate:bob", "submit", "web"), "a lost file opens nothing"

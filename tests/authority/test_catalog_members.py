@@ -117,6 +117,13 @@ async def test_all_intervals_of_a_new_computation_share_a_look_up(served: Served
     assert catalog.lists < 10
 
 
+async def test_look_ups_of_a_missing_incarnation_are_shared(served: Served, catalog: Catalog) -> None:
+    async with asyncio.TaskGroup() as group:
+        refused = [group.create_task(refusal(served, GROUP, one)) for one in cut(*(bytes([at]) for at in range(1, 20)))]
+    assert {one.result().reason for one in refused} == {"MEMBER_UNKNOWN"}
+    assert catalog.lists < 10
+
+
 async def test_a_catalog_that_is_away_is_no_refusal(served: Served, catalog: Catalog) -> None:
     catalog.away = True
     assert (await refusal(served, GROUP, ALL_KEYS)).code is FailureCode.UNAVAILABLE

@@ -219,7 +219,7 @@ def test_a_delayed_report_does_not_make_a_waking_process_idle() -> None:
     shard = announced("a", "b")
     shard.report("a", 1, 10, INJECTOR, number=1)
     shard.report("b", 2, 10, INJECTOR, number=1)
-    assert shard.report("a", 1, 10, INJECTOR, number=2) == 10, "it has something to send, by a connection anew"
+    assert shard.report("a", 1, 10, INJECTOR, number=2) == 10, "it has something to send, by a connection again"
     shard.say("a", 1, 10, INJECTOR, idle=True, number=1)
     assert shard.report("b", 2, 500, INJECTOR, number=1) == 10
     assert shard.report("a", 1, 10, INJECTOR, idle=True, number=2) == 500

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from millwheel.authority.keyed import KeyedGroup
 from millwheel.authority.messages import AppendJournaled, BroadcastValues
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -24,6 +25,21 @@ def test_unknown_computation_is_minus_infinity() -> None:
     assert shard.core.broadcast("nobody.1") == MIN_TIMESTAMP
     assert shard.core.explain("nobody.1", 0) is None
     assert shard.core.sequencers("nobody.1") == []
+
+
+@pytest.mark.guarantee("G13", section="7.2")
+def test_a_group_is_not_cut_into_any_number_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.authority.keyed.MAX_SHARES", 3)
+    group = KeyedGroup(GROUP)
+    inner = KeyInterval(b"b", b"c")
+    group.accept(inner, 1)
+    for more in (KeyInterval(b"d", b"e"), KeyInterval(b"b", b"bb")):
+        with pytest.raises(AcceptRefusedError, match="has 3 shares already"):
+            group.accept(more, 2)
+    group.accept(inner, 2)
+    group.accept(KeyInterval(b"c", None), 3)
+    group.accept(ALL_KEYS, 4)
+    assert [share.member for share in group.shares()] == [ALL_KEYS]
 
 
 @pytest.mark.guarantee("G7", section="7.2")
@@ -258,7 +274,7 @@ def test_explain_names_silent_owners_and_since_when() -> None:
     assert answer is not None
     assert [(row.member, row.sequencer, row.hold, row.silence) for row in answer.holding] == [
         (RIGHT, 0, HoldKind.HOLD_KIND_SILENT, None)
-    ], "keys that nobody ever owned"
+    ], "keys that never had an owner"
     shard.accept(RIGHT, 2)
     shard.report(RIGHT, 2, 500)
     answer = shard.core.explain(GROUP, 31_000_000)

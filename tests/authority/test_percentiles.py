@@ -178,7 +178,7 @@ async def test_owners_are_queried_only_on_request(served: Served) -> None:
         assert set(asked) == {GROUP}
         before = len(asked)
         await reader.explain(GROUP)
-        assert len(asked) == before, "nobody is asked for what nobody wants"
+        assert len(asked) == before, "no member is asked for what nothing wants"
         for points in (0, 10_001):
             with pytest.raises(RequestError, match="hundredths of a percent"):
                 await reader.percentile(GROUP, points)

@@ -70,7 +70,7 @@ def test_one_that_failed_to_open_a_shard_retries_only_if_alone() -> None:
     backing_off.failed(0, 0.0)
     with_other = backing_off.decide(view("b"), (), 0.4)
     assert with_other.stand == ()
-    assert not with_other.present, "nobody waits for it, nor gives anything up to it"
+    assert not with_other.present, "no candidate waits for it, or gives anything up to it"
     assert backing_off.decide(view(), (), 0.9).stand == ()
     assert backing_off.decide(view(), (), 1.0).stand == (0,)
     assert backing_off.decide(view(), (), 30.0).present
@@ -97,7 +97,7 @@ def test_every_shard_gets_a_server_and_loads_end_within_one(
             for shard in decision.give_up:
                 assert leaders.pop(shard) == name
             for shard in decision.stand:
-                assert leaders.setdefault(shard, name) == name, "nobody stands for what another has"
+                assert leaders.setdefault(shard, name) == name, "no candidate stands for what another has"
         now += 0.25
         if now > 3.0 + 0.5 * len(names):
             assert len([shard for shard in range(shards) if shard not in leaders]) <= shards // 2, "most are served"

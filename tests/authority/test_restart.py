@@ -230,7 +230,7 @@ def test_nothing_counts_before_its_acceptance_is_journaled(appends: int) -> None
                 if isinstance(one, BroadcastValues):
                     journaled.update(member for _, member, _ in one.sequencers)
             if any(isinstance(one, WriteSnapshot) for one in effects):
-                assert journaled == set(pieces), "a base shows nobody whom the journal does not know"
+                assert journaled == set(pieces), "a base shows nothing that the journal does not know"
             shard.perform(effects)
     shard.restart()
     assert {member for member, _ in shard.core.sequencers(GROUP)} == journaled

@@ -127,12 +127,12 @@ async def test_produce_sends_one_record_and_leaves_nothing_behind(server: Server
         await reader.flush()
         late = await produce(server, "words/spoken", "--timestamp", "2026-01-31T12:00:00Z", typed='{"text": "a"}\n')
         assert late.code == 0, late.err
-        told = "the record is in words/spoken with timestamp 2026-01-31T12:00:00Z, and is late: it is behind the low"
-        assert told in late.out
-    for told in ("the record is in words/spoken", "words/spoken had a record of process"):
+        said = "the record is in words/spoken with timestamp 2026-01-31T12:00:00Z, and is late: it is behind the low"
+        assert said in late.out
+    for said in ("the record is in words/spoken", "words/spoken had a record of process"):
         again = await produce(server, "spoken", '{"text": "b"}', "--id", "x1", "--timestamp", "2026-01-31T12:00:00Z")
         assert again.code == 0, again.err
-        assert again.out.startswith(told)
+        assert again.out.startswith(said)
     for key, times in (("a", 2), ("b", 1)):
         found = await run_cli(server.address, "key", "inspect", "words/count", key, "-o", "json")
         assert json.loads(found.out)["state"]["times"] == times, key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from millwheel.client.dead_letters import Letter, LetterState, LetterStates, ReplayReport
@@ -59,7 +59,7 @@ class LetterWorld:
         self.reached: Counter[str] = Counter()
 
     async def pause(self) -> None:
-        """Whoever waits here goes on at a random time, or is killed."""
+        """What waits here goes on at a random time, or is killed."""
         gate = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
         await gate
@@ -171,9 +171,9 @@ class LetterCourier:
             await self._world.pause()
         return sorted(offsets & self.acked)
 
-    async def replay(self, wanted: frozenset[int]) -> ReplayReport:
+    async def replay(self, wanted: frozenset[int], is_over: Callable[[], bool] = lambda: False) -> ReplayReport:
         """Replay these letters, as far as they are unhandled now."""
-        return await Replay(self, self, self, lambda report: None).run(self._letters(wanted))
+        return await Replay(self, self, self, lambda report: None, is_over).run(self._letters(wanted))
 
     async def _letters(self, wanted: frozenset[int]) -> AsyncIterator[Letter]:
         found = await self.states()

@@ -156,6 +156,20 @@ async def until(world: LetterWorld, done: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+async def test_a_replay_without_time_names_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.client.dead_letters.replaying.LETTERS_AT_ONCE", 2)
+    world = LetterWorld(0, LETTERS)
+    world.change(LetterAction.DISCARD, [1])
+    meant = frozenset({0, 1, 2, 5, 6})
+    short = asyncio.ensure_future(LetterCourier(world).replay(meant, lambda: True))
+    await until(world, short.done)
+    report = short.result()
+    assert (report.replayed, report.left(meant)) == ([0, 2], [5, 6])
+    rest = asyncio.ensure_future(LetterCourier(world).replay(frozenset(report.left(meant))))
+    await until(world, rest.done)
+    assert (rest.result().replayed, rest.result().left(meant)) == ([5, 6], [])
+
+
 async def test_an_ack_of_a_former_batch_is_no_replay() -> None:
     """A replay pauses before its record arrives. Its letter is discarded all the same, and another batch begins."""
     world = LetterWorld(0, 4)

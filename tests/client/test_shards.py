@@ -50,9 +50,9 @@ class Shards:
             raise authority_is_away(f"shard {shard}")
         return self._addresses[shard]
 
-    async def start(self, shard: str, *, anew: bool = False) -> None:
+    async def start(self, shard: str, *, again: bool = False) -> None:
         """Start a shard again, at a new address."""
-        if not anew:
+        if not again:
             await self._store.create_journal(shard)
         self._sequencer += 1
         open_shard = await AuthorityShard.open(self._store, shard, self._sequencer, registry=CollectorRegistry())
@@ -101,7 +101,7 @@ async def test_each_computation_reports_to_its_shard_where_that_moves() -> None:
                 client.client_for("b.2").reports.report(report("b.2", 7))
                 with pytest.raises(RequestError, match="the low watermark authority of shard 2 cannot"):
                     await client.explain("b.2")
-                await shards.start("2", anew=True)
+                await shards.start("2", again=True)
                 async for update in updates:
                     seen.update((name, news.watermark) for name, news in update.items())
                     if seen == {"a.1": 6, "b.2": 7}:

@@ -54,6 +54,22 @@ async def test_letters_are_replayed_after_their_plan_is_confirmed(
     await page.until(f"{ROWS} === 3", "the replayed ones are not found")
 
 
+async def test_a_page_says_what_a_replay_had_no_time_for(
+    server: DevServer, start: Start, inject: Inject, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start("bills")
+    await inject("ann", "bob", into="bills/orders")
+    await inject("ann", "bob", into="bills/prices", process="q")
+    await page.open(f"{server.console}#/letters/bills")
+    await page.until(f"{ROWS} === 2", "not all letters are listed")
+    for limit, said in ((0.0, "0 letters replayed. 2 not handled yet."), (4.5, "2 letters replayed.")):
+        monkeypatch.setattr("millwheel.master.services.letters.REPLAY_SECONDS", limit)
+        await page.run(f"{button('Replay all')}.click()")
+        await page.until(button("Replay 2 letters"), "no plan")
+        await page.run(f"{button('Replay 2 letters')}.click()")
+        await page.until(says(said), f"no word of it: {said}")
+
+
 async def test_a_letter_is_shown_with_everything_and_discarded(
     server: DevServer, start: Start, inject: Inject, page: Page
 ) -> None:

@@ -138,6 +138,28 @@ async def test_a_replayed_record_takes_effect_once(
     assert await api.answer("ListLetters", letters={"state": "waiting"}) == await api.answer("ListLetters")
 
 
+async def test_a_replay_ends_in_time_and_goes_on(
+    api: LetterApi, start: Start, inject: Inject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await give_up(start, inject, "ann", "bob", "cyd")
+    ids = [one["id"] for one in await api.kept(3)]
+    await inject("ann", "bob", "cyd", into="bills/prices", process="q")
+    with monkeypatch.context() as patching:
+        patching.setattr("millwheel.master.services.letters.REPLAY_SECONDS", 0)
+        made = await api.handle("ReplayLetters", *ids)
+        assert (made["left"], made["replayed"], made["elsewhere"]) == (ids, [], [])
+        assert await api.states() == {"waiting": 3}
+    with monkeypatch.context() as patching:
+        patching.setattr("millwheel.master.services.letters.SENDING_SECONDS", 0)
+        patching.setattr("millwheel.client.dead_letters.replaying.LETTERS_AT_ONCE", 1)
+        made = await api.handle("ReplayLetters", *ids)
+        assert (made["unconfirmed"], made["left"], made["elsewhere"]) == (ids[:1], ids[1:], [])
+        assert made["why_unconfirmed"] == "the time for this replay is over"
+        assert await api.states() == {"waiting": 2, "in_replay": 1}
+    made = await api.handle("ReplayLetters", *ids)
+    assert (made["replayed"], made["left"]) == (ids, [])
+
+
 async def test_a_discarded_letter_is_not_replayed(api: LetterApi, start: Start, inject: Inject) -> None:
     await give_up(start, inject, "ann", "bob")
     ann, bob = [one["id"] for one in await api.kept(2)]

@@ -84,7 +84,7 @@ async def test_edges_have_rates_latencies_and_watermarks(
     await page.until(f"/[1-9].*\\/s · .*s\\n/.test({label}.innerText)", "no rate or no latency")
     await page.until(f"{label}.innerText.includes('lag')", "no lag")
     await page.run(f"{label}.focus()")
-    await page.until("document.querySelector('.told').innerText.includes('low watermark 2')", "no watermark")
+    await page.until("document.querySelector('.edge-text').innerText.includes('low watermark 2')", "no watermark")
     assert await page.run(CONTRAST) == []
     await page.run("document.querySelector('details summary').click()")
     await page.until("document.querySelectorAll('details tbody tr').length === 5", "no table")
@@ -99,7 +99,7 @@ async def test_a_large_graph_shows_an_edge_under_the_pointer(server: DevServer, 
     await page.until("document.querySelectorAll('.reach').length === 50", "no edges")
     assert await page.run("document.querySelectorAll('a.label').length") == 0, "labels would overlap"
     await page.run("document.querySelector('.edges g').dispatchEvent(new PointerEvent('pointerenter'))")
-    await page.until("document.querySelector('.told').innerText.includes('to step-0')", "no figures of the edge")
+    await page.until("document.querySelector('.edge-text').innerText.includes('to step-0')", "no figures of the edge")
     await page.until("document.querySelectorAll('.edge.pointed').length === 1", "it is not marked")
     await page.run("document.querySelector('details summary').click()")
     await page.until("document.querySelectorAll('details tbody tr').length === 50", "no table")
@@ -201,11 +201,34 @@ async def test_the_page_is_used_by_keyboard(server: DevServer, start: Start, pag
         await page.press("Tab")
         if await page.run(focused) == "#/topology/shop/alerts":
             break
+    assert await page.run(focused) == "#/topology/shop/alerts"
     await page.press("Enter")
     await page.until("document.querySelector('.inspector')?.innerText.includes('alerts')", "nothing is selected")
     assert await page.run(focused) == "#/topology/shop/alerts", "the focus stays while figures change"
     await page.press("Escape")
     await page.until("!document.querySelector('.inspector')", "Escape closes nothing")
+
+
+async def test_escape_closes_what_has_just_been_opened(server: DevServer, start: Start, page: Page) -> None:
+    """Also if it comes before the first frame that shows it."""
+    await start("shop")
+    await page.open(f"{server.console}#/keys/shop/days")
+    await page.until("document.querySelectorAll('.cell[role=option]').length === 2", "no strip")
+    interval = await page.run("document.querySelector('tbody a').getAttribute('href')")
+    for view, selected in ("#/topology/shop", "#/topology/shop/alerts"), ("#/keys/shop/days", interval):
+        await page.run(f"location.hash = '{view}'")
+        await page.until(f"document.querySelector('main a[href=\"{selected}\"]')", f"{view} is not shown")
+        escaped = await page.run(f"""new Promise((ends) => {{
+          new MutationObserver((_, watcher) => {{
+            if (!document.querySelector('.inspector')) return;
+            watcher.disconnect();
+            document.body.dispatchEvent(new KeyboardEvent('keydown', {{ key: 'Escape', bubbles: true }}));
+            ends(location.hash);
+          }}).observe(document.body, {{ childList: true, subtree: true }});
+          location.hash = '{selected}';
+        }})""")
+        assert escaped == view, "Escape has no effect"
+        await page.until("!document.querySelector('.inspector')", "it is still shown")
 
 
 async def test_an_interval_is_split_after_its_plan_is_confirmed(

@@ -116,7 +116,7 @@ async def test_clients_agree_on_one_that_compacts(tmp_path: Path) -> None:
             finally:
                 await watch.aclose()
         else:
-            raise AssertionError("nobody has compacted")
+            raise AssertionError("nothing has compacted")
         # Two clients share one round in each period.
         assert len(compacted) <= (asyncio.get_running_loop().time() - began) / settings.history + 2
 

@@ -10,7 +10,7 @@ from tests.patience import patience
 
 
 def _slack(child: ChildProcess) -> int:
-    """Nanoseconds, as the kernel tells the child itself."""
+    """Nanoseconds, as the kernel says to the child itself."""
     child.start()
     until = time.monotonic() + patience(10)
     while child.is_running and time.monotonic() < until:

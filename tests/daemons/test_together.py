@@ -71,7 +71,7 @@ async def test_with_tls_all_show_certificates_and_results_are_the_same(tmp_path:
 
 
 async def _explained(cluster: Together) -> None:
-    """A master tells what the authority's shards know."""
+    """A master says what the authority's shards know."""
     async with ControlClient(cluster.address, patience=20.0) as client:
         record = (await client.get_topology("faults")).topology
         authority = WatermarkClient(client.address, on_refused=lambda report: None)

@@ -191,11 +191,11 @@ class _Cursor:
 
     def take(self, offset: int, value: Any) -> str | None:
         """Check a record. Returns None for a new one, "" for an allowed repeat, or else the violation's text."""
-        known, expected, anew = len(self._values), self._position, self._anew
+        known, expected, again = len(self._values), self._position, self._anew
         self._position, self._anew = offset + 1, False
         if offset < expected:
             return "reordered" if self._values[offset] is None else "repeated"
-        if offset > (known if anew else expected):
+        if offset > (known if again else expected):
             self._values += [None] * (offset - known) + [value]
             return "lost"
         if offset < known:

@@ -77,7 +77,7 @@ class Duty:
         self._say(f"{self.alert} fires")
 
     async def finds(self, cause: str, *command: str) -> None:
-        """A command shows the cause, by its name. The incident's section tells to run the command."""
+        """A command shows the cause, by its name. The incident's section says to run it."""
         self._is_told(f"millwheel {command[0]} {command[1]}")
 
         async def shown() -> str:

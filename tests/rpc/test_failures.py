@@ -148,7 +148,7 @@ async def test_a_call_that_ends_during_a_write_is_no_server_failure() -> None:
             await call.read()
 
     while not any("while it was written to" in error.message for error in seen):
-        assert len(seen) < 5_000, "gRPC always tells why by now: what is made of its own answer can go"
+        assert len(seen) < 5_000, "gRPC always says why by now: what is made of its own answer can go"
         with pytest.raises(RequestError) as caught:
             await write()
         seen.append(caught.value)

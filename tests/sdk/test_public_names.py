@@ -1,6 +1,6 @@
 """What ``import millwheel`` offers is a promise: names and signatures change only with this test's record of them.
 
-After a change on purpose, write the record anew: ``python -m tests.sdk.test_public_names``.
+After a change on purpose, write the record again: ``python -m tests.sdk.test_public_names``.
 """
 
 from __future__ import annotations

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
+import sys
 from collections.abc import Awaitable, Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from millwheel.model.incarnation import IncarnationId
@@ -20,6 +23,7 @@ from millwheel.snapshots.claims import CLAIMS, COUNTS_FOR, Claim, ClaimKind, cla
 from millwheel.snapshots.copying import copy_rows
 from millwheel.snapshots.deleting import delete_snapshots
 from millwheel.snapshots.files import MAX_BYTES
+from millwheel.snapshots.holders import this_process
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, stored_chunks, write_manifest, written_bytes
 from millwheel.snapshots.verifying import SnapshotContent, verify_snapshot
@@ -163,10 +167,28 @@ async def test_nothing_is_deleted_if_a_snapshot_cannot_be_read(location: Snapsho
         rows.put(5)
     before = sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir())
     (tmp_path / "backups" / "a" / MANIFEST).write_text('{"format": 99}')
-    with pytest.raises(RequestError, match="99"):
-        await delete_snapshots(location, ["b"])
+    for named in ["b"], ["b", "a"]:
+        with pytest.raises(RequestError, match=r"snapshot a: .* 99 .*othing was deleted") as refused:
+            await delete_snapshots(location, named)
+        assert "snapshot delete LOCATION a --unreadable" in refused.value.remedy
+    with pytest.raises(RequestError, match="nothing was deleted"):
+        await delete_snapshots(location, ["b"], unreadable=True)
     assert sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir()) == before
     assert (await take(location, rows, "c")).written_bytes > 0
+
+
+async def test_a_snapshot_that_cannot_be_read_is_deleted_by_name(location: SnapshotLocation, tmp_path: Path) -> None:
+    rows = Rows(100, 10_000)
+    for name in "ab":
+        await take(location, rows, name)
+        rows.put(5)
+    folder = tmp_path / "backups" / "a"
+    (folder / MANIFEST).write_text("{")
+    (folder / "rows-1").write_bytes(b"a file of format 1")
+    deleted = await delete_snapshots(location, ["a"], unreadable=True)
+    assert (deleted.names, deleted.chunks) == (("a",), 1)
+    assert list(folder.iterdir()) == []
+    assert (await verify(location, "b")).rows == 100
 
 
 async def test_a_location_is_not_claimed_for_both(location: SnapshotLocation, tmp_path: Path) -> None:
@@ -200,7 +222,53 @@ async def test_a_claim_that_is_cancelled_while_it_is_written_ends(
         pass
 
 
-async def test_the_claim_of_a_dead_process_ends(location: SnapshotLocation, tmp_path: Path) -> None:
+CLAIMING = """
+import asyncio, sys
+from millwheel.snapshots.claims import ClaimKind, claim
+from millwheel.snapshots.location import SnapshotLocation
+
+async def main():
+    async with claim(SnapshotLocation(sys.argv[1]), ClaimKind.DELETING):
+        print("claimed", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_claim_ends_with_its_process(location: SnapshotLocation) -> None:
+    deleting = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLAIMING, location.text, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert deleting.stdout is not None
+        assert await asyncio.wait_for(deleting.stdout.readline(), patience(20)) == b"claimed\n"
+        deleting.send_signal(signal.SIGSTOP)
+        with pytest.raises(RequestError, match=f"by process {deleting.pid} of host"):
+            await take(location, Rows(10, 100), "a")
+    finally:
+        deleting.kill()
+        await deleting.wait()
+    await take(location, Rows(10, 100), "a")
+
+
+@pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"system": "another start"}, {"start": ""}], ids=str)
+async def test_a_claim_of_a_process_that_is_not_seen_stays(
+    location: SnapshotLocation, tmp_path: Path, other: dict[str, str]
+) -> None:
+    gone = msgspec.structs.replace(this_process(), pid=2**22 + 1)
+    assert gone.is_gone()
+    await take(location, Rows(10, 100), "a")
+    left = tmp_path / "backups" / CLAIMS / "writing-elsewhere"
+    left.write_bytes(msgspec.json.encode(msgspec.structs.replace(gone, **other)))
+    with pytest.raises(RequestError, match="writing-elsewhere"):
+        await delete_snapshots(location, ["a"])
+    left.write_bytes(msgspec.json.encode(gone))
+    await delete_snapshots(location, ["a"])
+    assert not left.exists()
+
+
+async def test_a_claim_that_names_no_process_ends_after_a_day(location: SnapshotLocation, tmp_path: Path) -> None:
     await take(location, Rows(10, 100), "a")
     left = tmp_path / "backups" / CLAIMS / "writing-dead"
     left.write_bytes(b"")

@@ -48,7 +48,7 @@ def save(frame: DataFrame, options: dict[str, str], form: str = "millwheel", mod
 
 def failure(act: Callable[[], None]) -> str:
     """The text of Spark's error for a failure in the sink."""
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of it
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - any error that Spark makes of it
         act()
     return str(caught.value)
 

@@ -193,7 +193,7 @@ def test_a_lost_interval_ends_its_spans() -> None:
 
 
 def test_what_is_remembered_of_traces_is_bounded() -> None:
-    """No consumer ACKs, and nobody waits: the oldest records are not followed any more (G13)."""
+    """No consumer ACKs, and nothing waits: the oldest records are not followed any more (G13)."""
     driver = TracedDriver(Passing())
     for number in range(MAX_TRACED_RECORDS + 20):
         driver.deliver((f"k{number}", "v", 1), (f"t{number}", "timer", 1))

@@ -489,7 +489,7 @@ async def test_an_alarm_rings_soon_after_the_wall_clock_jumps_past_it(
     rig.core.alarm = wall_now() + 3_600_000_000
     rig.host.start()
     await asyncio.sleep(0.1)
-    assert rig.core.of(Tick) == [], "nothing is due, and nobody is woken for it"
+    assert rig.core.of(Tick) == [], "nothing is due, and nothing is woken for it"
     ahead = 3_600_000_000
     await until(lambda: rig.core.of(Tick), 2)
     await rig.host.close()

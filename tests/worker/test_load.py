@@ -86,9 +86,22 @@ def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
     clock.now += 5
     shown.append(Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 99.0))
     load = meter.load().intervals[0]
-    assert (load.records_per_second, load.busy) == (0, 0), "what it did before it was first seen is no rate"
+    assert load.records_per_second == 9 / 5, "it has counted them since the last look, as its computation's traffic"
+    assert load.busy == 0, "how much of its work was that of its opening is not known"
     shown.clear()
     assert not meter.load().intervals
+
+
+def test_records_of_earlier_owners_are_no_rate() -> None:
+    clock, driver = Clock(), IntervalDriver(Counts())
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], clock)
+    meter.load()
+    driver.core.state.journal.restore_counts([1_000_000, 0, 0, 0, 0])
+    clock.now += 5
+    assert meter.load().intervals[0].records_per_second == 0, "it has just taken over"
+    driver.deliver(*[("k", "x", 5)] * 10)
+    driver.commit_all()
+    assert meter.load().intervals[0].records_per_second == 2
 
 
 def test_the_process_is_measured_too() -> None:

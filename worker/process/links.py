@@ -49,7 +49,8 @@ class WorkerLinks(Collector):
         """Add the state of the links to a load report. Call it on the event loop."""
         response.stalled = self._conditions.stalled()
         # The longest ones. In a network in two halves, each of a thousand workers could name five hundred.
-        for worker, seconds in nlargest(_MAX_LINKS, self._unreached(), key=itemgetter(1)):
+        broken = (link for link in self._links() if link[1])
+        for worker, seconds in nlargest(_MAX_LINKS, broken, key=itemgetter(1)):
             response.broken_links.add(worker_id=worker, seconds=seconds)
         for node, seconds in sorted(self._conditions.node_outages().items()):
             if seconds:
@@ -68,21 +69,13 @@ class WorkerLinks(Collector):
             "For how long this worker has not reached another one; 0: it does",
             labels=["peer"],
         )
-        unreached = dict(self._unreached())
-        for worker in sorted(self._known()):
-            broken.add_metric([worker], unreached.get(worker, 0.0))
+        for worker, seconds in sorted(self._links()):
+            broken.add_metric([worker], seconds)
         yield broken
 
-    def _known(self) -> Iterator[str]:
-        connected = set(self._peers)
+    def _links(self) -> Iterator[tuple[str, float]]:
+        """Yield the registered workers with a connection, and for how many seconds each is not reached. 0: it is."""
         # A list, because the event loop's thread may change the catalog meanwhile.
         for name, record in list(self._catalog.workers.items()):
-            if record.endpoint.address in connected:
-                yield name
-
-    def _unreached(self) -> Iterator[tuple[str, float]]:
-        """Yield the names of registered workers that are not reached, with the seconds."""
-        for name, record in list(self._catalog.workers.items()):
-            peer = self._peers.get(record.endpoint.address)
-            if peer is not None and (seconds := peer.broken_seconds):
-                yield name, seconds
+            if (peer := self._peers.get(record.endpoint.address)) is not None:
+                yield name, peer.broken_seconds

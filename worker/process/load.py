@@ -94,6 +94,7 @@ class LoadMeter:
         self._limit = memory_limit()
         self._cpu = WindowRate(clock(), self._cpu_seconds())
         self._rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
+        self._looked_at = clock()
 
     def load(self) -> wire.GetWorkerLoadResponse:
         """The present load."""
@@ -106,10 +107,12 @@ class LoadMeter:
         rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
-            name, records = (one.journal, one.sequencer), one.core.state.counts.records
+            name, records = (one.journal, one.sequencer), one.core.state.journal.counted.records
             slow = _slow_seconds(one.core)
+            # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also
+            # that of its opening, which says nothing of its load.
             known = self._rates.get(name) or (
-                WindowRate(now, records),
+                WindowRate(self._looked_at, 0.0),
                 WindowRate(now, one.busy),
                 WindowRate(now, slow),
             )
@@ -123,7 +126,7 @@ class LoadMeter:
             load.busy = known[1].per_second(now, one.busy)
             load.slow = known[2].per_second(now, slow)
             loads.append((load, one.core))
-        self._rates = rates
+        self._rates, self._looked_at = rates, now
         for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda pair: pair[0].busy):
             if isinstance(core, IntervalCore):
                 for key, share in core.state.intake.sample.shares():

@@ -16,9 +16,9 @@ from millwheel.client.dead_letters.states import LetterStates
 from millwheel.client.dead_letters.targets import LetterTarget, NoTargetError
 from millwheel.model.letters import LetterAction, LetterState
 
-__all__ = ["Replay"]
+__all__ = ["LETTERS_AT_ONCE", "Replay"]
 
-_LETTERS_AT_ONCE: Final = 500
+LETTERS_AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 1 << 20
 """A delivery has at most one record more than that: below gRPC's limit for a message."""
 
@@ -53,22 +53,40 @@ class Replay:
     """One run. ``report`` grows while it runs."""
 
     def __init__(
-        self, book: _Book, targets: _Targets, sender: _Sender, progress: Callable[[ReplayReport], None]
+        self,
+        book: _Book,
+        targets: _Targets,
+        sender: _Sender,
+        progress: Callable[[ReplayReport], None],
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``progress`` is called with the report after each group of letters."""
+        """
+        Args:
+            book: The letters' log.
+            targets: Where the records go.
+            sender: Delivers them.
+            progress: Called with the report after each group of letters.
+            is_over: Whether there is no time left for another group.
+        """
         self.report = ReplayReport()
         self._book = book
         self._targets = targets
         self._sender = sender
         self._progress = progress
+        self._is_over = is_over
 
     async def run(self, letters: AsyncIterator[Letter]) -> ReplayReport:
-        """Replay letters in their order. It stops behind the first group of which a letter is not confirmed."""
+        """Replay letters in their order.
+
+        It stops behind the first group of which a letter is not confirmed, and when its time is over.
+        """
         async for group in _groups(letters):
             await self._replay(group)
+            self.report.reached = group[-1].offset
             self._progress(self.report)
-            if self.report.unconfirmed:
-                break
+            if self.report.unconfirmed or self._is_over():
+                return self.report
+        self.report.reached = None
         return self.report
 
     async def _replay(self, letters: Sequence[Letter]) -> None:
@@ -120,7 +138,7 @@ async def _groups(letters: AsyncIterator[Letter]) -> AsyncIterator[list[Letter]]
     async for letter in letters:
         group.append(letter)
         size += len(letter.content.value)
-        if len(group) >= _LETTERS_AT_ONCE or size >= _BYTES_AT_ONCE:
+        if len(group) >= LETTERS_AT_ONCE or size >= _BYTES_AT_ONCE:
             yield group
             group, size = [], 0
     if group:

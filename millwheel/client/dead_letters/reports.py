@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 __all__ = ["DiscardReport", "RefusedLetter", "ReplayReport"]
@@ -26,6 +27,7 @@ class ReplayReport:
         refused: Letters that cannot be replayed. They stay as they were.
         unconfirmed: Letters whose records are not ACKed yet. Another replay completes them.
         why_unconfirmed: Why these are not ACKed. Empty: there are none.
+        reached: It is done with all letters up to this one. None: with all that were meant.
     """
 
     replayed: list[int] = field(default_factory=list)
@@ -33,6 +35,14 @@ class ReplayReport:
     refused: list[RefusedLetter] = field(default_factory=list)
     unconfirmed: list[int] = field(default_factory=list)
     why_unconfirmed: str = ""
+    reached: int | None = -1
+
+    def left(self, offsets: Iterable[int]) -> list[int]:
+        """Of letters that were meant, those that it has not come to. The replay of some may have begun."""
+        if self.reached is None:
+            return []
+        done = {*self.replayed, *self.elsewhere, *self.unconfirmed, *(one.offset for one in self.refused)}
+        return sorted(offset for offset in offsets if offset > self.reached and offset not in done)
 
 
 @dataclass(slots=True)

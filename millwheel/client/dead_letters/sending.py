@@ -37,17 +37,19 @@ _ATTEMPT_SECONDS: Final = 10.0
 class LetterSender:
     """Sends letters of one log."""
 
-    def __init__(self, targets: LetterTargets, book: IncarnationId, patience: float) -> None:
+    def __init__(self, targets: LetterTargets, book: IncarnationId, patience: float, end: float | None = None) -> None:
         """
         Args:
             targets: The owners of computations' intervals.
             book: The incarnation id of the letters' log.
             patience: Seconds to wait for the next ACK.
+            end: When it stops, by the event loop's clock. None: never.
         """
         self._targets = targets
         self._query = letter_query(book)
         self._sender = Sender(f"replay/{book}", 0, None, f"replay/{book}")
         self._patience = patience
+        self._end = end
         self.why = ""
         """Why the last letters are not ACKed."""
 
@@ -63,7 +65,11 @@ class LetterSender:
         while waiting:
             before = len(waiting)
             try:
-                await self._attempt(target, waiting, batch)
+                async with asyncio.timeout_at(self._end):
+                    await self._attempt(target, waiting, batch)
+            except TimeoutError:
+                self.why = "the time for this replay is over"
+                break
             except RequestError as error:
                 if error.code not in PASSING:
                     raise

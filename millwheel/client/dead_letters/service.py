@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
@@ -148,7 +149,13 @@ class DeadLetters:
                 found[letter.offset] = str(error)
         return found
 
-    async def replay(self, wanted: LetterFilter, progress: Callable[[ReplayReport], None] = _silent) -> ReplayReport:
+    async def replay(
+        self,
+        wanted: LetterFilter,
+        progress: Callable[[ReplayReport], None] = _silent,
+        *,
+        within: float | None = None,
+    ) -> ReplayReport:
         """Send the records of letters again, each to the computation that failed. Each takes effect once.
 
         A replay that was killed is completed by the next one. Two at once are no harm.
@@ -156,6 +163,8 @@ class DeadLetters:
         Args:
             wanted: Which letters are meant. Those that were replayed or discarded never are.
             progress: Called from time to time.
+            within: Seconds after which nothing more is sent. What is left then is left to another replay. None: all
+                is sent.
 
         Returns:
             What became of each letter. Letters that failed again are new letters.
@@ -164,9 +173,12 @@ class DeadLetters:
             RequestError: The cluster cannot be reached for long, or refuses a record for good.
         """
         targets = LetterTargets(self._control)
-        sender = LetterSender(targets, self._book.log, self._patience)
+        clock = asyncio.get_running_loop().time
+        end = None if within is None else clock() + within
+        sender = LetterSender(targets, self._book.log, self._patience, end)
+        replay = Replay(self._book, targets, sender, progress, lambda: end is not None and clock() >= end)
         async with aclosing(self.letters(wanted)) as letters:
-            return await Replay(self._book, targets, sender, progress).run(letters)
+            return await replay.run(letters)
 
     async def discard(
         self,

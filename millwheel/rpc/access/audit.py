@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -30,8 +32,12 @@ _SCALARS: Final = frozenset(
 )
 _INNER: Final = frozenset({"spec", "topology", "quota", "interval", "owner", "code", "start"})
 """The messages within a request or a response that a line shows."""
+_NUMBERS: Final = frozenset({"ids", "replayed", "discarded", "elsewhere", "in_replay", "unconfirmed", "left"})
+"""The lists that a line shows: ids of dead letters."""
 _PACKAGE: Final = "/millwheel.v1."
 _MAX_TEXT: Final = 200
+_MAX_NUMBERS: Final = 1_000
+"""The most numbers of a list that a line shows. A request to replay or discard dead letters has no more."""
 _MAX_DEPTH: Final = 4
 _USER: Final = re.compile("//[^/]*@")
 
@@ -62,10 +68,15 @@ def audit(
 
 
 def summary(message: Message, depth: int = _MAX_DEPTH) -> dict[str, object]:
-    """Return the names and numbers of a message. Bytes, lists and other messages within it are left out."""
+    """Return the names and numbers of a message.
+
+    Bytes, other messages within it, and lists are left out, except the ids of dead letters.
+    """
     found: dict[str, object] = {}
     for field, value in message.ListFields():
         if field.is_repeated:
+            if field.name in _NUMBERS and field.cpp_type in _SCALARS:
+                found[field.name] = _runs(value)
             continue
         if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             if field.name in _INNER and depth and (inner := summary(value, depth - 1)):
@@ -79,6 +90,15 @@ def summary(message: Message, depth: int = _MAX_DEPTH) -> dict[str, object]:
         elif field.cpp_type in _SCALARS:
             found[field.name] = value
     return found
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """Return a list of numbers as a text such as ``3-5, 9``."""
+    shown = enumerate(sorted(set(numbers[:_MAX_NUMBERS])))
+    runs = [[number for _, number in run] for _, run in groupby(shown, lambda one: one[1] - one[0])]
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    left_out = len(numbers) - _MAX_NUMBERS
+    return f"{text} and {left_out:,} more" if left_out > 0 else text
 
 
 def _cut(text: object) -> str:

@@ -424,6 +424,7 @@ class ReplayLettersResponse(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     UNCONFIRMED_FIELD_NUMBER: _builtins.int
     WHY_UNCONFIRMED_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
     why_unconfirmed: _builtins.str
     @_builtins.property
     def replayed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -439,6 +440,10 @@ class ReplayLettersResponse(_message.Message):
     def unconfirmed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Letters without an ACK, and why."""
 
+    @_builtins.property
+    def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Letters that the call had no time for, or that are behind letters without an ACK. The replay of some may have begun."""
+
     def __init__(
         self,
         *,
@@ -447,10 +452,11 @@ class ReplayLettersResponse(_message.Message):
         refused: _abc.Iterable[Global___RefusedLetters] | None = ...,
         unconfirmed: _abc.Iterable[_builtins.int] | None = ...,
         why_unconfirmed: _builtins.str = ...,
+        left: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "refused", b"refused", "replayed", b"replayed", "unconfirmed", b"unconfirmed", "why_unconfirmed", b"why_unconfirmed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["elsewhere", b"elsewhere", "left", b"left", "refused", b"refused", "replayed", b"replayed", "unconfirmed", b"unconfirmed", "why_unconfirmed", b"why_unconfirmed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

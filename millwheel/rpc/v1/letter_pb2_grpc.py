@@ -92,8 +92,8 @@ class LetterHandlingServiceServicer:
 
     def ReplayLetters(self, request, context):
         """Sends the records of letters again, each to the computation that failed. Each takes effect once, so a repeated
-        call is harmless. The response comes after some seconds at the latest: letters without an ACK by then are
-        unconfirmed, and the same call completes them.
+        call is harmless. The response comes after five seconds at the latest. Letters without an ACK by then are
+        unconfirmed, others are left, and the same call goes on with both.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

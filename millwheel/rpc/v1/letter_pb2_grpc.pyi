@@ -45,8 +45,8 @@ class LetterHandlingServiceStub:
     """Says what a replay or a discarding of letters would do, and returns the request that does it. It changes nothing."""
     ReplayLetters: _grpc.UnaryUnaryMultiCallable[_letter_pb2.ReplayLettersRequest, _letter_pb2.ReplayLettersResponse]
     """Sends the records of letters again, each to the computation that failed. Each takes effect once, so a repeated
-    call is harmless. The response comes after some seconds at the latest: letters without an ACK by then are
-    unconfirmed, and the same call completes them.
+    call is harmless. The response comes after five seconds at the latest. Letters without an ACK by then are
+    unconfirmed, others are left, and the same call goes on with both.
     """
     DiscardLetters: _grpc.UnaryUnaryMultiCallable[_letter_pb2.DiscardLettersRequest, _letter_pb2.DiscardLettersResponse]
     """Gives letters up for good. A repeated call is harmless."""
@@ -68,8 +68,8 @@ class LetterHandlingServiceAsyncStub(LetterHandlingServiceStub):
     """Says what a replay or a discarding of letters would do, and returns the request that does it. It changes nothing."""
     ReplayLetters: _aio.UnaryUnaryMultiCallable[_letter_pb2.ReplayLettersRequest, _letter_pb2.ReplayLettersResponse]  # type: ignore[assignment]
     """Sends the records of letters again, each to the computation that failed. Each takes effect once, so a repeated
-    call is harmless. The response comes after some seconds at the latest: letters without an ACK by then are
-    unconfirmed, and the same call completes them.
+    call is harmless. The response comes after five seconds at the latest. Letters without an ACK by then are
+    unconfirmed, others are left, and the same call goes on with both.
     """
     DiscardLetters: _aio.UnaryUnaryMultiCallable[_letter_pb2.DiscardLettersRequest, _letter_pb2.DiscardLettersResponse]  # type: ignore[assignment]
     """Gives letters up for good. A repeated call is harmless."""
@@ -112,8 +112,8 @@ class LetterHandlingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_letter_pb2.ReplayLettersResponse, _abc.Awaitable[_letter_pb2.ReplayLettersResponse]]:
         """Sends the records of letters again, each to the computation that failed. Each takes effect once, so a repeated
-        call is harmless. The response comes after some seconds at the latest: letters without an ACK by then are
-        unconfirmed, and the same call completes them.
+        call is harmless. The response comes after five seconds at the latest. Letters without an ACK by then are
+        unconfirmed, others are left, and the same call goes on with both.
         """
 
     @_abc_1.abstractmethod

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -179,7 +179,7 @@ class _SiteFile:
     zipped: bytes
     content_type: str
     tag: str
-    lasting: bool
+    lasting: bool = False
     """Whether the path has the version of the page, so that the file never changes."""
 
 
@@ -196,8 +196,8 @@ def _site_files() -> Mapping[str, _SiteFile]:
     for path, content in raw.items():
         for before in _LOADS if path.endswith((".js", "index.html")) else ():
             content = content.replace(before, before + version + b"/")
-        found[path] = _site_file(path, content, lasting=False)
-        found[f"/{version.decode()}{path}"] = _site_file(path, content, lasting=True)
+        found[path] = _site_file(path, content)
+        found[f"/{version.decode()}{path}"] = replace(found[path], lasting=True)
     found["/"] = found.pop("/index.html")
     return found
 
@@ -212,9 +212,9 @@ def _read(folder: Traversable, path: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def _site_file(path: str, content: bytes, *, lasting: bool) -> _SiteFile:
+def _site_file(path: str, content: bytes) -> _SiteFile:
     kind = _TYPES.get(path[path.rfind(".") :], "text/plain")
-    return _SiteFile(content, _zipped(content, _BEST), kind, hashlib.sha256(content).hexdigest()[:16], lasting)
+    return _SiteFile(content, _zipped(content, _BEST), kind, hashlib.sha256(content).hexdigest()[:16])
 
 
 async def _serve_file(request: web.Request) -> web.Response:

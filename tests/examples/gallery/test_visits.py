@@ -1,4 +1,4 @@
-"""Visits are found whatever the order, and late pages are not lost."""
+"""Visits are found in any order, and late pages are not lost."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.worker.interval.driver import IntervalDriver
 
 
 class Alarm(mw.Computation[tuple[str, str], None]):
-    """Sets a timer at the time that the record says, or passes it on, and tells when it fires."""
+    """Sets a timer at the time that the record says, or passes it on, and says when it fires."""
 
     def process_record(self, ctx: mw.Context[None], record: mw.Record[tuple[str, str]]) -> None:
         if record.value[1].isdigit():

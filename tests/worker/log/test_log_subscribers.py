@@ -90,7 +90,7 @@ def test_a_replaced_subscriber_does_not_take_the_cursor_back() -> None:
     first = subscribe("a")
     driver.handle(Unsubscribe(first))
     again = subscribe("a")
-    assert again.error is None, "its own call broke, and nobody came in between"
+    assert again.error is None, "its own call broke, and no other one came in between"
     second = subscribe("b")
     third = subscribe("a")
     assert third.error is not None

@@ -27,7 +27,7 @@ def deterministic_id(incarnation: IncarnationId, key: bytes, cause: Any, stream:
 
 
 def _record_name(ids: Any, index: int) -> bytes:
-    """An input record's id as bytes. It is equal for every copy of the record, whatever its sender."""
+    """An input record's id as bytes. It is equal for every copy of the record, also of another sender."""
     if isinstance(ids, PositionIds):
         return f"position/{ids.sequence}/{ids.positions[index]}".encode()
     if isinstance(ids, BatchIds):

@@ -15,7 +15,7 @@ __all__ = ["TracedSealer", "sealer_for"]
 
 
 class TracedSealer(Sealer):
-    """A sealer that tells the traces what it has sealed. It changes no entry."""
+    """A sealer that reports to the traces what it has sealed. It changes no entry."""
 
     def __init__(
         self, state: IntervalState, failed: Callable[[bytes, Exception], None], traces: IntervalTraces

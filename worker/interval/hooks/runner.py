@@ -222,18 +222,10 @@ class Runner:
         """
         batch, delivery, program, scope = self.batch, receipt.delivery, self._setup.program, self._setup.scope
         keys, values, stamps, stream = delivery.keys, delivery.values, delivery.timestamps, delivery.stream
-        contexts, blocked, holds, set_aside = (
-            batch.contexts,
-            self._blocked.keys,
-            self._holds.of_keys,
-            self._blocked.set_aside,
-        )
-        decode, process, called, read = (
-            program.inputs[stream],
-            program.process_record[stream],
-            program.hook_names[stream],
-            program.one_reading[stream],
-        )
+        contexts, blocked, set_aside = batch.contexts, self._blocked.keys, self._blocked.set_aside
+        holds = self._holds.of_keys
+        decode, process = program.inputs[stream], program.process_record[stream]
+        called, read = program.hook_names[stream], program.one_reading[stream]
         weak, apart = not program.options.strong, program.record_is_async and not alone
         late_action = LateAction.PROCESS if stream in program.never_late else program.options.late.action
         late_read = {LateAction.DROP: _drop, LateAction.DIVERT: None, LateAction.PROCESS: read}[late_action]
@@ -296,8 +288,9 @@ class Runner:
         seconds = meter.clock() - began
         time.calls += calls
         time.seconds += seconds
-        program, most = self._setup.program, fitting(meter.turn, time, self._most)
+        program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
+            most = fitting(meter.turn, time, self._most)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))

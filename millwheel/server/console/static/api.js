@@ -48,7 +48,7 @@ export async function learnPermission() {
   if (response.ok) ({ read_only: readOnly, user } = await response.json());
 }
 
-/** Whoever has a role for some topologies alone gets no health of the cluster. */
+/** A person with roles for some topologies alone gets no health of the cluster. */
 const NO_HEALTH = {
   hidden: true, masters: [], workers: [], authorities: [], store: { answers: true, read_seconds: 0 }, hot_keys: [], problems: [],
   intervals: { all: 0, without_owner: 0, with_parents: 0 },

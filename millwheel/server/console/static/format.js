@@ -73,5 +73,8 @@ export const stateName = (state) => state.replace("TOPOLOGY_STATE_", "").toLower
 
 export const plural = (number, noun) => `${count(number)} ${noun}${Number(number) === 1 ? "" : "s"}`;
 
+/** Why a call failed, and what to do about it. */
+export const failureText = ({ message, remedy }) => (remedy ? `${message} — ${remedy}` : message);
+
 /** Addresses of the page's views. */
 export const to = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;

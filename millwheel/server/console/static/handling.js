@@ -1,9 +1,9 @@
 // The replay and the discarding of dead letters. Each is planned by the server first, and done when it is confirmed.
 
-import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
+import { html, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call, mayChange } from "/api.js";
 import { count, plural } from "/format.js";
-import { Prose } from "/parts.js";
+import { Failed, Plan, Prose } from "/parts.js";
 
 const AT_ONCE = 100; // So many letters are handled by one request, so that the page shows how far it is.
 const CALLS = { replay: "LetterHandlingService/ReplayLetters", discard: "LetterHandlingService/DiscardLetters" };
@@ -15,14 +15,15 @@ export const ids = (all) => `${all.slice(0, NAMED).join(", ")}${all.length > NAM
 const Refused = ({ refused, verb }) => refused.map(({ reason, ids: which }) => html`
   <p class="warn" key=${reason}>Not ${verb}: ${plural(which.length, "letter")} (${ids(which)}): <${Prose} text=${reason} /></p>`);
 
-/** What became of the letters so far. */
-function report(kind, parts) {
+/** What became of the letters so far. `left`: how many no request will handle now. */
+function report(kind, parts, left = 0) {
   const sum = (field) => parts.reduce((total, one) => total + (one[field]?.length ?? 0), 0);
   return [
     kind === "replay" ? `${plural(sum("replayed"), "letter")} replayed.` : `${plural(sum("discarded"), "letter")} discarded.`,
     sum("elsewhere") && `${count(sum("elsewhere"))} handled by others.`,
     sum("in_replay") && `${count(sum("in_replay"))} left alone: their replay has begun.`,
     sum("unconfirmed") && `${count(sum("unconfirmed"))} without an ACK yet: ${parts.find((one) => one.why_unconfirmed)?.why_unconfirmed}. Replay them again to complete that.`,
+    left && `${count(left)} not handled yet.`,
   ].filter(Boolean).join(" ");
 }
 
@@ -35,7 +36,6 @@ export function Handling({ topology, choices, handled }) {
   const [busy, setBusy] = useState(false);
   const [said, setSaid] = useState("");
   const [refused, setRefused] = useState([]);
-  const shown = useRef();
   const asked = useRef(null); // The newest question. An older answer counts no more, nor one that was cancelled.
   const attempt = async (work) => {
     setFailure(null);
@@ -56,23 +56,27 @@ export function Handling({ topology, choices, handled }) {
     const { kind } = wanted;
     const request = plan[kind];
     const parts = [];
+    let left = request.ids;
     setBusy(true);
     try {
-      for (let from = 0; from < request.ids.length; from += AT_ONCE) {
-        parts.push(await call(CALLS[kind], { ...request, ids: request.ids.slice(from, from + AT_ONCE) }));
-        setSaid(`${report(kind, parts)} ${count(Math.min(from + AT_ONCE, request.ids.length))} of ${count(request.ids.length)} handled.`);
-        if (parts.at(-1).unconfirmed?.length) break; // What its owner does not take now, it would not take from the next request.
+      while (left.length) {
+        const some = left.slice(0, AT_ONCE);
+        const made = await call(CALLS[kind], { ...request, ids: some });
+        parts.push(made);
+        left = [...(made.left ?? []), ...left.slice(AT_ONCE)];
+        setSaid(`${report(kind, parts)} ${count(request.ids.length - left.length)} of ${count(request.ids.length)} handled.`);
+        // What its owner does not take now, it would not take from the next request.
+        if (made.unconfirmed?.length || made.left?.length === some.length) break;
       }
     } finally {
       setBusy(false);
       // What was done before an error stays said.
-      if (parts.length) setSaid(report(kind, parts));
+      if (parts.length) setSaid(report(kind, parts, left.length));
       setRefused(parts.flatMap((one) => one.refused ?? []));
       handled();
     }
     cancel();
   });
-  useEffect(() => { shown.current?.scrollIntoView({ block: "nearest" }); }, [plan, failure]);
   const pressed = (event) => { if (event.key === "Escape" && wanted) { event.preventDefault(); event.stopPropagation(); cancel(); } };
   if (!mayChange()) return html`<p class="muted">This console is read-only. <code>millwheel dead-letter replay ${topology} ID…</code> and <code>millwheel dead-letter discard ${topology} ID…</code> handle letters.</p>`;
   const verb = wanted && VERBS[wanted.kind];
@@ -82,14 +86,14 @@ export function Handling({ topology, choices, handled }) {
     </div>
     <div role="status">${said && html`<p class="good">${said}</p>`}</div>
     <${Refused} refused=${refused} verb="replayed" />
-    ${plan && html`<div class="plan" ref=${shown} role="region" aria-label="What it will do">
+    ${plan && html`<${Plan}>
       ${plan[wanted.kind]
         ? html`<ul>${plan.effects.map((text) => html`<li key=${text}><${Prose} text=${text} /></li>`)}${plan.more && html`<li>More letters are left over. Do it again for those.</li>`}</ul>`
         : html`<p>There is no letter to ${wanted.kind}.</p>`}
       <${Refused} refused=${plan.refused} verb=${wanted.kind === "replay" ? "replayed" : "discarded"} />
       ${wanted.kind === "discard" && html`<label class="check"><input type="checkbox" name="also" checked=${also} onChange=${(event) => { setAlso(event.target.checked); ask("discard", wanted.selection, event.target.checked); }} /> also letters whose replay has begun</label>`}
       <div class="tools">${plan[wanted.kind] && html`<button class="primary" disabled=${busy} onClick=${confirm}>${verb} ${plural(plan[wanted.kind].ids.length, "letter")}</button>`}<button onClick=${cancel}>Cancel</button></div>
-    </div>`}
-    <div role="alert">${failure && html`<p class="fault-text"><${Prose} text=${`${failure.message}${failure.remedy ? ` — ${failure.remedy}` : ""}`} /></p>`}</div>
+    </${Plan}>`}
+    <${Failed} failure=${failure} />
   </div>`;
 }

@@ -1,8 +1,8 @@
 // What several views share.
 
-import { html, useEffect, useState } from "/vendor/htm-preact-standalone.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { moment, to } from "/format.js";
+import { failureText, moment, to } from "/format.js";
 import { keyPath } from "/keys.js";
 
 const EXPLAIN_MS = 3000;
@@ -10,8 +10,28 @@ const EXPLAIN_MS = 3000;
 export const Heading = ({ children, aside }) => html`
   <div class="head"><h1>${children}</h1>${aside && html`<div class="aside">${aside}</div>`}</div>`;
 
+/** Escape leads to an address, while there is one. A listener of `useEffect` would come up to a frame after what it
+ *  closes, and on a busy machine later: a key that is pressed before would have no effect. */
+export function useEscape(address) {
+  useLayoutEffect(() => {
+    const pressed = (event) => { if (event.key === "Escape" && address && !event.defaultPrevented) location.hash = address; };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, [address]);
+}
+
 /** A sentence in which commands and code stand between backticks. */
 export const Prose = ({ text }) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+
+/** The failure of what was tried last, if there is one. It is read out as soon as it comes. */
+export const Failed = ({ failure }) => html`<div role="alert">${failure && html`<p class="fault-text"><${Prose} text=${failureText(failure)} /></p>`}</div>`;
+
+/** A region that comes into sight when it appears: the plan of a change, which is confirmed here. */
+export function Plan({ children }) {
+  const shown = useRef();
+  useEffect(() => { shown.current.scrollIntoView({ block: "nearest" }); }, []);
+  return html`<div class="plan" ref=${shown} role="region" aria-label="What it will do">${children}</div>`;
+}
 
 export const Problems = ({ title, texts }) => texts.length > 0 && html`
   <section class="problems"><h2>${title}</h2><ul>${texts.map((text, at) => html`<li key=${at}><${Prose} text=${text} /></li>`)}</ul></section>`;

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
-import { Heading, Hold, Problems, Prose, Spark, Table } from "/parts.js";
+import { Heading, Hold, Problems, Prose, Spark, Table, useEscape } from "/parts.js";
 import { EdgeLabel, EdgeTable, edgeFigures, edgeKind, edgeText, edgeWidth } from "/views/edges.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -61,7 +61,7 @@ function Board({ topology, overview, history, selected }) {
   const rows = new Map(topology.computations.map((one) => [one.name, one]));
   const now = overview.now_us;
   const figures = edgeFigures(topology, overview);
-  const told = drawn.edges.includes(pointed) ? edgeText(figures(pointed)) : drawn.small
+  const text = drawn.edges.includes(pointed) ? edgeText(figures(pointed)) : drawn.small
     ? "A computation has its records/s and its data lag. An edge is thick if much flows, amber if it is 5 minutes behind, red if an hour. A pointer on it shows more."
     : "An edge has its records/s, the time from receipt to commit, and its data lag. It is amber if it is 5 minutes behind, red if an hour.";
   return html`<div>
@@ -69,7 +69,7 @@ function Board({ topology, overview, history, selected }) {
       <button onClick=${() => setZoom(Math.min(scale * 1.25, 2))} aria-label="Larger">+</button>
       <button onClick=${() => setZoom(Math.max(scale / 1.25, 0.2))} aria-label="Smaller">−</button>
       <button onClick=${() => setZoom(0)}>Fit</button>
-      <span class=${`told ${drawn.edges.includes(pointed) ? "" : "muted"}`}>${told}</span>
+      <span class=${`edge-text ${drawn.edges.includes(pointed) ? "" : "muted"}`}>${text}</span>
     </div>
     <div class="board" ref=${board} tabindex="0" role="region" aria-label="Graph">
       <div style=${{ width: `${drawn.width * scale}px`, height: `${drawn.height * scale}px` }}>
@@ -134,11 +134,7 @@ function versionText({ version, version_at_us: at, submitted_at_us: first }) {
 
 export function Graph({ name, selected, overview, history }) {
   const topology = overview.topologies.find((one) => one.name === name);
-  useEffect(() => {
-    const leave = (event) => { if (event.key === "Escape" && selected) location.hash = to("topology", name); };
-    addEventListener("keydown", leave);
-    return () => removeEventListener("keydown", leave);
-  }, [name, selected]);
+  useEscape(selected && to("topology", name));
   if (!topology) return html`<p class="empty">There is no topology ${name} any more. <a href="#/topologies">All topologies</a></p>`;
   const one = topology.computations.find((other) => other.name === selected);
   const failing = topology.computations.filter((other) => other.failures && other !== one).map((other) => other.failures.text);

@@ -1,9 +1,10 @@
 // The interval that is selected: its figures, and its move, split and merge.
 
-import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
+import { html, useEffect, useState } from "/vendor/htm-preact-standalone.js";
 import { call, mayChange } from "/api.js";
 import { bytes, count, cpu, duration, plural, rate, to } from "/format.js";
 import { keyPath, keyText, rangeText, typedKey } from "/keys.js";
+import { Failed, Plan } from "/parts.js";
 
 const REFRESH_MS = 3000;
 const CALLS = { move: "IntervalService/MoveInterval", split: "IntervalService/SplitInterval", merge: "IntervalService/MergeIntervals" };
@@ -96,8 +97,6 @@ function Changes({ interval, next, place, workers, refresh }) {
     await refresh();
     location.replace(to(...place, first.journal));
   });
-  const shown = useRef();
-  useEffect(() => { shown.current?.scrollIntoView({ block: "nearest" }); }, [plan, failure]);
   const left = (event) => { if (event.key === "Escape" && kind) { event.preventDefault(); event.stopPropagation(); begin(""); } };
   return html`<div class="changes" onKeyDown=${left}>
     <div class="tools" role="group" aria-label="Change this interval">
@@ -111,13 +110,13 @@ function Changes({ interval, next, place, workers, refresh }) {
         ${workers.map((one) => html`<option key=${one.worker_id} value=${one.worker_id} selected=${one.worker_id === worker}>${one.worker_id} (${plural(one.intervals, "interval")})</option>`)}</select></label>
       <div class="tools"><button type="submit" class="primary" disabled=${busy}>Show what it will do</button><button type="button" onClick=${() => begin("")}>Cancel</button></div>
     </form>`}
-    ${plan && html`<div class="plan" ref=${shown} role="region" aria-label="What it will do">
+    ${plan && html`<${Plan}>
       <ul>${plan.effects.map((text) => html`<li key=${text}>${text}</li>`)}</ul>
       <table><thead><tr><th scope="col">now</th><th scope="col">then</th></tr></thead><tbody><tr>
         ${[plan.before, plan.after].map((side) => html`<td>${side.map((part) => html`<div key=${part.keys.start ?? ""}><b>${rangeText(part.keys)}</b> <span class="muted">${part.worker_id || "no owner"}</span></div>`)}</td>`)}</tr></tbody></table>
       <div class="tools"><button class="primary" disabled=${busy} onClick=${confirm}>${{ split: "Split", merge: "Merge", move: "Move" }[kind]}</button><button onClick=${() => begin("")}>Cancel</button></div>
-    </div>`}
-    <div role="alert">${failure && html`<p class="fault-text">${failure.message}${failure.remedy ? ` — ${failure.remedy}` : ""}</p>`}</div>
+    </${Plan}>`}
+    <${Failed} failure=${failure} />
   </div>`;
 }
 

@@ -2,7 +2,7 @@
 
 import { html, useEffect, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { bytes, count, moment, plural, to } from "/format.js";
+import { bytes, count, failureText, moment, plural, to } from "/format.js";
 import { keyPath, keyText, pathKey, pastPrefix, rangeText, typedKey } from "/keys.js";
 import { Figures, Heading, Prose, Table } from "/parts.js";
 
@@ -49,7 +49,7 @@ function OneKey({ topology, computation, named }) {
   return html`
     <${Heading}><${Crumb} topology=${topology} computation=${computation} /><span class="mono">${keyText(named)}</span></${Heading}>
     <${FindKey} topology=${topology} computation=${computation} />
-    ${error && html`<p class="fault-text">${error.message}${error.remedy ? ` — ${error.remedy}` : ""}</p>`}
+    ${error && html`<p class="fault-text">${failureText(error)}</p>`}
     ${answer ? html`<${Shown} answer=${answer} place=${[topology, computation]} />` : !error && html`<p class="empty">Asking its owner …</p>`}`;
 }
 

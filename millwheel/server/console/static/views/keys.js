@@ -4,7 +4,7 @@ import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone
 import { call } from "/api.js";
 import { bytes, count, cpu, duration, plural, rate, to } from "/format.js";
 import { keyText, rangeText } from "/keys.js";
-import { Heading, Table } from "/parts.js";
+import { Heading, Table, useEscape } from "/parts.js";
 import { FindKey } from "/views/key.js";
 import { Interval } from "/views/interval.js";
 
@@ -151,11 +151,7 @@ function KeySpace({ topology, computation, places, selected, workers }) {
   const choose = (one) => { location.replace(to(...place, one.interval.journal)); };
   const sum = (of) => rows.reduce((total, one) => total + Number(of(one) ?? 0), 0);
   const one = rows?.find((other) => other.interval.journal === selected);
-  useEffect(() => {
-    const leave = (event) => { if (event.key === "Escape" && selected && !event.defaultPrevented) location.hash = to(...place); };
-    addEventListener("keydown", leave);
-    return () => removeEventListener("keydown", leave);
-  }, [topology, computation, selected]);
+  useEscape(selected && to(...place));
   return html`
     <${Heading} aside=${rows && `${plural(rows.length, "interval")}, ${rate(sum((row) => row.load?.records_per_second))} records/s, busy ${cpu(sum((row) => row.load?.busy))} of a core`}>Keys</${Heading}>
     <div class="choices">

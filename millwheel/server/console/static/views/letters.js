@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { count, moment, to } from "/format.js";
+import { count, failureText, moment, to } from "/format.js";
 import { Handling } from "/handling.js";
 import { keyPath, keyText } from "/keys.js";
 import { Figures, Heading, Prose, Table } from "/parts.js";
@@ -77,7 +77,7 @@ function List({ topology, topologies, computations, unhandled }) {
       <label>Error with <input name="error" value=${typed} onInput=${(event) => setTyped(event.target.value)} autocomplete="off" spellcheck="false" /></label>
       <button type="submit" class="button">Find</button>
     </form>
-    ${failure && html`<p class="fault-text">The letters cannot be listed: ${failure.message}${failure.remedy ? ` — ${failure.remedy}` : ""}${rows ? ". What is shown is older." : ""}</p>`}
+    ${failure && html`<p class="fault-text">The letters cannot be listed: ${failureText(failure)}${rows ? ". What is shown is older." : ""}</p>`}
     <${Handling} topology=${topology} handled=${handled} choices=${[
       [`${count(here.length)} selected`, { ids: here, log: found.log, state: "all" }, here.length > 0],
       [filtered ? "all of these" : "all", { ...selection, state: state === "all" ? "" : state }, rows?.length > 0 && (state === "" || state === "all" || state === "waiting" || state === "in-replay")],
@@ -103,7 +103,7 @@ function OneLetter({ topology, id }) {
   useEffect(() => { ask(); }, [topology, id]);
   return html`
     <${Heading}><a class="crumb" href=${to("letters", topology)}>Dead letters / ${topology} /</a> ${id}</${Heading}>
-    ${error && html`<p class="fault-text"><${Prose} text=${`${error.message}${error.remedy ? ` — ${error.remedy}` : ""}`} /></p>`}
+    ${error && html`<p class="fault-text"><${Prose} text=${failureText(error)} /></p>`}
     ${answer ? html`<${Shown} answer=${answer} topology=${topology} handled=${ask} />` : !error && html`<p class="empty">Asking the log's owner …</p>`}`;
 }
 

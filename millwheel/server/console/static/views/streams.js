@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { call } from "/api.js";
-import { bytes, count, duration, lagText, moment, plural, rate, to } from "/format.js";
+import { bytes, count, duration, failureText, lagText, moment, plural, rate, to } from "/format.js";
 import { Figures, Heading, Prose, Table } from "/parts.js";
 
 const COLUMNS = [["stream"], ["type"], ["from"], ["read by"], ["log"], ["records/s", true], ["kept", true], ["oldest", true], ["largest cursor lag", true]];
@@ -101,7 +101,7 @@ function Tail({ stream }) {
   const { records, error, skipped } = state;
   return html`<div class="head"><h2>Records</h2><div class="tools"><button aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Go on" : "Pause"}</button></div>
       ${skipped > 0 && html`<span class="muted">${plural(skipped, "record")} not shown</span>`}</div>
-    ${error && html`<p class="fault-text"><${Prose} text=${`${error.message}${error.remedy ? ` — ${error.remedy}` : ""}`} /></p>`}
+    ${error && html`<p class="fault-text"><${Prose} text=${failureText(error)} /></p>`}
     ${records === null ? !error && html`<p class="empty">Asking the log's owner …</p>` : records.length === 0 ? html`<p class="muted">No record yet. New ones appear here.</p>` : html`
       <${Table} label="Records, the newest first" columns=${[["offset", true], ["timestamp (UTC)"], ["value"]]}>
         ${[...records].reverse().map((one) => html`<tr key=${one.offset}><td class="num">${count(one.offset)}</td><td class="mono fixed">${moment(one.timestamp_us)}</td><td class="wide mono">${one.text}${one.cut && html`<span class="muted"> … cut</span>`}</td></tr>`)}</${Table}>`}`;
