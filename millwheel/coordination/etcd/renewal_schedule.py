@@ -24,7 +24,7 @@ _PAUSE_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
-class _Kept:
+class _RenewedLease:
     due: float
     until: float
     """The lease is not renewed after this time, unless its holder asks again."""
@@ -36,18 +36,18 @@ class RenewalSchedule:
     """The leases that are renewed. Times are seconds of one clock, and every method takes the present time of it."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _RenewedLease] = {}
 
     def __contains__(self, lease: int) -> bool:
         return lease in self._kept
 
     def granted(self, lease: int, ttl: float, asked: float) -> None:
         """The lease was granted, at a request of its holder at ``asked``. ``ttl``: its time to live."""
-        self._kept[lease] = _Kept(asked + _UNASKED_AFTER * ttl, asked + ttl)
+        self._kept[lease] = _RenewedLease(asked + _UNASKED_AFTER * ttl, asked + ttl)
 
     def ask(self, lease: int, ttl: float, now: float) -> None:
         """The holder asks for a renewal now. ``ttl``: the lease's time to live. 0: it is not known yet."""
-        kept = self._kept.setdefault(lease, _Kept(now, now))
+        kept = self._kept.setdefault(lease, _RenewedLease(now, now))
         kept.due, kept.until = now, now + ttl
 
     def ran(self, lease: int, ttl: float, now: float) -> None:
