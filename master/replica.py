@@ -86,8 +86,8 @@ class MasterReplica:
         self._leading = asyncio.Event()
         self.admit_code: Callable[[CodeReference], None] = lambda code: None
         """Raises RequestError for code that no worker would load: it is not signed."""
-        self.own_problems: Callable[[], Iterable[str]] = tuple
-        """Returns what needs an operator at this process itself, for the health of the cluster."""
+        self.certificate_problems: Callable[[], Iterable[str]] = tuple
+        """Returns what is wrong with the certificates of this process, for the health of the cluster."""
         kinds, requesters, outcomes = ("move", "split", "merge"), ("balancer", "operator"), ("done", "refused")
         self.operations = Counter(dict.fromkeys(product(kinds, requesters, outcomes), 0))
         """Changes of intervals since this replica started, by (kind, requester, outcome). All exist from the beginning:

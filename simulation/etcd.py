@@ -25,6 +25,16 @@ def client_of(service: SimulatedCoordinator) -> Coordinator:
     return LeasedCoordinator(service, counts=service.lease_clock == "boot") if service.lease_clock else service
 
 
+class _NoThread:
+    """Stands for the thread that renews leases of a busy event loop. No simulated event loop is busy."""
+
+    def granted(self, lease: int, asked: float) -> None: ...
+
+    def ran(self, lease: int) -> None: ...
+
+    def drop(self, lease: int) -> None: ...
+
+
 class LeasedCoordinator(EtcdCoordinator):
     """One process's client. Reads and watches come from the simulated coordinator unchanged."""
 
@@ -35,6 +45,7 @@ class LeasedCoordinator(EtcdCoordinator):
         self._keyspace = Keyspace(self.settings.prefix)
         self._leases = HeldLeases(seconds_since_boot if counts else time.monotonic)
         self._link: Any = self
+        self._renewals: Any = _NoThread()
         self._compacting = None
         self._counts = counts
         self._until: dict[int, float] = {}
@@ -85,16 +96,16 @@ class LeasedCoordinator(EtcdCoordinator):
         answer.header.revision = outcome.revision
         return answer
 
-    async def _renew(self, lease: int) -> int:
+    async def _renew(self, lease: int) -> None:
         self._check(lease)
-        asked, ttl = self._service.now, self._service.ttl_of(lease)
+        seen, asked, ttl = self._leases.now(), self._service.now, self._service.ttl_of(lease)
         try:
             await self._service.keep_alive(lease)
         except LeaseExpiredError:
-            return 0
-        if lease in self._until and self._service.now < self._until[lease]:
+            ttl = 0
+        if ttl and lease in self._until and self._service.now < self._until[lease]:
             self._until[lease] = asked + ttl
-        return int(ttl)
+        self._leases.answered(lease, int(ttl), seen)
 
     def _check(self, lease: int) -> None:
         if self._counts and self._service.now > self._until.get(lease, float("inf")):

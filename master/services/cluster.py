@@ -129,7 +129,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             *cluster_problems(response, bool(known.topologies)),
             *_under("MillwheelInjectorSilent", silences),
             *self._troubles(known, response.workers),
-            *(wire.HealthProblem(text=text) for text in self._replica.own_problems()),
+            *_under("MillwheelCertificateEnds", self._replica.certificate_problems()),
             *damage_problems(known, self._replica.book, names),
         ]
         with suppress(DamagedValueError):

@@ -100,12 +100,16 @@ class Coordinator(Protocol):
     async def grant_lease(self, ttl: float) -> int:
         """Grant a lease that ends ``ttl`` seconds after its last renewal, and return its id.
 
+        The implementation may renew it once more, as in :meth:`keep_alive`.
+
         A lease never survives the loss of the coordinator's data. A coordinator that keeps leases in memory ends all of
         them when it starts, and deletes the keys bound to them.
         """
 
     async def keep_alive(self, lease: int) -> None:
-        """Renew a lease.
+        """Renew a lease. Its holder calls this at least three times in its time to live, from the holder's event loop.
+
+        An implementation may go on to renew for one more time to live, in case that loop is busy.
 
         Raises:
             LeaseExpiredError: The lease has ended. By the holder's clock it may end earlier than at the coordinator.

@@ -119,6 +119,7 @@ class Delivery:
 
     ``channel`` is chosen by the driver, to return the acknowledgement. ``token`` is the sender's number for the batch.
     ``order`` is None if the sender keeps no order, as injectors do. ``traces`` is None if it has no sampled record.
+    ``waited`` is how long the oldest record had waited with its sender when this copy was sent, in microseconds.
     """
 
     consumer: IncarnationId
@@ -133,6 +134,7 @@ class Delivery:
     channel: Any = None
     order: DeliveryOrder | None = None
     traces: RecordTraces | None = None
+    waited: int = 0
 
 
 def split_ids(blob: bytes) -> list[bytes]:

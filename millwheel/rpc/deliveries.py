@@ -91,6 +91,7 @@ def encode_delivery(delivery: Delivery, token: int) -> wire.DeliverRequest:
         values=delivery.values,
         timestamps_us=delivery.timestamps,
         traces=wire_traces(delivery.traces) if delivery.traces else (),
+        waited_us=delivery.waited,
     )
     if sender.keys is not None:
         request.sender.keys.start = sender.keys.start
@@ -146,6 +147,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         channel,
         _decode_order(request),
         read_traces(request.traces) if request.traces else None,
+        request.waited_us,
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:

@@ -69,7 +69,7 @@ async def _master(daemon: Daemon) -> AsyncIterator[None]:
         )
         daemon.registry.register(MasterCollector(replica))
         if (tls := tls_of(daemon.settings)) is not None:
-            replica.own_problems = partial(certificate_problems, tls)
+            replica.certificate_problems = partial(certificate_problems, tls)
         replica.admit_code = code_admission(daemon.access)
         if daemon.access is not None:
             daemon.access.describe = partial(described_topology, replica)

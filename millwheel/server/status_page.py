@@ -28,7 +28,7 @@ __all__ = ["ProcessHealth", "register_process", "serve_status"]
 log = logging.getLogger("millwheel")
 
 BLOCKED_SECONDS: Final = 60.0
-"""From this time on a blocked event loop counts as a failure. A worker's lease, which is shorter, is over by then."""
+"""From this time on a blocked event loop counts as a failure. A worker's usual lease is over long before."""
 _BEAT_SECONDS: Final = 1.0
 _REQUEST_SECONDS: Final = 10.0
 """The time limit of a TLS handshake, and of each wait for a request."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millwheel.authority import writer
 from millwheel.authority.shard import AuthorityShard
 from millwheel.coordination.etcd.coordinator import EtcdCoordinator
+from millwheel.coordination.etcd.renewal_schedule import RenewalSchedule
 from millwheel.coordination.loop_clock import LoopClock
 from millwheel.master.successors import successor_of
 from millwheel.master.term import Term
@@ -127,11 +128,23 @@ rewriting(
     "G8",
     "a renewal counts only if its holder reads the answer within the lease",
     EtcdCoordinator.keep_alive,
-    "self._leases.renewed(lease, ttl, asked)",
-    "return self._leases.renewed(lease, ttl, self._leases.now())",
+    "await self._renew(lease)",
+    "return await self._renew(lease)",
     seeds=0,
     test="tests/coordination/test_etcd.py::test_a_renewal_that_is_read_too_late_does_not_count",
     why="seeds were not tried: the test shows it by itself, in seconds",
+)
+
+rewriting(
+    "renewed-for-ever",
+    "G8",
+    "a lease whose holder stands still is renewed for one time to live and no more",
+    RenewalSchedule.ask,
+    "now, now + ttl",
+    "now, now + 1e9",
+    seeds=0,
+    test="tests/coordination/test_renewals.py::test_a_holder_that_stands_is_renewed_for_one_lease",
+    why="the simulator runs the leases of its etcd without this thread; the test shows it in seconds",
 )
 
 rewriting(

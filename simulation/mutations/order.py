@@ -38,7 +38,7 @@ def weak_ones_unordered() -> None:
     rewrite(
         CommitPipeline,
         "outbound.token,\n            None,\n            order,",
-        "outbound.token, None, None if outbound.opaque else order",
+        "outbound.token, None, None if outbound.opaque else order,",
     )
 
 

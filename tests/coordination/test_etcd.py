@@ -26,7 +26,7 @@ from millwheel.coordination.contract import (
     TransactionTooLargeError,
 )
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
-from millwheel.coordination.etcd.link import EtcdConnection
+from millwheel.coordination.etcd.renewal_calls import RenewalCalls
 from millwheel.model.envelope import wrap
 from tests.components import etcd
 from tests.patience import patience
@@ -183,7 +183,9 @@ async def test_a_watch_that_is_cut_off_repeatedly_reports_changes_once(tmp_path:
 
 
 @pytest.mark.paper(section="6.2")
-async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) -> None:
+async def test_a_lease_over_by_its_holders_clock_is_not_revived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The machine was suspended. etcd may end the lease late, but the holder must know at once."""
     now = 1_000.0
     settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
@@ -192,6 +194,7 @@ async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) 
         await coordinator.transact([], [Put("k", b"", lease)])
         now += 50
         await coordinator.keep_alive(lease)
+        monkeypatch.setattr(RenewalCalls, "renew", unanswered)
         now += 59
         await coordinator.transact([], [Put("l", b"", lease)])
         now += 1
@@ -200,10 +203,15 @@ async def test_a_lease_over_by_its_holders_clock_is_not_revived(tmp_path: Path) 
         assert await coordinator.get("k") is not None
         with pytest.raises(LeaseExpiredError, match="was not renewed"):
             await coordinator.keep_alive(lease)
+        monkeypatch.undo()
         await coordinator.revoke_lease(lease)
         assert (await coordinator.list("")).entries == ()
         with pytest.raises(LeaseExpiredError):
             await coordinator.keep_alive(lease)
+
+
+def unanswered(calls: RenewalCalls, lease: int, patience: float) -> int:
+    raise CoordinatorUnavailableError("no answer")
 
 
 @pytest.mark.paper(section="7.1")
@@ -246,15 +254,15 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
     settings = EtcdSettings(etcd().endpoints, prefix=f"etcd{tmp_path}/")
     async with opened(settings, clock=lambda: now) as coordinator:
         lease = await coordinator.grant_lease(60)
-        exchange = EtcdConnection.exchange
+        renew = RenewalCalls.renew
 
-        async def paused(link: EtcdConnection, *arguments: Any) -> Any:
+        def paused(calls: RenewalCalls, lease: int, patience: float) -> int:
             nonlocal now
-            answer = await exchange(link, *arguments)
+            ttl = renew(calls, lease, patience)
             now += 61
-            return answer
+            return ttl
 
-        monkeypatch.setattr(EtcdConnection, "exchange", paused)
+        monkeypatch.setattr(RenewalCalls, "renew", paused)
         with pytest.raises(LeaseExpiredError, match="was not renewed"):
             await coordinator.keep_alive(lease)
         await coordinator.revoke_lease(lease)

@@ -131,7 +131,10 @@ class Duty:
         """
 
         async def healthy() -> bool:
-            return (await self.site.cli("cluster", "health")).code == 0
+            found = await self.site.cli("cluster", "health")
+            if found.code != 0:
+                self._say(f"not healthy yet:\n{_lines_with('- ', found.out)}")
+            return found.code == 0
 
         acted = self.times["acted"]
         await until(healthy, within, every=1.0)

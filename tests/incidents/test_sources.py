@@ -36,9 +36,6 @@ OUTAGE: Final = 180.0
 """Seconds for which no worker runs."""
 
 
-@pytest.mark.xfail(
-    reason="a busy worker may lose its lease: the waiting begins again, and the alert with it", strict=False
-)
 @pytest.mark.skipif(not is_chosen("backlog-after-an-outage"), reason="not chosen")
 async def test_a_backlog_after_an_outage(tmp_path: Path) -> None:
     also = frozenset({"MillwheelProcessDown", "MillwheelIntervalsStranded"})  # those of the outage end a moment later

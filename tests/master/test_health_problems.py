@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import ast
+from collections.abc import Iterator
 
+from millwheel.client.control import ControlClient
 from millwheel.master.health_problems import cluster_problems, damage_problems, hook_problems
 from millwheel.master.load_book import LoadBook
 from millwheel.model.catalog import Catalog
@@ -11,8 +13,14 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import Timestamp
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1 import inspection_pb2 as inspection
+from millwheel.store.memory import MemoryStore
+from tests.coordination.memory import MemoryCoordinator
+from tests.house.tree import ROOT
+from tests.master.replica import replica
 
-RUNBOOK = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+MAKER = "health_problem"
+"""The function that makes all problems. It takes their section."""
 
 
 def everything() -> wire.GetClusterHealthResponse:
@@ -31,6 +39,45 @@ def test_each_problem_has_a_section_of_the_runbook() -> None:
     problems += hook_problems([wire.ComputationFailures(text="it raises"), wire.ComputationFailures(absence="no code")])
     assert len(problems) == 10
     assert [one.text for one in problems if f"\n## {one.runbook}\n" not in RUNBOOK] == []
+
+
+def test_each_section_that_a_master_names_exists() -> None:
+    named = {text for tree in master_modules() for text in strings(tree) if text.startswith("Millwheel")}
+    assert len(named) >= 12
+    assert [one for one in sorted(named) if f"\n## {one}\n" not in RUNBOOK] == []
+
+
+def test_no_problem_is_made_without_a_section() -> None:
+    makers = {function.name for tree in master_modules() for function in functions(tree) if makes_problem(function)}
+    assert makers == {MAKER}
+
+
+def master_modules() -> Iterator[ast.Module]:
+    """The modules of the masters."""
+    return (ast.parse(path.read_text()) for path in (ROOT / "master").rglob("*.py"))
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    return (one.value for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def makes_problem(function: ast.AST) -> bool:
+    calls = (one.func for one in ast.walk(function) if isinstance(one, ast.Call))
+    return any(isinstance(one, ast.Attribute) and one.attr == "HealthProblem" for one in calls)
+
+
+async def test_an_ending_certificate_has_its_section() -> None:
+    coordinator = MemoryCoordinator()
+    async with replica(coordinator, MemoryStore()) as (address, master), ControlClient(address) as client:
+        master.certificate_problems = lambda: ("the certificate a.pem ends on 2026-01-02",)
+        details = (await client.cluster_health()).problem_details
+    await coordinator.close()
+    assert [one.runbook for one in details if "a.pem" in one.text] == ["MillwheelCertificateEnds"]
+    assert [one.text for one in details if not one.runbook] == []
 
 
 def test_a_problem_names_the_computation_and_the_key() -> None:

@@ -53,7 +53,8 @@ def deliveries(draw: st.DrawFn) -> Delivery:
     order = DeliveryOrder(after + 1, after, draw(TIMES), streams, draw(st.booleans()))
     columns = blobs(binary), blobs(binary), column(TIMES)
     consumer, journal, stream = IncarnationId(draw(NAMES)), draw(NAMES), draw(NAMES)
-    return Delivery(consumer, journal, stream, sender, ids, *columns, token=5, order=draw(st.none() | st.just(order)))
+    chosen, waited = draw(st.none() | st.just(order)), draw(POSITIONS)
+    return Delivery(consumer, journal, stream, sender, ids, *columns, token=5, order=chosen, waited=waited)
 
 
 @given(deliveries())

@@ -116,6 +116,21 @@ def test_the_system_lag_is_the_wait_of_the_oldest_work() -> None:
     assert done.lag() == 0
 
 
+def test_work_waits_since_its_sender_had_it() -> None:
+    """A new owner, or one that registers again, gets all records again. Their wait goes on."""
+    worker = Worker()
+    driver = worker.driver
+    driver.deliver(("a", "x", 1), waited=20 * SECOND)
+    driver.deliver(("b", "x", 1), waited=90 * SECOND)
+    driver.now += 1 * SECOND
+    assert worker.lag() == 91, "another sender's record has waited for longer"
+    driver.commit_all()
+    assert worker.total("millwheel_commit_latency_seconds") == (2, 2.0), "it counts from the receipt"
+    driver.take(m.SendDelivery)
+    driver.handle(m.Resend(None), driver.now + 4 * SECOND)
+    assert max(send.delivery.waited for send in driver.take(m.SendDelivery)) == 5 * SECOND
+
+
 def test_records_and_refusals_count_by_stream() -> None:
     worker = Worker()
     worker.driver.deliver(("a", "x", 1), ("b", "y", 2))

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 from millwheel.worker.interval import IntervalCore
 
 __all__ = ["system_lag_seconds"]
+
+_RECEIPTS: Final = 256
+"""Of so many deliveries, in the order of their receipt, the longest wait counts. One sender sends its oldest first, but
+several senders send side by side."""
 
 Kept = TypeVar("Kept")
 
@@ -16,13 +21,15 @@ Kept = TypeVar("Kept")
 def system_lag_seconds(core: IntervalCore, now: int) -> float:
     """Seconds for which the oldest work has waited: a record for its commit, or a production for its ACK.
 
+    A record waits since its sender had it. So the wait goes on when the interval has another owner.
     ``now``: the wall time, in microseconds. Any thread may ask.
     """
     state = core.state
     began: list[int] = []
     # The event loop's thread may change these meanwhile.
     with suppress(RuntimeError):
-        began += [receipt.since for receipt in _first(state.intake.unfinished)]
+        receipts = list(islice(state.intake.unfinished, _RECEIPTS))  # one step of the interpreter
+        began += [one.since - one.delivery.waited for one in receipts]
     with suppress(RuntimeError):
         flows = [
             flow for by_journal in list(state.outbox.flows.by_consumer.values()) for flow in list(by_journal.values())

@@ -70,7 +70,9 @@ class SenderIdentity:
         watermark = send.watermark if self.publishes else None
         sender = Sender(self._name, self.sequencer, None, self._group, watermark)
         columns = send.keys, send.values, send.timestamps
-        return Delivery(send.consumer, send.journal, self._stream, sender, _ids(send), *columns, send.token)
+        return Delivery(
+            send.consumer, send.journal, self._stream, sender, _ids(send), *columns, send.token, waited=send.waited
+        )
 
 
 def _ids(send: SendBatch) -> DeliveryIds:

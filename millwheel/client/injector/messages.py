@@ -247,7 +247,10 @@ class Disconnect:
 
 @dataclass(slots=True, eq=False)
 class SendBatch:
-    """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified."""
+    """One delivery attempt of a batch to one interval. The answer carries ``token``. The lists must not be modified.
+
+    ``waited``: how long its oldest record has waited so far, in microseconds.
+    """
 
     address: str
     token: int
@@ -261,6 +264,7 @@ class SendBatch:
     watermark: int
     mark: int = 0
     unacked: Sequence[int] = ()
+    waited: int = 0
 
 
 class Published(NamedTuple):

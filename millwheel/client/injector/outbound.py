@@ -32,15 +32,16 @@ class InjectedBatch(OutboundBatch):
     """Records of one outbound queue.
 
     ``unsent``: the indexes of un-ACKed records that have to be sent, perhaps again; None means all. ``first``: a lower
-    bound on the numbers of the batch's records in the order of acceptance.
+    bound on the numbers of the batch's records in the order of acceptance. ``since``: when the oldest one was accepted.
     """
 
-    __slots__ = ("copies", "first", "ids", "queue", "resume_at", "sendings", "tries", "unsent")
+    __slots__ = ("copies", "first", "ids", "queue", "resume_at", "sendings", "since", "tries", "unsent")
 
-    def __init__(self, queue: OutboundQueue, first: int) -> None:
+    def __init__(self, queue: OutboundQueue, first: int, since: int) -> None:
         super().__init__()
         self.queue = queue
         self.first = first
+        self.since = since
         self.ids: list[Any] = []
         self.unsent: set[int] | None = None
         self.sendings: list[InjectedSending] = []
@@ -222,21 +223,29 @@ class OutboundQueues:
         return queue
 
     def distribute(
-        self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
+        self,
+        consumer: ConsumerRouting,
+        columns: Columns,
+        keys: Sequence[bytes],
+        first: int,
+        now: int,
+        since: int | None = None,
     ) -> dict[OutboundQueue, None]:
         """Append records to the queues of their keys' intervals. Returns those queues.
 
-        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers.
+        ``keys``: the records' keys at ``consumer``. ``first``: a lower bound on the records' numbers. ``since``: when
+        they were accepted. None: now.
         """
+        since = now if since is None else since
         queues: dict[OutboundQueue, None] = {}
         for at, picks in _by_interval(consumer.starts, keys):
             queue = self._queue(consumer.incarnation, columns.scope, consumer.routes[at])
             values, timestamps, ids = columns.values, columns.timestamps, columns.ids
             if picks is None:
-                self._fill(queue, keys, values, timestamps, ids, first, now)
+                self._fill(queue, keys, values, timestamps, ids, first, now, since)
             else:
                 pick = [[column[index] for index in picks] for column in (keys, values, timestamps, ids)]
-                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now)  # type: ignore[arg-type]
+                self._fill(queue, pick[0], pick[1], pick[2], pick[3], first, now, since)  # type: ignore[arg-type]
             queues[queue] = None
         return queues
 
@@ -249,6 +258,7 @@ class OutboundQueues:
         ids: Sequence[Any],
         first: int,
         now: int,
+        since: int,
     ) -> None:
         """Append records to the queue's batches, in order."""
         limits, at, count = self._limits, 0, len(keys)
@@ -256,6 +266,7 @@ class OutboundQueues:
             batch = queue.filling
             if batch is None:
                 batch = self._open(queue, first, now)
+            batch.since = min(batch.since, since)
             take = min(count - at, limits.batch_records - len(batch.keys))
             size = sum(map(len, values[at : at + take]))
             while batch.bytes + size > limits.batch_bytes and take > 1:
@@ -276,7 +287,7 @@ class OutboundQueues:
                 self._seal(queue)
 
     def _open(self, queue: OutboundQueue, first: int, now: int) -> InjectedBatch:
-        batch = queue.filling = InjectedBatch(queue, first)
+        batch = queue.filling = InjectedBatch(queue, first, now)
         queue.opened_at = now
         self._filling[queue] = None
         self._busy[queue] = None
@@ -381,7 +392,7 @@ class OutboundQueues:
         keys, values, timestamps, ids = columns
         send = SendBatch(
             sending.address, token, queue.consumer, queue.route.journal, queue.scope, keys, values, timestamps, ids,
-            self.watermark, *queue.mark(),
+            self.watermark, *queue.mark(), max(0, now - batch.since),
         )  # fmt: skip
         return [send]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
@@ -84,7 +85,7 @@ class Rerouting:
         Invariant: positions rise.
         """
         rows = [
-            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
+            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at], batch.since)
             for batch in batches
             for at in batch.indexes()
         ]
@@ -92,9 +93,13 @@ class Rerouting:
             return {}
         if scope.kind is IdKind.POSITION:
             rows.sort(key=lambda row: row[0])
-        ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
         first = min(one.first for one in batches)
-        return self._outbound.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now)
+        queues: dict[OutboundQueue, None] = {}
+        for since, group in groupby(rows, key=lambda row: row[4]):
+            ids, keys, values, timestamps, _ = (list(column) for column in zip(*group, strict=True))
+            columns = Columns(values, timestamps, {}, scope, ids)
+            queues |= self._outbound.distribute(consumer, columns, keys, first, now, since)
+        return queues
 
     def accept_unkeyed(
         self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int

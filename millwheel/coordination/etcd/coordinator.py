@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import grpc
-
 from millwheel.coordination.contract import (
     CompactedError,
     Compare,
@@ -24,10 +22,11 @@ from millwheel.coordination.contract import (
     Put,
     TransactionResult,
 )
-from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.keyspace import Keyspace, opened
 from millwheel.coordination.etcd.leases import HeldLeases, seconds_since_boot
-from millwheel.coordination.etcd.link import FIRST_ATTEMPT_SECONDS, EtcdConnection
+from millwheel.coordination.etcd.link import EtcdConnection
+from millwheel.coordination.etcd.renewal_calls import RenewalCalls
+from millwheel.coordination.etcd.renewing import LeaseRenewals
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.coordination.etcd.watching import Watching
@@ -40,7 +39,6 @@ _TXN: Final = "/etcdserverpb.KV/Txn"
 _COMPACT: Final = "/etcdserverpb.KV/Compact"
 _GRANT: Final = "/etcdserverpb.Lease/LeaseGrant"
 _REVOKE: Final = "/etcdserverpb.Lease/LeaseRevoke"
-_KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
 
 _PAGE_KEYS: Final = 256
 """Keys in one answer. The chunks of interval maps have up to 192 KiB, and mostly about 15 KiB."""
@@ -63,6 +61,8 @@ class EtcdCoordinator:
         self._link = EtcdConnection(settings)
         self._keyspace = Keyspace(settings.prefix)
         self._leases = HeldLeases(clock)
+        calls = RenewalCalls(settings, self._link.credentials, self._link.members())
+        self._renewals = LeaseRenewals(settings, self._leases, calls)
         self._compacting: asyncio.Task[None] | None = None
 
     # Keys.
@@ -140,63 +140,34 @@ class EtcdCoordinator:
         # A repeated call may grant two leases. The unused one ends by itself.
         answer = await self._link.call(_GRANT, request, etcd.LeaseGrantResponse, repeatable=True)
         self._leases.renewed(answer.id, answer.ttl, asked)
+        self._renewals.granted(answer.id, asked)
         return answer.id
 
     async def keep_alive(self, lease: int) -> None:
-        """See :meth:`Coordinator.keep_alive`.
+        """See :meth:`Coordinator.keep_alive`. A thread renews, now and for one time to live from now on.
 
         Invariant: the holder learns that a lease is over before any call to etcd, so also while etcd does not answer.
         If this machine's clock shows that the lease was not renewed in time, the lease is not renewed: other processes
         may already treat its holder as gone. A renewal ends with the lease, and not with the limit for calls.
         """
         self._leases.check(lease)
-        asked = self._leases.now()
+        self._begin()
         try:
-            ttl = await self._renew(lease)
+            await self._renew(lease)
         except CoordinatorUnavailableError:
             self._leases.check(lease)
             raise
-        if ttl <= 0:
-            self._leases.forget(lease)
-            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
-        self._leases.renewed(lease, ttl, asked)
         # The process may have been paused before the answer.
         self._leases.check(lease)
+        self._renewals.ran(lease)
 
-    async def _renew(self, lease: int) -> int:
-        """Return the lease's new ttl in seconds, 0 if it has ended. etcd renews over streams only: one per call."""
-        self._begin()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(self.settings.timeout, self._leases.remaining(lease))
-        why, attempts = "no connection", 0
-        while not self._link.is_closed() and loop.time() < end:
-            address = ""
-            # A member that hangs must not cost the lease. So the next member is tried while there is time.
-            patience = FIRST_ATTEMPT_SECONDS * 2 ** (attempts // 2)
-            attempts += 1
-            try:
-                async with asyncio.timeout(min(patience, end - loop.time())):
-                    stream, address = await self._link.open(
-                        _KEEP_ALIVE, etcd.LeaseKeepAliveRequest, etcd.LeaseKeepAliveResponse
-                    )
-                    try:
-                        answer = await self._link.exchange(stream, etcd.LeaseKeepAliveRequest(id=lease))
-                    finally:
-                        stream.cancel()
-                if isinstance(answer, etcd.LeaseKeepAliveResponse):
-                    return answer.ttl
-            except grpc.aio.AioRpcError as error:
-                why = f"{address}: {error.details() or error.code().name}"
-                if self._link.judge(error.code(), error.details() or "") is failures.RetryDecision.FINAL:
-                    raise failures.refusal(self.settings, error.details() or error.code().name) from error
-            except (TimeoutError, CoordinatorUnavailableError) as error:
-                why = f"{address}: no answer" if isinstance(error, TimeoutError) else str(error)
-            self._link.failed(address)
-            await self._link.pause(0.05)
-        raise failures.closed() if self._link.is_closed() else failures.unavailable(self.settings, why)
+    async def _renew(self, lease: int) -> None:
+        """Renew a lease by the thread, and record the answer. CoordinatorError if it is not renewed."""
+        await asyncio.wrap_future(self._renewals.renew(lease))
 
     async def revoke_lease(self, lease: int) -> None:
-        """See :meth:`Coordinator.revoke_lease`."""
+        """See :meth:`Coordinator.revoke_lease`. If etcd does not answer, the lease ends by itself."""
+        self._renewals.drop(lease)
         self._begin()
         with suppress(LeaseExpiredError):
             request = etcd.LeaseRevokeRequest(id=lease)
@@ -210,7 +181,9 @@ class EtcdCoordinator:
         if self._compacting is not None:
             self._compacting.cancel()
             await asyncio.gather(self._compacting, return_exceptions=True)
+        self._renewals.close()
         await self._link.close()
+        await asyncio.to_thread(self._renewals.join)
 
     async def compact(self, revision: int) -> None:
         """Delete the history up to ``revision``. Current values stay."""

@@ -52,7 +52,7 @@ class RetryDecision(Enum):
     """A retry gives the same answer. See :func:`refusal`."""
 
 
-def judge(code: grpc.StatusCode, details: str) -> RetryDecision:
+def judge(settings: EtcdSettings, code: grpc.StatusCode, details: str) -> RetryDecision:
     """Decide what to do after a failed call."""
     if any(text in details for text in _NOT_DONE):
         return RetryDecision.AGAIN
@@ -60,6 +60,7 @@ def judge(code: grpc.StatusCode, details: str) -> RetryDecision:
         code is grpc.StatusCode.UNAUTHENTICATED
         or "invalid auth token" in details
         or "revision of auth store" in details
+        or ("user name is empty" in details and settings.username)
     ):
         return RetryDecision.TOKEN
     return RetryDecision.AWAY if code in _AWAY else RetryDecision.FINAL

@@ -30,7 +30,7 @@ class _Held:
 
 
 class HeldLeases:
-    """The leases that one client was granted. Pure, except for its clock."""
+    """The leases that one client was granted. Pure, except for its clock. Any thread may ask."""
 
     def __init__(self, clock: Callable[[], float] = seconds_since_boot) -> None:
         self._clock = clock
@@ -49,10 +49,26 @@ class HeldLeases:
         if held is None or not self.is_over(lease):
             self._held[lease] = _Held(ttl, asked + ttl)
 
+    def answered(self, lease: int, ttl: float, asked: float) -> None:
+        """Record etcd's answer to a renewal that was sent at ``asked`` or later.
+
+        Raises:
+            LeaseExpiredError: ``ttl`` is 0: the lease has ended.
+        """
+        if ttl <= 0:
+            self.forget(lease)
+            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
+        self.renewed(lease, ttl, asked)
+
     def is_over(self, lease: int) -> bool:
         """Return whether a lease of this client has run out. False for leases of other clients."""
         held = self._held.get(lease)
         return held is not None and self._clock() >= held.deadline
+
+    def ttl(self, lease: int) -> float:
+        """Return a lease's time to live, in seconds. 0 for leases of other clients."""
+        held = self._held.get(lease)
+        return 0.0 if held is None else held.ttl
 
     def remaining(self, lease: int) -> float:
         """Return the seconds until a lease of this client has run out. Infinity for leases of other clients."""

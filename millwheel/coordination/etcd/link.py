@@ -17,9 +17,17 @@ from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 from millwheel.model.backoff import Backoff
 
-__all__ = ["BACKOFF", "FIRST_ATTEMPT_SECONDS", "EtcdConnection", "Stream"]
+__all__ = [
+    "AUTHENTICATE",
+    "BACKOFF",
+    "CHANNEL_OPTIONS",
+    "FIRST_ATTEMPT_SECONDS",
+    "NEEDS_LEADER",
+    "EtcdConnection",
+    "Stream",
+]
 
-_OPTIONS: Final[Sequence[tuple[str, int]]] = (
+CHANNEL_OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     # etcd refuses pings less than 5 s apart, and pings without calls. A watch counts as a call.
@@ -32,12 +40,12 @@ _OPTIONS: Final[Sequence[tuple[str, int]]] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 # With this, a member without a leader fails calls and watches at once, so that another member is tried.
-_NEEDS_LEADER: Final = ("hasleader", "true")
+NEEDS_LEADER: Final = ("hasleader", "true")
 BACKOFF: Final = Backoff(0.05, 1.0)
 """Seconds between attempts."""
 FIRST_ATTEMPT_SECONDS: Final = 1.0
 """Seconds that a member has to answer the first attempt. Then the next member is tried."""
-_AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
+AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 
 Answer = TypeVar("Answer", bound=Message)
 Stream = grpc.aio.StreamStreamCall[Any, Any]
@@ -48,7 +56,7 @@ class _Endpoint:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.address = address
-        options = list(_OPTIONS)
+        options = list(CHANNEL_OPTIONS)
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options=options)
         else:
@@ -78,7 +86,7 @@ class EtcdConnection:
     def __init__(self, settings: EtcdSettings) -> None:
         """Connects at the first call. ValueError if a TLS file cannot be read."""
         self.settings = settings
-        self._credentials = settings.credentials()
+        self.credentials = settings.credentials()
         self._order = random.sample(settings.endpoints, len(settings.endpoints))
         self._endpoints: dict[str, _Endpoint] = {}
         # "": request a token before the next call. None: etcd has no authentication, so no token is sent until etcd
@@ -86,6 +94,10 @@ class EtcdConnection:
         self._token: str | None = ""
         self._authenticating = asyncio.Lock()
         self._closing = asyncio.Event()
+
+    def members(self) -> list[str]:
+        """Return the members' addresses, the one in use first."""
+        return list(self._order)
 
     def is_closed(self) -> bool:
         """Return whether :meth:`close` was called."""
@@ -187,9 +199,7 @@ class EtcdConnection:
 
     def judge(self, code: grpc.StatusCode, details: str) -> RetryDecision:
         """Decide what to do after a failure. An expired token is deleted."""
-        verdict = failures.judge(code, details)
-        if verdict is RetryDecision.FINAL and "user name is empty" in details and self.settings.username:
-            verdict = RetryDecision.TOKEN
+        verdict = failures.judge(self.settings, code, details)
         if verdict is RetryDecision.TOKEN:
             self._token = ""
         return verdict
@@ -201,7 +211,7 @@ class EtcdConnection:
             raise failures.closed()
         address = self._order[0]
         if address not in self._endpoints:
-            self._endpoints[address] = _Endpoint(address, self._credentials)
+            self._endpoints[address] = _Endpoint(address, self.credentials)
         return self._endpoints[address]
 
     async def _call_once(
@@ -220,19 +230,19 @@ class EtcdConnection:
 
     async def _metadata(self, endpoint: _Endpoint, patience: float) -> Any:
         if not self.settings.username:
-            return (_NEEDS_LEADER,)
+            return (NEEDS_LEADER,)
         async with self._authenticating:
             if self._token == "":
                 self._token = await self._authenticate(endpoint, patience)
-        return (_NEEDS_LEADER,) if self._token is None else (_NEEDS_LEADER, ("token", self._token))
+        return (NEEDS_LEADER,) if self._token is None else (NEEDS_LEADER, ("token", self._token))
 
     async def _authenticate(self, endpoint: _Endpoint, patience: float) -> str | None:
         request = etcd.AuthenticateRequest(name=self.settings.username, password=self.settings.password)
         call = endpoint.channel.unary_unary(
-            _AUTHENTICATE, etcd.AuthenticateRequest.SerializeToString, etcd.AuthenticateResponse.FromString
+            AUTHENTICATE, etcd.AuthenticateRequest.SerializeToString, etcd.AuthenticateResponse.FromString
         )
         try:
-            answer: etcd.AuthenticateResponse = await call(request, timeout=patience, metadata=(_NEEDS_LEADER,))
+            answer: etcd.AuthenticateResponse = await call(request, timeout=patience, metadata=(NEEDS_LEADER,))
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" in (error.details() or ""):
                 return None

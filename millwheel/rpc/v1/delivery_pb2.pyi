@@ -110,12 +110,17 @@ class DeliverRequest(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     ORDER_FIELD_NUMBER: _builtins.int
     TRACES_FIELD_NUMBER: _builtins.int
+    WAITED_US_FIELD_NUMBER: _builtins.int
     token: _builtins.int
     """The sender's number for this batch on this call. The ACK contains it."""
     consumer: _IncarnationId
     """The incarnation id of the consuming computation or log, and the journal of the receiving interval."""
     journal: _builtins.str
     stream: _builtins.str
+    waited_us: _builtins.int
+    """How long the oldest of these records has waited for its ACK, in microseconds, when the sender sent this copy. A new
+    owner thereby counts the wait from its begin. No decision depends on it.
+    """
     @_builtins.property
     def sender(self) -> Global___Sender: ...
     @_builtins.property
@@ -158,10 +163,11 @@ class DeliverRequest(_message.Message):
         batch: Global___BatchIds | None = ...,
         order: Global___DeliveryOrder | None = ...,
         traces: _abc.Iterable[_common_pb2.RecordTrace] | None = ...,
+        waited_us: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "ids", b"ids", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "consumer", b"consumer", "ids", b"ids", "journal", b"journal", "keys", b"keys", "opaque", b"opaque", "order", b"order", "positions", b"positions", "sender", b"sender", "stream", b"stream", "timestamps_us", b"timestamps_us", "token", b"token", "traces", b"traces", "values", b"values", "waited_us", b"waited_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_ids: _TypeAlias = _typing.Literal["positions", "opaque", "batch"]  # noqa: Y015
     _WhichOneofArgType_ids: _TypeAlias = _typing.Literal["ids", b"ids"]  # noqa: Y015

@@ -231,6 +231,7 @@ class CommitPipeline:
                 outbound.token,
                 None,
                 order,
+                waited=self._clocks.elapsed - outbound.since,
             )
         )
 
