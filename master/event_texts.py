@@ -61,7 +61,10 @@ def event_of_change(
         case SubmitTopology(spec) | UpdateTopology(spec):
             return _of_version(known, spec.name, actor, plan)
         case RestoreTopology(_, record):
-            return _of_version(known, record.spec.name, actor, plan, "restored")
+            event = _of_version(known, record.spec.name, actor, plan, "restored")
+            if event is not None and request.renamed:
+                event.text += f", a fork of {record.fork.topology}"
+            return event
         case PauseTopology(name) | ResumeTopology(name) | DrainTopology(name) | CancelTopology(name):
             return _of_state(known, name, actor, plan)
         case SetTopologyQuota(name):

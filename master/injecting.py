@@ -11,6 +11,7 @@ from millwheel.master.stream_resolution import refuse_unknown_stream
 from millwheel.master.successors import successor_of
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import Catalog
+from millwheel.model.stream_names import owner_of
 from millwheel.model.time import Timestamp
 from millwheel.rpc.access.requirements import topology_of_query
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -25,6 +26,7 @@ __all__ = [
     "not_finished",
     "open_injector",
     "plan_injection",
+    "refuse_old_hashes",
     "refuse_retired",
     "retire_injector",
     "retire_query",
@@ -60,6 +62,7 @@ def open_injector(known: Catalog, request: OpenInjector, unusable: int) -> Chang
     if spec is None:
         refuse_unknown_stream(request.stream, known)
     _check(known, spec, request)
+    refuse_old_hashes(known, request.stream, request.knows_id_stream)
     builder = PlanBuilder(known, unusable)
     before = known.injectors.get((request.stream, request.process))
     record = catalog.InjectorRecord() if before is None else successor_of(before)
@@ -70,6 +73,21 @@ def open_injector(known: Catalog, request: OpenInjector, unusable: int) -> Chang
         if any(stream.name == request.stream for stream in topology.spec.streams):
             builder.rest_on(keys.topology_key(name))
     return builder.plan(lambda: known.injectors[request.stream, request.process])
+
+
+def refuse_old_hashes(known: Catalog, stream: str, knows_id_stream: bool) -> None:
+    """Refuse a client that would hash ids within the name of a fork (G1).
+
+    Receivers of a fork know the ids of the original's records, so they would take each of these again. The client's
+    version is older than forks, so it is refused by name.
+    """
+    if not knows_id_stream and known.id_stream(stream) != stream:
+        raise _refused(
+            f"topology {owner_of(stream)!r} is a fork, and this client is of a version from before forks: it would "
+            f"send records of stream {stream!r} under other ids than those that they had",
+            "use a client of the cluster's version",
+            "CLIENT_TOO_OLD",
+        )
 
 
 def _check(known: Catalog, spec: specs.StreamSpec, request: OpenInjector) -> None:

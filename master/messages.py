@@ -137,7 +137,8 @@ class RestoreTopology:
 
     ``number``: that of its ``BeginRestore``, which the same core has answered.
     ``maps``: the interval map of each incarnation in ``record`` and ``logs``, without owners. ``drawn``: all numbers in
-    the journals are at most this one, so every sequencer is larger that is drawn later.
+    the journals are at most this one, so every sequencer is larger that is drawn later. ``renamed``: whether it had
+    another name in the snapshot.
     """
 
     number: int
@@ -146,6 +147,7 @@ class RestoreTopology:
     logs: tuple[catalog.StreamLogRecord, ...]
     batches: tuple[catalog.BatchCursorRecord, ...]
     drawn: int
+    renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +179,14 @@ class DeleteLog:
 
 @dataclass(frozen=True, slots=True)
 class OpenInjector:
-    """Draw a sequencer for an injector process. Older processes of that name become invalid."""
+    """Draw a sequencer for an injector process. Older processes of that name become invalid.
+
+    ``knows_id_stream``: whether it hashes ids within the name that its routing gives.
+    """
 
     stream: str
     process: str
+    knows_id_stream: bool = True
 
 
 @dataclass(frozen=True, slots=True)

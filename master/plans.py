@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 from millwheel.errors import Problem
 from millwheel.master.assignment import IntervalAssigner, release
 from millwheel.master.change_plan import ChangePlan, PlanBuilder
+from millwheel.master.forks import refuse_fork
 from millwheel.master.messages import (
     CancelTopology,
     DeleteLog,
@@ -39,13 +40,14 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import control_pb2 as control
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Planner", "name_taken", "refuse_unknown_topology"]
+__all__ = ["Planner", "name_taken", "refuse_problems", "refuse_unknown_topology"]
 
 _MAX_CANCELLATIONS: Final = 8
 """How many requests to cancel a topology of one name are remembered."""
 
 
-def _refuse_problems(name: str, problems: Sequence[Problem]) -> None:
+def refuse_problems(name: str, problems: Sequence[Problem]) -> None:
+    """Raise RequestError with the problems of a topology, if there are any."""
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise RequestError(
@@ -69,7 +71,8 @@ def name_taken(known: catalog.TopologyRecord) -> RequestError:
     return RequestError(
         FailureCode.ALREADY_EXISTS,
         f"topology {name!r} is {state_name(known.state)} already",
-        f"give up its state by `millwheel topology cancel {name}` first, or restore into another cluster",
+        f"give up its state by `millwheel topology cancel {name}` first, or restore under another name "
+        "(--as) or into another cluster",
         reason="NAME_TAKEN",
     )
 
@@ -97,7 +100,7 @@ class Planner:
         known = self._known.topologies.get(spec.name)
         if known is not None and self._is_repetition(request, known):
             return ChangePlan(answer=lambda: self._known.topologies[spec.name])
-        _refuse_problems(spec.name, validate(spec, self._known))
+        refuse_problems(spec.name, validate(spec, self._known))
         record = catalog.TopologyRecord(
             spec=spec,
             version=known.version + 1 if known is not None else 1,
@@ -131,7 +134,8 @@ class Planner:
                 # A transaction of unknown outcome has taken effect.
                 return ChangePlan(answer=lambda: self._known.topologies[spec.name])
             raise name_taken(known)
-        _refuse_problems(spec.name, validate(spec, self._known))
+        refuse_problems(spec.name, validate(spec, self._known))
+        refuse_fork(self._known, request.record, renamed=request.renamed)
         record = catalog.TopologyRecord()
         record.CopyFrom(request.record)
         record.submitted_at_us = record.state_changed_at_us = self._now
@@ -207,7 +211,7 @@ class Planner:
             return ChangePlan(answer=lambda: self._known.topologies[name])
         self._refuse_update(record, request)
         others = other_specs(name, self._known)
-        _refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec, others)])
+        refuse_problems(name, [*validate(spec, self._known), *update_problems(record.spec, spec, others)])
         if spec == record.spec:
             return ChangePlan(answer=lambda: self._known.topologies[name])
         number = self._builder.draw()

@@ -1,36 +1,77 @@
-"""The names of a restored topology: its fresh incarnations and journals, by those in the snapshot."""
+"""The names of a restored topology: its fresh incarnations and journals, and in a fork its own name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
+from millwheel.model.stream_names import local_name
 from millwheel.sdk.dead_letters import LETTER_QUERY_PREFIX, letter_query
 
 __all__ = ["RestoredNames"]
 
 
 class RestoredNames:
-    """Translates names. A name that is not restored stays: an injector's group, or a sequence that has ended."""
+    """Translates names. In a fork, all names that begin with the original's are translated, too.
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+    Invariant: different names stay different. Names that begin with ``original/`` begin with ``fork/`` afterwards, and
+    no other name in the snapshot does: only the topology's own streams have injectors, and only its own logs are in it.
+    """
+
+    def __init__(self, names: Mapping[str, str], original: str = "", fork: str = "") -> None:
+        """
+        Args:
+            names: The fresh incarnations and journals, by those in the snapshot.
+            original: The topology's name in the snapshot.
+            fork: Its name from now on. The names are the same without a fork.
+        """
         self._names = names
+        self._original = original
+        self._fork = fork
         self.queries: set[str] = set()
-        """The queries of batches whose ids were seen."""
+        """The queries of batches whose ids were seen, by their names in the snapshot."""
 
     def __call__(self, name: str) -> str:
-        return self._names.get(name, name)
+        """Translate the name of an incarnation, a journal or a sequence.
+
+        A name that is not restored stays, such as that of a journal that has ended. In a fork its stream is the fork's.
+        """
+        return self._names.get(name) or self.stream(name)
+
+    def stream(self, name: str) -> str:
+        """Translate the full name of a stream, or what begins with it."""
+        short = local_name(self._original, name)
+        return name if short == name else f"{self._fork}/{short}"
+
+    def group(self, name: str) -> str:
+        """Translate the name of a group or of an injector process."""
+        if is_injector(name) and name not in self._names:
+            return INJECTOR_PREFIX + self.stream(name.removeprefix(INJECTOR_PREFIX))
+        return self(name)
 
     def query(self, query: str) -> str:
         """Translate the query of a batch, and note it.
 
         The query of replayed letters has the name of their log. With its former name a receiver would take a letter
-        that is sent again for a new record (G1).
+        that is sent again for a new record (G1). Other queries end with their stream. Those that do not are left: a
+        fork with such a query is refused (``names_stream``).
         """
         self.queries.add(query)
         if query.startswith(LETTER_QUERY_PREFIX):
             return letter_query(self(query.removeprefix(LETTER_QUERY_PREFIX)))
-        return query
+        head, topology, stream = _parts(query)
+        return f"{head}/{self._fork}/{stream}" if topology and topology == self._original else query
+
+    def names_stream(self, query: str) -> bool:
+        """Whether the query of a batch has the name of a stream of the topology, so that it can be translated."""
+        return query.startswith(LETTER_QUERY_PREFIX) or _parts(query)[1] == self._original
 
     def has(self, name: str) -> bool:
         """Whether the name is one of those that are restored."""
         return name in self._names
+
+
+def _parts(query: str) -> tuple[str, str, str]:
+    """The parts of ``{query}/{topology}/{stream}``. The topology is empty if the query has no such form."""
+    parts = query.rsplit("/", 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else (query, "", "")

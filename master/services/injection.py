@@ -48,7 +48,8 @@ class InjectionServicer(injection_pb2_grpc.InjectionServiceServicer):
         known = (await self._replica.term()).catalog
         group = injector_group(request.stream)
         authority = known.authority_of(group)
-        record = cast("catalog.InjectorRecord", await self._replica.ask(OpenInjector(request.stream, request.process)))
+        asked = OpenInjector(request.stream, request.process, request.knows_id_stream)
+        record = cast("catalog.InjectorRecord", await self._replica.ask(asked))
         if authority is None:
             raise RequestError(
                 FailureCode.UNAVAILABLE,

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import grpc
 
+from millwheel.master.injecting import refuse_old_hashes
 from millwheel.master.messages import DeleteLog, EnsureLog
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.log_cursors import incarnation_without_cursors
@@ -32,6 +33,8 @@ def routing_of(known: Catalog, stream: str) -> control.WatchRoutingResponse:
         refuse_unknown_stream(stream, known)
     reports_to = known.authority_of(injector_group(stream))
     response = control.WatchRoutingResponse(stream=spec, draining=known.is_draining(stream), authority=reports_to)
+    if (id_stream := known.id_stream(stream)) != stream:
+        response.id_stream = id_stream
     response.stream.ClearField("schema")  # the schema is among the schemas below
     if spec.HasField("schema"):
         response.schemas.append(spec.schema)
@@ -63,12 +66,12 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         self, request: control.WatchRoutingRequest, context: Context
     ) -> AsyncIterator[control.WatchRoutingResponse]:
         try:
-            async for response in self._watch(request.stream):
+            async for response in self._watch(request.stream, request.knows_id_stream):
                 yield response
         except Exception as error:
             await abort(context, as_request_error(error))
 
-    async def _watch(self, stream: str) -> AsyncIterator[control.WatchRoutingResponse]:
+    async def _watch(self, stream: str, knows_id_stream: bool) -> AsyncIterator[control.WatchRoutingResponse]:
         """Yield routing updates. Changes that come faster than they are sent are combined."""
         term = await self._replica.term()
         stream = resolve_stream(stream, term.catalog)
@@ -77,6 +80,7 @@ class RoutingServicer(control_pb2_grpc.RoutingServiceServicer):
         while not term.is_over:
             if shape != term.catalog.shape_version:
                 shape = term.catalog.shape_version
+                refuse_old_hashes(term.catalog, stream, knows_id_stream)
                 for answer in diff.news(term.catalog, routing_of(term.catalog, stream)):
                     yield answer
                 continue

@@ -139,11 +139,13 @@ def add(
     """
     topology, computation = split_place(place)
     packaged = load(target, include or (), sign_key)
-    offered = packaged.spec()
+    packaged.topology.check()
 
     async def work(client: ControlClient) -> catalog.TopologyRecord:
         running = (await client.get_topology(topology)).topology
-        spec = added(running.spec, offered, computation)
+        # The code of a fork says its original's name.
+        offered = packaged.named(topology) if running.HasField("fork") else packaged
+        spec = added(running.spec, offered.spec(), computation)
         await client.upload_package(packaged.package.digest, packaged.package.data)
         return await client.update(spec, expected_version=running.version)
 

@@ -6,7 +6,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millwheel.rpc.v1 import topology_pb2 as specs
@@ -23,6 +23,10 @@ class Packaged:
     topology: TopologyGraph
     package: CodePackage
     signature: bytes = b""
+
+    def named(self, name: str) -> Packaged:
+        """The same code for a topology of another name. Empty: the name that the code says."""
+        return replace(self, topology=self.topology.named(name)) if name else self
 
     def spec(self) -> specs.TopologySpec:
         """Return the specification for the cluster. TopologyError lists all problems of the topology."""

@@ -45,6 +45,7 @@ def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
     summary = summarize_topology(record)
     summary["entry_point"] = record.spec.code.entry_point
     summary["quota"] = plain_quota(record)
+    summary["fork"] = _fork(record.fork) if record.HasField("fork") else None
     summary["waiting_for"] = list(found.waiting_for)
     summary["computations"] = [
         _computation(one, record.incarnations[one.name], maps.get(one.name)) for one in record.spec.computations
@@ -52,6 +53,15 @@ def describe_topology(found: control.GetTopologyResponse) -> dict[str, Plain]:
     summary["streams"] = [_stream(stream) for stream in record.spec.streams]
     summary["logs"] = [{"stream": log.stream, "incarnation": log.incarnation} for log in found.logs]
     return summary
+
+
+def _fork(origin: catalog.ForkOrigin) -> dict[str, Plain]:
+    return {
+        "topology": origin.topology,
+        "snapshot": origin.snapshot,
+        "taken": format_timestamp(Timestamp(origin.taken_at_us)),
+        "taken_us": origin.taken_at_us,
+    }
 
 
 def _computation(

@@ -154,6 +154,9 @@ def restore(
     location: Location,
     name: Name,
     paused: Annotated[bool, typer.Option("--paused", help="Leave the topology paused.")] = False,
+    as_name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="Give the topology this name: make a fork of the original.")
+    ] = "",
     output: Output = OutputFormat.TABLE,
     address: Address = DEFAULT_ADDRESS,
     timeout: LongTimeout = _TIMEOUT_SECONDS,
@@ -162,14 +165,22 @@ def restore(
 
     Its injectors then begin again from their own checkpoints of the snapshot's time or before. What is sent again is
     recognised.
+
+    With --as, the topology runs beside the original, and has streams of its own: NAME/STREAM. Feed them from the same
+    sources, and update it with another version: millwheel topology update MODULE:ATTR --as NAME.
+
+    Example: millwheel snapshot restore /backups monday --as zeitgeist-next
     """
     place = _absolute(location)
-    record = ask(lambda client: client.restore_snapshot(place, name, paused), address, timeout).topology
+    record = ask(
+        lambda client: client.restore_snapshot(place, name, paused, topology=as_name), address, timeout
+    ).topology
     if output is not OutputFormat.TABLE:
         print_plain(summarize_topology(record), output)
         return
     state = state_name(record.state)
-    print(f"topology {record.spec.name} is restored from snapshot {name}, and {state} (version {record.version})")
+    fork = f" as a fork of {record.fork.topology}" if as_name and record.HasField("fork") else ""
+    print(f"topology {record.spec.name} is restored from snapshot {name}{fork}, and {state} (version {record.version})")
 
 
 def _absolute(location: str) -> str:

@@ -54,6 +54,12 @@ Include = Annotated[
     typer.Option("--include", help="A further module or package to send along, by name or path. May be repeated."),
 ]
 Name = Annotated[str, typer.Argument(help="The topology's name.", autocompletion=complete_topologies)]
+As = Annotated[
+    str,
+    typer.Option(
+        "--as", metavar="NAME", help="The topology's name in the cluster, if the code says another: a fork's."
+    ),
+]
 
 
 class GraphFormat(StrEnum):
@@ -108,6 +114,7 @@ def submit(
 def update(
     target: Target,
     include: Include = None,
+    as_name: As = "",
     yes: Yes = False,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until all owners run the new version; 0 returns at once.")
@@ -134,9 +141,11 @@ def update(
     produced; their state is deleted. A renamed one is removed, and added without state. The command names those that
     are added and removed. It asks before it deletes state, unless --yes is given.
 
+    A fork has another name than its code says: --as gives that name.
+
     Example: millwheel topology update zeitgeist.py:zeitgeist --wait 60
     """
-    packaged = load(target, include or (), sign_key)
+    packaged = load(target, include or (), sign_key).named(as_name)
     spec = packaged.spec()
 
     async def look() -> Replacement:
@@ -174,6 +183,7 @@ app.command()(rollback)
 def validate(
     target: Target,
     include: Include = None,
+    as_name: As = "",
     remote: Annotated[
         bool, typer.Option("--remote", help="Check it against what runs in the cluster, too; else no server is needed.")
     ] = False,
@@ -190,7 +200,7 @@ def validate(
     With --update, it also names the computations that the update adds and removes. With -o json there is then one
     object, with the problems and these names.
     """
-    packaged = load(target, include or ())
+    packaged = load(target, include or ()).named(as_name)
     problems = packaged.topology.validate()
     replacement = Replacement(packaged.topology.name)
     if not problems and (remote or as_update):
@@ -405,6 +415,8 @@ def _print_described(
 ) -> None:
     print(f"topology {described['name']} is {described['state']} (version {described['version']})")
     print(f"submitted {described['submitted_at']}, code {described['entry_point']} {described['code_digest'][:12]}")
+    if origin := described["fork"]:
+        print(f"a fork of {origin['topology']}, from snapshot {origin['snapshot']}, taken {origin['taken']}")
     if described["quota"] != plain_quota(catalog.TopologyRecord()):
         print(f"quota: {quota_text(described['quota'])}")
     for waiting in described["waiting_for"]:

@@ -253,14 +253,15 @@ class ControlClient:
         return await self._call(lambda: self._snapshots().CreateSnapshot(request, timeout=self._deadline))
 
     async def restore_snapshot(
-        self, location: str, name: str, paused: bool = False, request_id: str = ""
+        self, location: str, name: str, paused: bool = False, request_id: str = "", topology: str = ""
     ) -> snapshot_pb2.RestoreSnapshotResponse:
         """Make the topology of a snapshot. The master reads it from ``location``.
 
-        ``request_id`` identifies the request, so that a retry does not restore twice.
+        ``request_id`` identifies the request, so that a retry does not restore twice. ``topology`` is the topology's
+        name, by default that in the snapshot. With another name it is a fork.
         """
         request = snapshot_pb2.RestoreSnapshotRequest(
-            location=location, name=name, paused=paused, request_id=request_id or uuid4().hex
+            location=location, name=name, paused=paused, request_id=request_id or uuid4().hex, topology=topology
         )
         return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
 
@@ -384,7 +385,8 @@ class ControlClient:
         """The current routing of a stream, with its log if it has one. Changes nothing."""
 
         async def first() -> control.WatchRoutingResponse:
-            call = self._routing().WatchRouting(control.WatchRoutingRequest(stream=stream), timeout=self._deadline)
+            request = control.WatchRoutingRequest(stream=stream, knows_id_stream=True)
+            call = self._routing().WatchRouting(request, timeout=self._deadline)
             view = RoutingView()
             try:
                 async for response in call:
@@ -411,7 +413,7 @@ class ControlClient:
         A broken watch is restarted until ``patience`` seconds have passed without an answer. Equal routings are yielded
         only once.
         """
-        request = control.WatchRoutingRequest(stream=stream)
+        request = control.WatchRoutingRequest(stream=stream, knows_id_stream=True)
         backoff, failures, failing_since = Backoff(), 0, 0.0
         loop = asyncio.get_running_loop()
         last = b""
@@ -445,7 +447,7 @@ class ControlClient:
 
     async def open_injector(self, stream: str, process: str) -> injection.OpenInjectorResponse:
         """Allocate a sequencer for an injector process. Older processes of that name are superseded from now on."""
-        request = injection.OpenInjectorRequest(stream=stream, process=process)
+        request = injection.OpenInjectorRequest(stream=stream, process=process, knows_id_stream=True)
         return await self._call(lambda: self._injection().OpenInjector(request, timeout=self._deadline))
 
     async def list_injectors(self, stream: str = "") -> list[injection.InjectorStatus]:

@@ -22,6 +22,7 @@ from millwheel.model import catalog_keys as keys
 from millwheel.model.incarnation import GroupId, IncarnationId, injector_group
 from millwheel.model.interval_map import IntervalMap
 from millwheel.model.key_values import KeyChange, PrefixSnapshot
+from millwheel.model.stream_names import full_name, local_name, owner_of
 from millwheel.model.topology_index import (
     ACTIVE_STATES,
     DEAD_LETTER_TYPE,
@@ -103,6 +104,8 @@ class Catalog:
     def _clear(self) -> None:
         self.authority_shards = 1
         """The number that the cluster was created with. It is 1 before the coordinator gives it."""
+        self.format = 0
+        """The cluster's format (docs/upgrading.md). It is 0 before the coordinator gives it."""
         self.damaged = {}
         self._unknown: dict[str, str] = {}
         """The damaged keys, except leased ones, for which this catalog never had a readable value."""
@@ -135,7 +138,7 @@ class Catalog:
         If a value in the snapshot is damaged, the earlier value of that key stays in use.
         """
         before = {kind: dict(records) for kind, records in self._records().items()}
-        shards = self.authority_shards
+        settings = self.authority_shards, self.format
         self._clear()
         self.shape_version += 1
         self._index = None
@@ -143,7 +146,7 @@ class Catalog:
             self._created[entry.key] = entry.created
             self._modified[entry.key] = entry.modified
             if entry.damage and entry.key == keys.CLUSTER_SETTINGS:
-                self.authority_shards = shards
+                self.authority_shards, self.format = settings
             self._take(entry.key, entry.value, entry.damage, before)
         for key in self._digests.keys() - self._modified.keys():
             self._delete(key)
@@ -295,7 +298,8 @@ class Catalog:
         if key == keys.SEQUENCER:
             self.drawn = int(value)
         elif key == keys.CLUSTER_SETTINGS:
-            self.authority_shards = catalog.ClusterSettingsRecord.FromString(value).authority_shards
+            settings = catalog.ClusterSettingsRecord.FromString(value)
+            self.authority_shards, self.format = settings.authority_shards, settings.format
 
     def _put_cursor(self, query: str, cursor: catalog.BatchCursorRecord) -> None:
         self.batches[query] = cursor.committed_batch
@@ -351,6 +355,13 @@ class Catalog:
     def stream(self, name: str) -> specs.StreamSpec | None:
         """A stream's declaration; None if no live topology has the stream."""
         return self.streams().get(name)
+
+    def id_stream(self, stream: str) -> str:
+        """The name within which users' ids of a stream's records are hashed. A fork has that of its original (G1)."""
+        record = self.topologies.get(owner_of(stream))
+        if record is None or not record.HasField("fork"):
+            return stream
+        return full_name(record.fork.id_topology, local_name(record.spec.name, stream))
 
     def injected_code(self, stream: str) -> specs.CodeReference:
         """The code that defines the type of an injected stream; an empty reference if no live topology has it."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["NEWEST_FORMAT", "OLDEST_FORMAT"]
+__all__ = ["FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT"]
 
-NEWEST_FORMAT: Final = 1
+NEWEST_FORMAT: Final = 2
 """The newest format that this version knows. A new cluster begins with it."""
+
+FORKS: Final = 2
+"""The first format of clusters that may have forks: TopologyRecord.fork, and code that is loaded under another name."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

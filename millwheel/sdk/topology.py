@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from millwheel.model.time import Duration
 from millwheel.rpc.v1 import topology_pb2
@@ -46,6 +47,17 @@ class TopologyGraph:
 
     def __repr__(self) -> str:
         return f"Topology({self.name!r})"
+
+    def named(self, name: str) -> Self:
+        """The same topology under another name. The code of a fork says its original's name (docs/snapshots.md).
+
+        The copy is made of what is declared by now. A stream or a computation has the same short name in both.
+        """
+        other = copy(self)
+        other.name = name
+        other._declarations, other._added = list(self._declarations), list(self._added)
+        other._derived, other._planned = list(self._derived), None
+        return other
 
     def add(
         self,

@@ -14,13 +14,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from millwheel.master.forks import refuse_fork
 from millwheel.master.messages import AbandonRestore, BeginRestore, RestoreTopology
-from millwheel.master.plans import name_taken
+from millwheel.master.plans import name_taken, refuse_problems
 from millwheel.master.replica import MasterReplica
 from millwheel.master.restores import repeated_restore
 from millwheel.master.term import Term
+from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES
-from millwheel.model.incarnation import IncarnationId, new_incarnation, new_journal
+from millwheel.model.incarnation import IncarnationId, name_of_incarnation, new_incarnation, new_journal
 from millwheel.model.page_keys import row_owner
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.failures import RequestError
@@ -28,6 +30,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.chunks import read_file
 from millwheel.snapshots.files import RowItem, read_items
+from millwheel.snapshots.forking import refuse_unnamed_queries, restored_record
 from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal
@@ -46,36 +49,43 @@ _FORMER: Final = 8
 
 
 async def restore_snapshot(
-    replica: MasterReplica, folder: SnapshotFolder, paused: bool, request_id: str = ""
+    replica: MasterReplica, folder: SnapshotFolder, paused: bool, request_id: str = "", name: str = ""
 ) -> catalog.TopologyRecord:
     """Make the topology of the snapshot. Returns its record.
 
-    A ``request_id`` whose restore has made the topology before returns that topology.
+    A ``request_id`` whose restore has made the topology before returns that topology. With a ``name`` other than that
+    in the snapshot, it is a fork.
 
     Raises:
         RequestError: The snapshot is damaged, its code lacks a signature that the policy wants, or its topology or one
-            of its streams exists in this cluster.
+            of its streams exists in this cluster. Or there can be no such fork.
     """
     manifest = await read_manifest(folder)
-    spec = manifest.topology.spec
+    original = manifest.topology.spec.name
+    record = restored_record(manifest, name or original)
+    spec = record.spec
     for code in (spec.code, *(one.code for one in spec.computations if one.HasField("code"))):
         replica.admit_code(code)
     term = await replica.term()
     if (done := repeated_restore(term.catalog, spec.name, request_id)) is not None:
         return done
     known = term.catalog
+    # The transaction refuses these, too. But much would be written until then.
     taken = known.topologies.get(spec.name)
     if taken is not None and taken.state in LIVE_STATES:
-        # The transaction refuses it, too. But much would be written until then.
         raise name_taken(taken)
-    fresh = _FreshNames(manifest, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
+    refuse_problems(spec.name, validate(spec, known))
+    refuse_fork(known, record, renamed=spec.name != original)
+    fresh = _FreshNames(manifest, spec.name, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
     try:
         await term.ask(BeginRestore(fresh.sequencer, _restore_record(spec.name, fresh)))
         await _write(folder, manifest, fresh, _StoreWriter(replica.store, fresh, term))
         packages = await replica.packages()
         for file in manifest.packages:
             await packages.put(file.path.removeprefix("package-"), await read_file(folder, file))
-        answer = await term.ask(_request(manifest, fresh, paused, request_id))
+        if spec.name != original:
+            refuse_unnamed_queries(fresh.names, spec.name)
+        answer = await term.ask(_request(manifest, record, fresh, paused, request_id))
     except BaseException:
         # If this fails, too, the next term gives up the restore.
         with suppress(RequestError):
@@ -105,22 +115,28 @@ async def _write(
         await writer.flush()
 
 
-def _request(manifest: wire.SnapshotManifest, fresh: _FreshNames, paused: bool, request_id: str) -> RestoreTopology:
-    record = catalog.TopologyRecord()
-    record.CopyFrom(manifest.topology)
+def _request(
+    manifest: wire.SnapshotManifest, record: catalog.TopologyRecord, fresh: _FreshNames, paused: bool, request_id: str
+) -> RestoreTopology:
+    names = fresh.names
     record.restore_request_id = request_id
     record.state = catalog.TOPOLOGY_STATE_PAUSED if paused else catalog.TOPOLOGY_STATE_RUNNING
     for name, incarnation in manifest.topology.incarnations.items():
-        record.incarnations[name] = IncarnationId(fresh.names(incarnation))
-    _note_former(record, manifest.topology, fresh.names)
+        record.incarnations[name] = IncarnationId(names(incarnation))
+    _note_former(record, manifest.topology, names)
     logs = []
     for log in manifest.logs:
         restored = catalog.StreamLogRecord()
         restored.CopyFrom(log)
-        restored.incarnation = IncarnationId(fresh.names(log.incarnation))
+        restored.stream, restored.incarnation = names.stream(log.stream), IncarnationId(names(log.incarnation))
         logs.append(restored)
-    batches = tuple(cursor for cursor in manifest.batches if cursor.query in fresh.names.queries)
-    return RestoreTopology(fresh.sequencer, record, fresh.maps, tuple(logs), batches, fresh.drawn)
+    batches = tuple(
+        catalog.BatchCursorRecord(query=names.query(cursor.query), committed_batch=cursor.committed_batch)
+        for cursor in manifest.batches
+        if cursor.query in names.queries
+    )
+    renamed = record.spec.name != manifest.topology.spec.name
+    return RestoreTopology(fresh.sequencer, record, fresh.maps, tuple(logs), batches, fresh.drawn, renamed)
 
 
 def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, names: RestoredNames) -> None:
@@ -135,9 +151,10 @@ def _note_former(record: catalog.TopologyRecord, saved: catalog.TopologyRecord, 
 class _FreshNames:
     """The fresh ids of everything in a snapshot, and the interval maps with them."""
 
-    def __init__(self, manifest: wire.SnapshotManifest, block: SequencerBlock) -> None:
+    def __init__(self, manifest: wire.SnapshotManifest, topology: str, block: SequencerBlock) -> None:
         numbers = iter(range(block.first, block.last + 1))
         names: dict[str, str] = {}
+        self.names = RestoredNames(names, manifest.topology.spec.name, topology)
         self.sequencer = next(numbers)
         """The writer of the restored journals. Every owner's sequencer is larger."""
         self.maps: dict[IncarnationId, catalog.IntervalMapRecord] = {}
@@ -147,17 +164,17 @@ class _FreshNames:
         """By incarnation in the snapshot: the first keys of its intervals, and their fresh journals."""
         for one in manifest.maps:
             self.drawn = next(numbers)
-            incarnation = new_incarnation(one.incarnation.rpartition(".")[0], self.drawn)
+            incarnation = new_incarnation(self.names.stream(name_of_incarnation(one.incarnation)), self.drawn)
             names[one.incarnation] = incarnation
             record = self.maps[incarnation] = catalog.IntervalMapRecord()
             record.CopyFrom(one.map)
+            record.topology = topology if one.map.topology else ""
             for interval in record.intervals:
                 self.drawn = next(numbers)
                 names[interval.journal] = interval.journal = new_journal(incarnation, self.drawn)
                 interval.sequencer = self.sequencer
             starts = [interval.keys.start for interval in record.intervals]
             self.intervals[one.incarnation] = starts, [interval.journal for interval in record.intervals]
-        self.names = RestoredNames(names)
 
 
 class _StoreWriter:

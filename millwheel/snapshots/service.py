@@ -78,7 +78,7 @@ class SnapshotServicer(SnapshotServiceServicer):
         folder = SnapshotLocation(request.location, self._allowed).folder(request.name)
         record = await self._restores.call(
             _same(request),
-            partial(restore_snapshot, self._replica, folder, request.paused, request.request_id),
+            partial(restore_snapshot, self._replica, folder, request.paused, request.request_id, request.topology),
         )
         return wire.RestoreSnapshotResponse(topology=record)
 

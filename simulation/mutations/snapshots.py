@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from millwheel.client.injector.process import InjectorProcess
+from millwheel.client.injector.session import InjectorSession
+from millwheel.master import forks, injecting
 from millwheel.master.restores import RestoresInProgress
-from millwheel.snapshots import claims, creating, cut
+from millwheel.snapshots import claims, creating, cut, forking
+from millwheel.worker import names
 from millwheel.worker.dedup import renaming
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.journal_base import JournalBase
+from millwheel.worker.process import programs
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -78,8 +83,8 @@ rewriting(
     "G1",
     "the ids of a restored journal name the fresh journals of their senders",
     renaming,
-    "row[1] = name(row[1])",
-    "row[1] = row[1]",
+    "_renamed(positions, names)",
+    "positions",
     seeds=0,
     test="tests/snapshots/test_renaming.py::test_renamed_ids_are_those_of_the_fresh_journals",
     why=_WHY,
@@ -130,5 +135,113 @@ rewriting(
     "True",
     seeds=0,
     test="tests/snapshots/test_incremental.py::test_a_claim_ends_with_its_process",
+    why=_WHY,
+)
+
+rewriting(
+    "hashed-within-the-forks-name",
+    "G1",
+    "ids of a fork's records are hashed within the original's name",
+    InjectorProcess.open,
+    "self._ids.hash_within(self._session.routing.id_stream)",
+    "pass",
+    seeds=0,
+    test="tests/injectors/test_driver.py::test_ids_are_hashed_within_the_name_of_the_routing",
+    why=_WHY,
+)
+
+rewriting(
+    "foreign-hashes-sent",
+    "G1",
+    "nothing is sent to consumers that know other hashes",
+    InjectorSession.take_routing,
+    "known is not None and routing.id_stream != known.id_stream",
+    "False",
+    seeds=0,
+    test="tests/injectors/test_driver.py::test_ids_are_hashed_within_the_name_of_the_routing",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-hashes-within-its-originals-name-alone",
+    "G1",
+    "a fork of a fork hashes within the first one's name",
+    forking,
+    "manifest.topology.fork.id_topology or original",
+    "original",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_forks_of_forks_hash_within_the_first_name",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-with-former-processes",
+    "G1",
+    "a fork's journals name its own injectors",
+    names.RestoredNames.group,
+    "is_injector(name) and name not in self._names",
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_a_fork_knows_the_records_of_its_original",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-with-former-queries",
+    "G1",
+    "a fork has batches of queries of its own",
+    names.RestoredNames.query,
+    "topology and topology == self._original",
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_a_fork_knows_the_records_of_its_original",
+    why=_WHY,
+)
+
+rewriting(
+    "old-clients-feed-forks",
+    "G1",
+    "a client that hashes within a fork's name is refused",
+    injecting,
+    "not knows_id_stream and known",
+    "False and known",
+    seeds=0,
+    test="tests/master/test_forks.py::test_a_client_from_before_forks_is_refused_by_name",
+    why=_WHY,
+)
+
+rewriting(
+    "forks-in-older-clusters",
+    "G1",
+    "a cluster whose processes may not know forks has none",
+    forks,
+    "known.format < FORKS",
+    "False",
+    seeds=0,
+    test="tests/master/test_forks.py::test_a_cluster_of_an_older_format_has_no_forks",
+    why=_WHY,
+)
+
+rewriting(
+    "forks-with-former-readers",
+    "G1",
+    "a fork has no name of which others know ids",
+    forks,
+    "not renamed",
+    "True",
+    seeds=0,
+    test="tests/master/test_forks.py::test_a_name_that_others_still_read_is_refused",
+    why=_WHY,
+)
+
+rewriting(
+    "code-under-its-own-name",
+    "G1",
+    "a fork's code runs under the fork's name",
+    programs,
+    "self.topology if own else self.topology.named(name)",
+    "self.topology",
+    seeds=0,
+    test="tests/worker/test_programs.py::test_a_program_runs_under_the_names_of_original_and_fork",
     why=_WHY,
 )

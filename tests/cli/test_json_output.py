@@ -160,6 +160,10 @@ async def test_every_command_prints_what_the_page_says(server: Server, tmp_path:
         verb, *options = command.split()
         await run(f"topology {verb}", "words", *options)
     await run("snapshot restore", place, "s", "--paused")
+    await run("snapshot restore", place, "s", "--as", "fork")
+    assert (await run("topology describe", "fork"))["fork"]["topology"] == "words"
+    await run("computation remove", "fork/again", "--yes", "--wait", "60")
+    await run("computation add", "fork/again", more, "--wait", "60")
     _check_what_is_rare(run)
     assert run.ran == run.page.commands.keys()
     assert run.page.seen == run.page.forms.keys()

@@ -96,6 +96,8 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
         self.stream = topology_pb2.StreamSpec(name="s", format=topology_pb2.VALUE_FORMAT_MSGPACK, injected=True)
         self.authority = ""
         """The authority's address that injectors get."""
+        self.id_stream = ""
+        """The name within which injectors hash ids. Empty: that of the stream."""
         self.revision = 1
         self.sequencer = 0
         self.watermarks = watermarks
@@ -134,6 +136,7 @@ class Cluster(RoutingServiceServicer, InjectionServiceServicer):
                 yield control_pb2.WatchRoutingResponse(
                     revision=self.revision,
                     stream=self.stream,
+                    id_stream=self.id_stream,
                     authority=common_pb2.Endpoint(address=self.authority),
                     consumers=[consumer.route() for consumer in self.consumers.values()],
                 )

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from millwheel.client.injector import Injector, InjectorError, InjectorSettings, InjectorSupersededError, Limits
+from millwheel.client.injector.ids import IdHasher
 from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.sdk.errors import UsageError
 from tests.injectors.inside import session_of
@@ -113,6 +114,26 @@ async def test_a_source_restarted_where_it_was_acked_repeats_nothing() -> None:
         async with Injector("s", address=made.address, settings=SETTINGS) as last:
             await last.send_many(values(checkpoint, sent), [5] * (sent - checkpoint), positions=range(checkpoint, sent))
         check_once(made, sent)
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_ids_are_hashed_within_the_name_of_the_routing() -> None:
+    """The stream of a fork. If one with other hashes comes under its name, nothing is sent to that one's consumers."""
+    async with cluster(4, workers=1) as made:
+        made.workers[0].calm, made.id_stream = True, "original"
+        async with Injector("s", address=made.address, source="a", settings=SETTINGS) as injector:
+            await injector.send(values(0, 1)[0], timestamp=5, id="first")
+            await injector.flush()
+            made.id_stream = ""
+            made.changed()
+            core = session_of(injector).core
+            await until(lambda: core.failed or (core.routing and core.routing.revision == made.revision), patience(10))
+            with pytest.raises(InjectorError, match="records have other ids: open a new injector"):
+                await injector.send(values(1, 2)[0], timestamp=5, id="second")
+            with suppress(InjectorError):
+                await injector.close()
+        for consumer in made.consumers.values():
+            assert [row[0] for row in consumer.committed()] == IdHasher("original", "a").hash_all(["first"])
 
 
 async def test_a_lone_record_goes_out_at_once_and_a_crowd_in_company() -> None:

@@ -56,18 +56,20 @@ def expected_accounts(count: int) -> set[Account]:
     return found
 
 
-async def accounts(address: str) -> list[Account]:
-    """All accounts, when the stream has ended."""
+async def accounts(address: str, name: str = "shop") -> list[Account]:
+    """All accounts, when the stream of topology ``name`` has ended."""
     async with (
         asyncio.timeout(patience(60)),
-        Subscription("accounts", cursor="all", record_type=Account, address=address, until_end=True) as reader,
+        Subscription(f"{name}/accounts", cursor="all", record_type=Account, address=address, until_end=True) as reader,
     ):
         return [value async for batch in reader for value in batch.values]
 
 
-async def sell(address: str, first: int, last: int, sent: Callable[[int], None], pause: float = 0.0) -> None:
+async def sell(
+    address: str, first: int, last: int, sent: Callable[[int], None], pause: float = 0.0, name: str = "shop"
+) -> None:
     """Send orders ``first`` to below ``last``, and finish. ``sent`` gets the number of orders that are ACKed."""
-    async with Injector("orders", address=address, process="p", topology=shop.shop) as injector:
+    async with Injector(f"{name}/orders", address=address, process="p", topology=shop.shop.named(name)) as injector:
         for start in range(first, last, STEP):
             numbers = range(start, min(start + STEP, last))
             values, stamps = zip(*map(order, numbers), strict=True)
@@ -79,12 +81,13 @@ async def sell(address: str, first: int, last: int, sent: Callable[[int], None],
         await injector.finish()
 
 
-async def totals(address: str, cursor: str, count: int | None = None) -> list[Total]:
+async def totals(address: str, cursor: str, count: int | None = None, name: str = "shop") -> list[Total]:
     """The results from the cursor on, until the stream ends. Or the first ``count``, which are ACKed."""
     found: list[Total] = []
+    stream = f"{name}/totals"
     async with (
         asyncio.timeout(patience(60)),
-        Subscription("totals", cursor=cursor, record_type=Total, address=address, until_end=count is None) as reader,
+        Subscription(stream, cursor=cursor, record_type=Total, address=address, until_end=count is None) as reader,
     ):
         async for batch in reader:
             found += batch.values

@@ -55,13 +55,13 @@ def known(deltas: list[IdDelta], journal: str) -> Dedup:
 @pytest.mark.guarantee("G1", section="6.1.1")
 def test_renamed_ids_are_those_of_the_fresh_journals() -> None:
     names = RestoredNames(NAMES)
-    wire = renamed_delta(delta("up.1", "up.1.j2").to_wire(), names, names.query)
+    wire = renamed_delta(delta("up.1", "up.1.j2").to_wire(), names)
     expected = delta("up.7", "up.7.j8")
     assert decode_delta(wire).to_wire() == expected.to_wire()
     assert names.queries == {"query"}
     former = known([delta("up.1", "up.1.j2")], "test.1.j1").snapshot()
     fresh = known([expected], "test.9.j10").snapshot()
-    assert tuple(renamed_snapshot(blob, names, names.query) for blob in former.blobs) == fresh.blobs
+    assert tuple(renamed_snapshot(blob, names) for blob in former.blobs) == fresh.blobs
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
@@ -72,9 +72,9 @@ def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: bool) -> No
     if based:
         blobs = known([consumed], "test.1.j1").snapshot().blobs
         receiver = known([], "test.9.j10")
-        load(receiver.tables, [renamed_snapshot(blob, names, names.query) for blob in blobs], {})
+        load(receiver.tables, [renamed_snapshot(blob, names) for blob in blobs], {})
     else:
-        receiver = known([decode_delta(renamed_delta(consumed.to_wire(), names, names.query))], "test.9.j10")
+        receiver = known([decode_delta(renamed_delta(consumed.to_wire(), names))], "test.9.j10")
     log = "shop/dead-letters.log.12"
     sender = Sender(f"replay/{log}", 0, None, f"replay/{log}")
     verdict = receiver.check(BatchIds(letter_query(log), 1, [letter_id(3)]), [b"k"], [1], sender)
@@ -83,13 +83,13 @@ def test_a_letter_that_is_sent_again_after_a_restore_is_known(based: bool) -> No
 
 def test_ids_of_another_format_are_refused() -> None:
     names = RestoredNames({})
-    assert renamed_delta([], names, names.query) == []
+    assert renamed_delta([], names) == []
     with pytest.raises(DedupError):
-        renamed_delta([9, [], [], [], [], [], [], [], []], names, names.query)
+        renamed_delta([9, [], [], [], [], [], [], [], []], names)
     with pytest.raises(DedupError):
-        renamed_snapshot(encode((9, [])), names, names.query)
+        renamed_snapshot(encode((9, [])), names)
     with pytest.raises(DedupError):
-        renamed_snapshot(encode((1, [["other", "x"]])), names, names.query)
+        renamed_snapshot(encode((1, [["other", "x"]])), names)
 
 
 class Reminder(mw.Computation[tuple[str, str], int]):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millwheel.model.formats import NEWEST_FORMAT, OLDEST_FORMAT
 from tests.upgrade.versions import ROOT, NoVersionError, unpack
 
 FORMATS = "millwheel/model/formats.py"
@@ -32,7 +33,8 @@ def test_a_wheel_is_unpacked_and_its_formats_are_compared(tmp_path: Path) -> Non
     known = wheel(tmp_path, "NEWEST_FORMAT: Final = 1\nOLDEST_FORMAT: Final = 1\n")
     assert unpack(known, tmp_path / "old") == known
     for formats in ("NEWEST_FORMAT: Final = 0\nOLDEST_FORMAT: Final = 0\n", ""):
-        with pytest.raises(NoVersionError, match=r"knows no format from 1 to 1: .* Give another one by FROM=REVISION"):
+        known = f"knows no format from {OLDEST_FORMAT} to {NEWEST_FORMAT}"
+        with pytest.raises(NoVersionError, match=f"{known}: .* Give another one by FROM=REVISION"):
             unpack(wheel(tmp_path, formats), tmp_path / f"none {len(formats)}")
 
 

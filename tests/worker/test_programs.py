@@ -139,14 +139,39 @@ async def test_an_intervals_program_is_made_once_a_package_and_dropped(tmp_path:
         IncarnationId("c.1"), "once", "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False
     )
     await programs.load(spec.code)
-    before = programs.compile(spec.code, "c")
-    assert programs.compile(spec.code, "c") is before
+    before = programs.compile(spec.code, "once", "c")
+    assert programs.compile(spec.code, "once", "c") is before
     assert programs.extractor(consumer, "words") is programs.extractor(consumer, "words")
     programs.keep([])
     assert not programs.has(spec.code)
     await programs.load(spec.code)
-    assert programs.compile(spec.code, "c") is not before
+    assert programs.compile(spec.code, "once", "c") is not before
     assert programs.extractor(consumer, "words")("x") == b"x"
+    programs.keep([])
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+async def test_a_program_runs_under_the_names_of_original_and_fork(tmp_path: Path) -> None:
+    spec, data = packaged(tmp_path / "both", "both", after=_COUNTING)
+
+    async def fetch(digest: str) -> bytes:
+        return data
+
+    programs = Programs(tmp_path, fetch, lambda: None)
+    await programs.load(spec.code)
+    for name in ("both", "fork", "both"):
+        compiled = programs.compile(spec.code, name, "c")
+        assert list(compiled.inputs) == [f"{name}/words"]
+        assert list(compiled.input_names.values()) == ["words"], "the code calls it by its own name"
+        consumer = Consumer(
+            IncarnationId("c.1"), name, "c", specs.KeySpec(), spec.code, exactly_once=True, feedback=False, log=False
+        )
+        assert programs.extractor(consumer, f"{name}/words")("x") == b"x"
+        assert programs.decoder(spec.code, f"{name}/words") is not None
+    before = [programs.compile(spec.code, name, "c") for name in ("both", "fork")]
+    programs.keep([spec.code], ["both"])
+    kept = [programs.compile(spec.code, name, "c") is one for name, one in zip(("both", "fork"), before, strict=True)]
+    assert kept == [True, False], "what was made for a fork that has ended is forgotten"
     programs.keep([])
 
 

@@ -1,6 +1,7 @@
-"""Stored ids under other names: a restored topology has fresh incarnations and journals.
+"""Stored ids under other names: a restored topology has fresh incarnations and journals, and a fork has another name.
 
-What names a sequence or a sending group is renamed. The ids themselves stay (docs/decisions/0034-snapshots.md).
+What names a sequence, a sending group or an injector process is renamed. The ids themselves stay
+(docs/decisions/0034-snapshots.md).
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.worker.dedup.results import FORMAT, DedupError
+from millwheel.worker.names import RestoredNames
 
 __all__ = ["renamed_delta", "renamed_snapshot"]
 
-_NAMED: Final = frozenset({"sequencer", "sequence", "seen", "horizon", "ids", "segment"})
-"""The kinds of rows in a snapshot whose first value is the name of a sequence or a group."""
+_SEQUENCES: Final = frozenset({"sequence", "seen"})
+"""The kinds of rows in a snapshot whose first value names a sequence. The first kind also names the process that sends
+it."""
+_GROUPS: Final = frozenset({"horizon", "ids", "segment"})
+"""Those whose first value names a group."""
 
 
-def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], query: Callable[[str], str]) -> list[Any]:
-    """What ``IdDelta.to_wire`` returned, with other names. ``query`` translates the queries of batches.
+def renamed_delta(wire: Sequence[Any], names: RestoredNames) -> list[Any]:
+    """What ``IdDelta.to_wire`` returned, with other names.
 
     Raises:
         DedupError: The facts have another format.
@@ -29,21 +34,31 @@ def renamed_delta(wire: Sequence[Any], name: Callable[[str], str], query: Callab
     if wire[0] != FORMAT:
         raise DedupError(f"ids of format {wire[0]}; this version renames format {FORMAT}")
     _, positions, opaque, batches, admitted, marks, retired, sequencers, horizons = wire
-    named = [[[name(row[0]), *row[1:]] for row in rows] for rows in (positions, opaque, admitted, marks)]
     return [
         FORMAT,
-        named[0],
-        named[1],
-        [[query(row[0]), *row[1:]] for row in batches],
-        named[2],
-        named[3],
-        [name(sequence) for sequence in retired],
-        [[name(row[0]), *row[1:]] for row in sequencers],
-        [[name(row[0]), *row[1:]] for row in horizons],
+        _renamed(positions, names),
+        _renamed(opaque, names.group),
+        _renamed(batches, names.query),
+        [[names(sequence), names.group(process)] for sequence, process in admitted],
+        _renamed(marks, names),
+        [names(sequence) for sequence in retired],
+        [_sequencer(row, names) for row in sequencers],
+        _renamed(horizons, names.group),
     ]
 
 
-def renamed_snapshot(blob: bytes, name: Callable[[str], str], query: Callable[[str], str]) -> bytes:
+def _renamed(rows: Sequence[Sequence[Any]], name: Callable[[str], str]) -> list[list[Any]]:
+    """Rows that begin with a name."""
+    return [[name(row[0]), *row[1:]] for row in rows]
+
+
+def _sequencer(row: Sequence[Any], names: RestoredNames) -> list[Any]:
+    """A row of the sequencer map. Its span names an injector process, or has producing keys."""
+    group, span, sequencer = row
+    return [names.group(group), names.group(span) if isinstance(span, str) else span, sequencer]
+
+
+def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
     """One blob of a ``DedupSnapshot``, with other names.
 
     Raises:
@@ -54,10 +69,16 @@ def renamed_snapshot(blob: bytes, name: Callable[[str], str], query: Callable[[s
         raise DedupError(f"ids of format {number}; this version renames format {FORMAT}")
     for row in rows:
         kind = row[0]
-        if kind in _NAMED:
-            row[1] = name(row[1])
+        if kind == "sequencer":
+            row[1:] = _sequencer(row[1:], names)
+        elif kind in _SEQUENCES:
+            row[1] = names(row[1])
+            if kind == "sequence":
+                row[2] = names.group(row[2])
+        elif kind in _GROUPS:
+            row[1] = names.group(row[1])
         elif kind == "batch":
-            row[1] = query(row[1])
+            row[1] = names.query(row[1])
         elif kind != "counter":
             raise DedupError(f"row {kind!r} of a snapshot is unknown")
     return msgspec.msgpack.encode((FORMAT, rows))

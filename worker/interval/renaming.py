@@ -75,7 +75,7 @@ def renamed_entry(
             entry,
             productions=_productions(entry.productions, names),
             acked=[(position, names(consumer)) for position, consumer in entry.acked],
-            ids=renamed_delta(entry.ids, names, names.query),
+            ids=renamed_delta(entry.ids, names),
         )
     )
     return (renamed, {}) if whole is blob else divide(renamed, sequencer, commit, PART_BYTES)
@@ -91,7 +91,7 @@ def renamed_part(part: PartId, blob: bytes, names: RestoredNames, where: str) ->
     if kind == OUTBOX_PART:
         return encode_part(_productions(decode_part(blob, list[ProductionRow], where), names))
     if kind == DEDUP_PART:
-        return renamed_snapshot(blob, names, names.query)
+        return renamed_snapshot(blob, names)
     if kind in _TYPES:
         decode_part(blob, _TYPES[kind], where)
     elif kind == FAR_PART:
@@ -112,5 +112,5 @@ def _productions(rows: list[ProductionRow], names: RestoredNames) -> list[Produc
     for position, producer, stream, value, timestamp, targets, opaque in rows:
         kept = tuple((IncarnationId(names(consumer)), key) for consumer, key in targets if names.has(consumer))
         if kept:
-            found.append((position, producer, stream, value, timestamp, kept, opaque))
+            found.append((position, producer, names.stream(stream), value, timestamp, kept, opaque))
     return found

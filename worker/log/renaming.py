@@ -22,7 +22,7 @@ def renamed_log_entry(blob: bytes, names: RestoredNames, where: str) -> bytes:
         CorruptValueError: A takeover could not read the entry.
     """
     entry = decode(blob, LogEntry, where)
-    return encode(replace(entry, ids=renamed_delta(entry.ids, names, names.query)))
+    return encode(replace(entry, ids=renamed_delta(entry.ids, names)))
 
 
 def renamed_log_part(part: PartId, blob: bytes, names: RestoredNames, where: str) -> bytes:
@@ -33,7 +33,7 @@ def renamed_log_part(part: PartId, blob: bytes, names: RestoredNames, where: str
     """
     kind = part.name.partition("/")[0]
     if kind == DEDUP_PART:
-        return renamed_snapshot(blob, names, names.query)
+        return renamed_snapshot(blob, names)
     if kind == META_PART:
         decode(blob, LogMeta, where)
     elif kind != SEGMENT_PART:

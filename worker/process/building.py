@@ -108,7 +108,7 @@ class Builder:
         self, owned: OwnedInterval, record: catalog_pb2.TopologyRecord, spec: topology.ComputationSpec
     ) -> Built:
         code = code_of(record.spec, spec)
-        program = self._programs.compile(code, spec.name)
+        program = self._programs.compile(code, record.spec.name, spec.name)
         outputs = {
             name: self._routing.bind(full_name(record.spec.name, name), encode)
             for name, encode in program.outputs.items()

@@ -57,7 +57,7 @@ class RecordPreparer:
         if consumer.log:
             decode = self._programs.decoder(code, request.stream)
         else:
-            decode = self._programs.compile(code, consumer.computation).inputs.get(request.stream)
+            decode = self._programs.compile(code, consumer.topology, consumer.computation).inputs.get(request.stream)
             extract = self._programs.extractor(consumer, request.stream)
         if decode is None:
             raise _not_consumed(request.consumer, request.stream)

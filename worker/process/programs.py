@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from millwheel.model.catalog import Consumer, codes_of
-from millwheel.model.stream_names import local_name
+from millwheel.model.stream_names import local_name, owner_of
 from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.compiled import CompiledComputation, compile_computation, consumers_of
 from millwheel.sdk.error_texts import error_message
@@ -62,8 +62,9 @@ async def beside(call: Callable[[], Loaded]) -> Loaded:
     return await done
 
 
-class _Loaded:
-    """A package's topology, and the objects built from it. They are built once, as intervals open by the hundred."""
+class _Named:
+    """A package's topology under one name, and the objects built from it. They are built once, as intervals open by
+    the hundred."""
 
     def __init__(self, topology: TopologyGraph, verify: bool) -> None:
         self.topology = topology
@@ -82,6 +83,26 @@ class _Loaded:
         if stream not in self._extractors:
             self._extractors[stream] = dict(consumers_of(self.topology, stream))
         return self._extractors[stream]
+
+
+class _Loaded:
+    """A package's topology. A fork runs it under another name than the code gives it, and maybe beside the original."""
+
+    def __init__(self, topology: TopologyGraph, verify: bool) -> None:
+        self.topology = topology
+        self._verify = verify
+        self._named: dict[str, _Named] = {}
+
+    def named(self, name: str) -> _Named:
+        """The topology under ``name``. Its streams have their full names from it."""
+        if name not in self._named:
+            own = name == self.topology.name
+            self._named[name] = _Named(self.topology if own else self.topology.named(name), self._verify)
+        return self._named[name]
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget what was built under other names."""
+        self._named = {name: built for name, built in self._named.items() if name in names}
 
 
 class Programs:
@@ -162,13 +183,18 @@ class Programs:
         for task in self._loading.values():
             task.cancel()
 
-    def keep(self, codes: Iterable[topology.CodeReference]) -> None:
-        """Unload the packages that ``codes`` does not name. Their modules are removed."""
+    def keep(self, codes: Iterable[topology.CodeReference], topologies: Collection[str] = ()) -> None:
+        """Unload the packages that ``codes`` does not name. Their modules are removed.
+
+        Of the others, only what was built for ``topologies`` stays.
+        """
         wanted = {(code.digest, code.entry_point) for code in codes}
         gone = self._loaded.keys() - wanted
         for place in gone:
             del self._loaded[place]
         busy = {digest for digest, lock in self._locks.items() if lock.locked()}
+        for loaded in self._loaded.values():
+            loaded.keep(topologies)
         for digest in sorted({digest for digest, _ in gone} - {digest for digest, _ in self._loaded} - busy):
             unload_package(digest)
 
@@ -202,13 +228,16 @@ class Programs:
         """Whether the package is loaded."""
         return (code.digest, code.entry_point) in self._loaded
 
-    def compile(self, code: topology.CodeReference, name: str) -> CompiledComputation:
-        """The compiled computation ``name`` of a loaded package."""
-        return self._loaded[code.digest, code.entry_point].compile(name)
+    def compile(self, code: topology.CodeReference, name: str, computation: str) -> CompiledComputation:
+        """The compiled ``computation`` of a loaded package, as one of topology ``name``."""
+        return self._loaded[code.digest, code.entry_point].named(name).compile(computation)
 
     def decoder(self, code: topology.CodeReference, stream: str) -> Callable[[bytes], Any] | None:
-        """The decoder of a stream's values, from a loaded package. None if the package does not know the stream."""
-        made = self._loaded[code.digest, code.entry_point].topology
+        """The decoder of a stream's values, from a loaded package of the topology that the stream belongs to.
+
+        None if the package does not know the stream.
+        """
+        made = self._loaded[code.digest, code.entry_point].named(owner_of(stream)).topology
         found = made.plan().streams.get(local_name(made.name, stream))
         return None if found is None or found.codec is None else found.codec.decode
 
@@ -227,7 +256,7 @@ class Programs:
 
     def _extractor(self, consumer: Consumer, stream: str) -> Callable[[object], bytes]:
         loaded = self._loaded.get((consumer.code.digest, consumer.code.entry_point))
-        known = None if loaded is None else loaded.extractors(stream).get(consumer.computation)
+        known = None if loaded is None else loaded.named(consumer.topology).extractors(stream).get(consumer.computation)
         if known is not None:
             return known
         if not consumer.key.fields:

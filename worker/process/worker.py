@@ -193,9 +193,10 @@ class Worker:
 
     def _forget_code(self) -> None:
         """Unload code that no live topology names and no interval here runs."""
-        named = [code for _, record in self.catalog.live_topologies() for code in codes_of(record.spec)]
+        live = dict(self.catalog.live_topologies())
+        named = [code for record in live.values() for code in codes_of(record.spec)]
         running = [one.built.code for one in self.hosts.hosted.values() if one.built.code is not None]
-        self.programs.keep([*named, *running])
+        self.programs.keep([*named, *running], live)
 
     def _absence(self, journal: str) -> str:
         """Why an interval assigned to this worker does not run here. Empty if it is not assigned to this worker."""

@@ -16,6 +16,9 @@ Processes that may send each other's records name the same source: for example t
 rebalance. Then a record keeps its identity, whichever process sends it. The narrow default is the safe one: if two
 records count as one, data is lost. If one record counts as two, it is a duplicate.
 
+In a fork, ``stream`` of a hash is the original's stream, because a hash cannot be renamed. All other names are
+the fork's own: a restore renames them (docs/decisions/0034-snapshots.md).
+
 A drawn position is valid only while its process exists. Records that are un-ACKed at the end of the process may or may
 not be delivered. Sent again, they count as new records. So a source that can identify its records should do so.
 """
@@ -151,6 +154,10 @@ class RecordIds:
         self._process = process
         self._source = source
         self._hasher = IdHasher(stream, source)
+
+    def hash_within(self, stream: str) -> None:
+        """Hash users' ids within the name of another stream: that of the original, for the stream of a fork."""
+        self._hasher = IdHasher(stream, self._source)
 
     def open(self, sequencer: int) -> None:
         """Allow records without ids. They are numbered under a sequencer that no other process has."""

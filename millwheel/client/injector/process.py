@@ -123,6 +123,7 @@ class InjectorProcess(ABC):
             await self._session.close()
             self._set_stream(stream)
         await self._session.open()
+        self._ids.hash_within(self._session.routing.id_stream)
         if not self._session.delegate:
             self._ids.open(self._session.sequencer)
         self._monitor.start()

@@ -78,6 +78,8 @@ class StreamRouting:
     record_type: str = ""
     schemas: Sequence[topology_pb2.RecordSchema] = ()
     """The types that topologies declare for the stream. Empty if any record may be valid."""
+    id_stream: str = ""
+    """The name within which users' ids are hashed. It belongs to ``consumers``: they know other hashes of no record."""
 
     @property
     def log_only(self) -> bool:

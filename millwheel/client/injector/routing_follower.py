@@ -176,6 +176,7 @@ def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRoutin
         message.stream.format,
         message.stream.record_type,
         tuple(message.schemas),
+        message.id_stream or message.stream.name,
     )
 
 

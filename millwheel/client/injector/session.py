@@ -134,7 +134,20 @@ class InjectorSession(InjectorDriver):
         )
 
     def take_routing(self, routing: StreamRouting, response: control.WatchRoutingResponse) -> None:
-        """A master sent the routing in ``response``."""
+        """A master sent the routing in ``response``.
+
+        Invariant: what is sent to a consumer was hashed within the name that the consumer's routing gives (G1). The
+        first routing comes before the first record. A topology that comes back under the stream's name may have
+        another.
+        """
+        known = self.core.routing
+        if known is not None and routing.id_stream != known.id_stream:
+            self._fail(
+                InjectorError(
+                    f"stream {self.core.stream!r} is another one now, where records have other ids: open a new injector"
+                )
+            )
+            return
         self.membership.learn(response)
         self._before_routing()
         self.step(RoutingArrived(routing))

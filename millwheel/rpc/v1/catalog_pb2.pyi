@@ -153,6 +153,7 @@ class TopologyRecord(_message.Message):
     FORMER_INCARNATIONS_FIELD_NUMBER: _builtins.int
     RESTORE_REQUEST_ID_FIELD_NUMBER: _builtins.int
     PREVIOUS_FIELD_NUMBER: _builtins.int
+    FORK_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     state: Global___TopologyState.ValueType
     submitted_at_us: _builtins.int
@@ -206,6 +207,10 @@ class TopologyRecord(_message.Message):
     def previous(self) -> Global___PreviousVersion:
         """The version that the last update replaced. Absent: there was no update, or the version is too large to be kept."""
 
+    @_builtins.property
+    def fork(self) -> Global___ForkOrigin:
+        """Of what the topology is a fork. Absent: it is no fork. An update keeps it."""
+
     def __init__(
         self,
         *,
@@ -225,14 +230,50 @@ class TopologyRecord(_message.Message):
         former_incarnations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         restore_request_id: _builtins.str = ...,
         previous: Global___PreviousVersion | None = ...,
+        fork: Global___ForkOrigin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["previous", b"previous", "quota", b"quota", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fork", b"fork", "previous", b"previous", "quota", b"quota", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "previous", b"previous", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "restore_request_id", b"restore_request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled_by", b"cancelled_by", "fork", b"fork", "former_incarnations", b"former_incarnations", "incarnations", b"incarnations", "injected_since", b"injected_since", "previous", b"previous", "quota", b"quota", "removed", b"removed", "request_id", b"request_id", "restore_request_id", b"restore_request_id", "spec", b"spec", "state", b"state", "state_changed_at_us", b"state_changed_at_us", "submitted_at_us", b"submitted_at_us", "switching", b"switching", "version", b"version", "version_at_us", b"version_at_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TopologyRecord: _TypeAlias = TopologyRecord  # noqa: Y015
+
+@_typing.final
+class ForkOrigin(_message.Message):
+    """A topology that was restored from a snapshot under another name than it had there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    TAKEN_AT_US_FIELD_NUMBER: _builtins.int
+    ID_TOPOLOGY_FIELD_NUMBER: _builtins.int
+    topology: _builtins.str
+    """The name in the snapshot. It may be a fork, too."""
+    snapshot: _builtins.str
+    """The snapshot's name, and when it was taken. For display."""
+    taken_at_us: _builtins.int
+    id_topology: _builtins.str
+    """The name within which the ids of injected records are hashed. Never changes, also in forks of this fork: what is
+    hashed cannot be renamed. See RoutingService.WatchRouting.
+    """
+    def __init__(
+        self,
+        *,
+        topology: _builtins.str = ...,
+        snapshot: _builtins.str = ...,
+        taken_at_us: _builtins.int = ...,
+        id_topology: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id_topology", b"id_topology", "snapshot", b"snapshot", "taken_at_us", b"taken_at_us", "topology", b"topology"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForkOrigin: _TypeAlias = ForkOrigin  # noqa: Y015
 
 @_typing.final
 class PreviousVersion(_message.Message):

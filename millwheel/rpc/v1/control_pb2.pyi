@@ -739,16 +739,22 @@ class WatchRoutingRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STREAM_FIELD_NUMBER: _builtins.int
+    KNOWS_ID_STREAM_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     """A full name, or a short one that is unique in the cluster. The response has the full name."""
+    knows_id_stream: _builtins.bool
+    """Whether the caller hashes ids within id_stream. Otherwise the streams of forks are refused: it would hash within their
+    names, and receivers would take records that they have for new ones.
+    """
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
+        knows_id_stream: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_id_stream", b"knows_id_stream", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -766,6 +772,7 @@ class WatchRoutingResponse(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     SCHEMAS_FIELD_NUMBER: _builtins.int
+    ID_STREAM_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     draining: _builtins.bool
     """Whether every topology that consumes the stream's injected records is draining or has ended. An injector then sends
@@ -773,6 +780,10 @@ class WatchRoutingResponse(_message.Message):
     """
     more: _builtins.bool
     """Whether more messages of the same revision follow. The routing is complete only with the last of them."""
+    id_stream: _builtins.str
+    """The name within which the users' ids of the stream's records are hashed. Empty: the stream's name. It belongs to the
+    consumers of this response: what was hashed within another name must not be sent to them.
+    """
     @_builtins.property
     def stream(self) -> _topology_pb2.StreamSpec: ...
     @_builtins.property
@@ -802,10 +813,11 @@ class WatchRoutingResponse(_message.Message):
         paused: _abc.Iterable[_builtins.str] | None = ...,
         more: _builtins.bool = ...,
         schemas: _abc.Iterable[_topology_pb2.RecordSchema] | None = ...,
+        id_stream: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "stream", b"stream"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "more", b"more", "paused", b"paused", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "consumers", b"consumers", "draining", b"draining", "id_stream", b"id_stream", "more", b"more", "paused", b"paused", "revision", b"revision", "schemas", b"schemas", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

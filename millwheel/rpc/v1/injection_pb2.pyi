@@ -25,18 +25,22 @@ class OpenInjectorRequest(_message.Message):
 
     STREAM_FIELD_NUMBER: _builtins.int
     PROCESS_FIELD_NUMBER: _builtins.int
+    KNOWS_ID_STREAM_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     """The stream's full name."""
     process: _builtins.str
+    knows_id_stream: _builtins.bool
+    """As in WatchRoutingRequest."""
     def __init__(
         self,
         *,
         stream: _builtins.str = ...,
         process: _builtins.str = ...,
+        knows_id_stream: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["process", b"process", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["knows_id_stream", b"knows_id_stream", "process", b"process", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -322,6 +322,7 @@ class RestoreSnapshotRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
     location: _builtins.str
     name: _builtins.str
     paused: _builtins.bool
@@ -330,6 +331,8 @@ class RestoreSnapshotRequest(_message.Message):
     """Identifies the request, so that a retry does not restore twice. The same id has the same answer while the topology
     exists. Empty: every request is another one.
     """
+    topology: _builtins.str
+    """The name of the topology. Empty: that in the snapshot. With another one it is a fork."""
     def __init__(
         self,
         *,
@@ -337,10 +340,11 @@ class RestoreSnapshotRequest(_message.Message):
         name: _builtins.str = ...,
         paused: _builtins.bool = ...,
         request_id: _builtins.str = ...,
+        topology: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "name", b"name", "paused", b"paused", "request_id", b"request_id", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
