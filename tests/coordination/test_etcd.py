@@ -6,7 +6,7 @@ import asyncio
 import json
 import urllib.request
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,7 @@ async def test_a_lease_over_by_its_holders_clock_is_not_revived(
             await coordinator.keep_alive(lease)
 
 
-def unanswered(calls: RenewalCalls, lease: int, patience: float) -> int:
+def unanswered(calls: RenewalCalls, leases: Sequence[int], patience: float) -> Iterator[tuple[int, int]]:
     raise CoordinatorUnavailableError("no answer")
 
 
@@ -256,11 +256,11 @@ async def test_a_renewal_that_is_read_too_late_does_not_count(tmp_path: Path, mo
         lease = await coordinator.grant_lease(60)
         renew = RenewalCalls.renew
 
-        def paused(calls: RenewalCalls, lease: int, patience: float) -> int:
+        def paused(calls: RenewalCalls, leases: Sequence[int], patience: float) -> Iterator[tuple[int, int]]:
             nonlocal now
-            ttl = renew(calls, lease, patience)
-            now += 61
-            return ttl
+            for answer in renew(calls, leases, patience):
+                now += 61
+                yield answer
 
         monkeypatch.setattr(RenewalCalls, "renew", paused)
         with pytest.raises(LeaseExpiredError, match="was not renewed"):

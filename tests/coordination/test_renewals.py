@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from millwheel.coordination.contract import LeaseExpiredError, Put
 from millwheel.coordination.etcd import EtcdCoordinator, EtcdSettings
+from millwheel.coordination.etcd.leases import HeldLeases
 from millwheel.coordination.etcd.renewal_schedule import RenewalSchedule
 from tests.components import etcd
 from tests.patience import patience, until
+from tests.relay import CuttingProxy, Line
 
 TTL: Final = 6.0
 LEASE: Final = 7
 TURN_SECONDS: Final = 0.2
 """A turn of the event loop, with hooks. Some twenty of them last longer than a lease."""
+CERTIFICATES: Final = Path(__file__).parents[1] / "rpc" / "certificates"
 
 
 class Holder:
@@ -140,6 +144,87 @@ async def test_a_busy_loop_keeps_its_lease(coordinator: EtcdCoordinator) -> None
             await coordinator.keep_alive(lease)
     assert await coordinator.get("k") is not None
     await coordinator.revoke_lease(lease)
+
+
+class SlowRelay(CuttingProxy):
+    """A relay over a long way: connections take a time to open, and each piece of an answer takes a time."""
+
+    opening = 0.0
+    answering = 0.0
+    opened = 0
+
+    async def opens(self, line: Line) -> None:
+        self.opened += 1
+        await asyncio.sleep(self.opening)
+
+    async def passes(self, line: Line, answer: bool) -> bool:
+        if answer:
+            await asyncio.sleep(self.answering)
+        return await super().passes(line, answer)
+
+
+@pytest.mark.paper(section="7.1")
+@pytest.mark.parametrize("tls", [False, True])
+async def test_leases_live_where_connections_open_slowly(tmp_path: Path, tls: bool) -> None:
+    """Regression: gRPC gave each connection 0.1 s, and each attempt made a connection of its own."""
+    server = None
+    files: dict[str, Any] = {"tls_ca": CERTIFICATES / "one-ca.pem"} if tls else {}
+    if tls:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        server.load_cert_chain(CERTIFICATES / "one.pem", CERTIFICATES / "one.key")
+        server.set_alpn_protocols(["h2"])
+    async with SlowRelay(etcd().endpoints[0], tls=server) as relay:
+        settings = EtcdSettings((relay.address,), prefix=f"renewals{tmp_path}/", timeout=patience(30), **files)
+        slow = EtcdCoordinator(settings)
+        ttl = patience(3)
+        lease = await slow.grant_lease(ttl)
+        relay.opening, relay.opened = 0.4, 0
+        for _ in range(4):
+            await slow.keep_alive(lease)
+            await asyncio.sleep(ttl / 3)
+        assert 0 < relay.opened < 4
+        await slow.revoke_lease(lease)
+        await slow.close()
+
+
+@pytest.mark.paper(section="7.1")
+async def test_many_leases_are_renewed_over_slow_answers(tmp_path: Path) -> None:
+    """Regression: they were renewed one after the other, and many took longer than a lease lasts."""
+    ttl, many = patience(3), 30
+    async with SlowRelay(etcd().endpoints[0]) as relay:
+        settings = EtcdSettings((relay.address,), prefix=f"renewals{tmp_path}/", timeout=patience(30))
+        slow = EtcdCoordinator(settings)
+        leases = await asyncio.gather(*(slow.grant_lease(ttl) for _ in range(many)))
+        relay.answering = ttl / many
+        for _ in range(4):
+            await asyncio.gather(*map(slow.keep_alive, leases))
+            await asyncio.sleep(ttl / 3)
+        relay.answering = 0.0
+        await asyncio.gather(*map(slow.revoke_lease, leases))
+        await slow.close()
+
+
+@pytest.mark.guarantee("G8", section="7.1")
+def test_a_lease_that_etcd_has_ended_is_over_for_good() -> None:
+    """Regression: it was forgotten, so its holder believed in it while etcd was away."""
+    leases = HeldLeases(lambda: 100.0)
+    leases.renewed(LEASE, TTL, 99.0)
+    with pytest.raises(LeaseExpiredError):
+        leases.answered(LEASE, 0, 100.0)
+    with pytest.raises(LeaseExpiredError, match="has ended, and what was bound to it is gone"):
+        leases.check(LEASE)
+    leases.renewed(LEASE, TTL, 100.0)
+    assert leases.is_over(LEASE), "a later answer revives nothing"
+    leases.forget(LEASE)
+    leases.check(LEASE)
+
+
+def test_all_due_leases_are_renewed_together() -> None:
+    schedule = RenewalSchedule()
+    for lease, asked in ((1, 1.0), (2, 0.0), (3, 5.0)):
+        schedule.granted(lease, TTL, asked)
+    assert schedule.due(4.0) == [2, 1], "the most urgent first"
+    assert schedule.shortest() == TTL
 
 
 async def test_a_holder_that_never_asks_again_loses_its_lease(coordinator: EtcdCoordinator) -> None:

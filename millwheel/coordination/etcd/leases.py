@@ -56,8 +56,9 @@ class HeldLeases:
             LeaseExpiredError: ``ttl`` is 0: the lease has ended.
         """
         if ttl <= 0:
-            self.forget(lease)
-            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
+            # The answer may come while no one waits for it. So the lease stays over until its holder gives it up.
+            self._held[lease] = _Held(self.ttl(lease), -math.inf)
+            self.check(lease)
         self.renewed(lease, ttl, asked)
 
     def is_over(self, lease: int) -> bool:
@@ -77,9 +78,11 @@ class HeldLeases:
 
     def check(self, lease: int) -> None:
         """Raise LeaseExpiredError if ``lease`` is over."""
+        if self.remaining(lease) == -math.inf:
+            raise LeaseExpiredError(f"lease {lease:x} has ended, and what was bound to it is gone")
         if self.is_over(lease):
             raise LeaseExpiredError(f"lease {lease:x} was not renewed for {self._held[lease].ttl:g} s, and has ended")
 
     def forget(self, lease: int) -> None:
-        """Remove a lease that etcd has ended."""
+        """Remove a lease that its holder has given up. A lease that etcd has ended stays until then."""
         self._held.pop(lease, None)

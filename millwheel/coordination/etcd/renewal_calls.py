@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,13 +12,17 @@ import grpc
 from millwheel.coordination.contract import CoordinatorUnavailableError
 from millwheel.coordination.etcd import failures
 from millwheel.coordination.etcd.failures import RetryDecision
-from millwheel.coordination.etcd.link import AUTHENTICATE, CHANNEL_OPTIONS, NEEDS_LEADER
+from millwheel.coordination.etcd.link import AUTHENTICATE, CHANNEL_OPTIONS, FIRST_ATTEMPT_SECONDS, NEEDS_LEADER
 from millwheel.coordination.etcd.settings import EtcdSettings
 from millwheel.coordination.etcd.v3 import etcd_pb2 as etcd
 
 __all__ = ["RenewalCalls"]
 
 _KEEP_ALIVE: Final = "/etcdserverpb.Lease/LeaseKeepAlive"
+# gRPC gives up a connection that is not made within this time. TLS over a long way, or on a busy machine, takes more
+# than the time of the shared options.
+_CONNECTING_MS: Final = ("grpc.min_reconnect_backoff_ms", int(FIRST_ATTEMPT_SECONDS * 1_000))
+_CHANNEL_OPTIONS: Final = (*(one for one in CHANNEL_OPTIONS if one[0] != _CONNECTING_MS[0]), _CONNECTING_MS)
 
 
 class RenewalCalls:
@@ -31,33 +35,44 @@ class RenewalCalls:
         self._settings = settings
         self._credentials = credentials
         self._order = list(members)
-        self._channel: grpc.Channel | None = None
-        """The channel to the first member. A channel on which an attempt failed is not used again."""
+        self._channels: dict[str, grpc.Channel] = {}
+        """By member. A connection that is not made within an attempt goes on, so that the next attempt finds it."""
+        self._answering: set[str] = set()
+        """The members whose connections have had an answer. If one has none in time, it may be dead without notice."""
         # As in EtcdConnection. None: etcd has no authentication.
         self._token: str | None = ""
 
-    def renew(self, lease: int, patience: float) -> int:
-        """Make one attempt, for at most ``patience`` seconds. Return the lease's new ttl in seconds, 0 if it has ended.
+    def renew(self, leases: Sequence[int], patience: float) -> Iterator[tuple[int, int]]:
+        """Make one attempt for leases, for at most ``patience`` seconds. Yield (lease, ttl) for each answer.
+
+        A ttl is in seconds, and 0 if the lease has ended. etcd answers in the order of ``leases``, over one stream. So
+        many leases take hardly more time than one.
 
         Raises:
-            CoordinatorUnavailableError: The attempt failed. The next one is made at the next member.
-            CoordinatorError: etcd refuses, and would refuse again.
+            CoordinatorUnavailableError: The attempt failed for the rest. The next one is made at the next member.
+            CoordinatorError: etcd refuses the first one of the rest, and would refuse it again.
         """
         end = time.monotonic() + patience
         address = self._order[0]
+        left = len(leases)
+        dead = False
         try:
             channel = self._connect(address)
             metadata = self._metadata(channel, patience)
-            # etcd renews over streams only. This one has one request, and one answer.
-            method: Any = channel.unary_stream(
+            method: Any = channel.stream_stream(
                 _KEEP_ALIVE, etcd.LeaseKeepAliveRequest.SerializeToString, etcd.LeaseKeepAliveResponse.FromString
             )
-            request = etcd.LeaseKeepAliveRequest(id=lease)
-            call = method(request, timeout=max(0.0, end - time.monotonic()), metadata=metadata)
-            answer: etcd.LeaseKeepAliveResponse | None = next(call, None)
-            call.cancel()
-            if answer is not None:
-                return answer.ttl
+            requests = [etcd.LeaseKeepAliveRequest(id=lease) for lease in leases]
+            call = method(iter(requests), timeout=max(0.0, end - time.monotonic()), metadata=metadata)
+            try:
+                for answer in call:
+                    self._answering.add(address)
+                    yield answer.id, answer.ttl
+                    left -= 1
+                    if not left:
+                        return
+            finally:
+                call.cancel()
             why = f"{address}: no answer"
         except grpc.RpcError as error:
             code, details = _code_of(error), _details_of(error)
@@ -67,30 +82,33 @@ class RenewalCalls:
                 raise failures.refusal(self._settings, details or code.name) from error
             if verdict is RetryDecision.TOKEN:
                 self._token = ""
+            # An attempt that was cut short says nothing about the connection.
+            waited = code is grpc.StatusCode.DEADLINE_EXCEEDED and patience >= FIRST_ATTEMPT_SECONDS
+            dead = waited and address in self._answering
         except ValueError as error:  # a call on a channel that `close` has closed meanwhile
-            why = str(error)
-        self._leave()
+            why, dead = str(error), True
+        self._leave(address, dead)
         raise CoordinatorUnavailableError(why)
 
     def close(self) -> None:
         """End the call that is under way. Any thread may call this."""
-        channel = self._channel
-        if channel is not None:
+        for channel in list(self._channels.values()):
             channel.close()
 
     def _connect(self, address: str) -> grpc.Channel:
-        if self._channel is None:
+        if address not in self._channels:
             if self._credentials is None:
-                self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+                channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
             else:
-                self._channel = grpc.secure_channel(address, self._credentials, options=CHANNEL_OPTIONS)
-        return self._channel
+                channel = grpc.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
+            self._channels[address] = channel
+        return self._channels[address]
 
-    def _leave(self) -> None:
-        """Use the next member, by a new connection: this one may be dead without notice."""
+    def _leave(self, address: str, dead: bool) -> None:
+        """Use the next member. ``dead``: this one by a new connection, when its turn comes again."""
         self._order = [*self._order[1:], self._order[0]]
-        channel, self._channel = self._channel, None
-        if channel is not None:
+        if dead and (channel := self._channels.pop(address, None)) is not None:
+            self._answering.discard(address)
             channel.close()
 
     def _metadata(self, channel: grpc.Channel, patience: float) -> Any:

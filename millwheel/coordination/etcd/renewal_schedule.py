@@ -28,6 +28,7 @@ class _RenewedLease:
     due: float
     until: float
     """The lease is not renewed after this time, unless its holder asks again."""
+    ttl: float
     attempts: int = 0
     """Attempts that failed since the last success."""
 
@@ -43,12 +44,13 @@ class RenewalSchedule:
 
     def granted(self, lease: int, ttl: float, asked: float) -> None:
         """The lease was granted, at a request of its holder at ``asked``. ``ttl``: its time to live."""
-        self._kept[lease] = _RenewedLease(asked + _UNASKED_AFTER * ttl, asked + ttl)
+        self._kept[lease] = _RenewedLease(asked + _UNASKED_AFTER * ttl, asked + ttl, ttl)
 
     def ask(self, lease: int, ttl: float, now: float) -> None:
         """The holder asks for a renewal now. ``ttl``: the lease's time to live. 0: it is not known yet."""
-        kept = self._kept.setdefault(lease, _RenewedLease(now, now))
+        kept = self._kept.setdefault(lease, _RenewedLease(now, now, ttl))
         kept.due, kept.until = now, now + ttl
+        kept.ttl = ttl
 
     def ran(self, lease: int, ttl: float, now: float) -> None:
         """The holder's event loop runs: the holder has read an answer. A lease that is not renewed stays so."""
@@ -60,6 +62,7 @@ class RenewalSchedule:
         """An attempt that began at ``asked`` has succeeded."""
         kept = self._kept[lease]
         kept.attempts, kept.due = 0, asked + _UNASKED_AFTER * ttl
+        kept.ttl = ttl
 
     def failed(self, lease: int, now: float) -> None:
         """An attempt has failed. The next one follows soon."""
@@ -70,6 +73,15 @@ class RenewalSchedule:
     def drop(self, lease: int) -> None:
         """Renew the lease no more. Does nothing if it is not renewed."""
         self._kept.pop(lease, None)
+
+    def shortest(self) -> float:
+        """Return the time to live of the shortest lease that is renewed. 0: there is none, or one is not known yet."""
+        return min((kept.ttl for kept in self._kept.values()), default=0.0)
+
+    def due(self, now: float, asked: frozenset[int] = frozenset()) -> list[int]:
+        """Return all leases that are due, the most urgent first. ``asked``: as for :meth:`next`."""
+        due = [one for one, kept in self._kept.items() if kept.due <= now and (kept.due <= kept.until or one in asked)]
+        return sorted(due, key=lambda one: self._kept[one].due)
 
     def attempts(self, lease: int) -> int:
         """Return how many attempts have failed since the last success."""

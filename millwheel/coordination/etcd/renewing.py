@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from millwheel.coordination.contract import CoordinatorError, CoordinatorUnavailableError, LeaseExpiredError
 from millwheel.coordination.etcd import failures
@@ -25,6 +27,11 @@ from millwheel.coordination.etcd.settings import EtcdSettings
 __all__ = ["LeaseRenewals"]
 
 log = logging.getLogger("millwheel.coordination")
+
+_SHARE: Final = 0.25
+"""Of the shortest lease: what a round may take. A lease becomes due when half of it is left."""
+_MOST_DOUBLINGS: Final = 10
+"""Of an attempt's time. More than any lease lasts."""
 
 
 @dataclass(slots=True)
@@ -104,53 +111,79 @@ class LeaseRenewals:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="millwheel-leases", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="millwheel-leases", daemon=True)
+            thread.start()  # it may fail, and then the next lease tries again
+            self._thread = thread
         self._changed.notify()
 
     def _run(self) -> None:
-        while (lease := self._next()) is not None:
+        while leases := self._next():
             try:
-                self._attempt(lease)
+                self._round(leases)
             except Exception:
-                log.exception("a lease could not be renewed, trying again")
+                log.exception("leases could not be renewed, trying again")
                 with self._changed:
-                    if lease in self._schedule:
-                        self._schedule.failed(lease, self._leases.now())
+                    now = self._leases.now()
+                    for lease in leases:
+                        if lease in self._schedule:
+                            self._schedule.failed(lease, now)
         self._calls.close()
 
-    def _next(self) -> int | None:
-        """Wait until a lease is due. None: closed."""
+    def _next(self) -> list[int]:
+        """Wait until leases are due. Return all that are due then. Empty: closed."""
         with self._changed:
             while not self._closed:
-                turn = self._schedule.next(self._leases.now(), frozenset(self._asked))
+                asked = frozenset(self._asked)
+                turn = self._schedule.next(self._leases.now(), asked)
                 if turn is not None and turn[1] <= 0:
-                    return turn[0]
+                    return self._schedule.due(self._leases.now(), asked)
                 self._changed.wait(None if turn is None else turn[1])
-        return None
+        return []
 
-    def _attempt(self, lease: int) -> None:
-        """Make one attempt, and answer the requests if it decides about them."""
-        with self._changed:
-            if lease not in self._schedule:
-                return
-            now, asked = self._leases.now(), self._asked.get(lease)
-            try:
-                self._leases.check(lease)
-            except LeaseExpiredError as error:
-                self._end(lease, error)
-                return
-            patience = FIRST_ATTEMPT_SECONDS * 2 ** (self._schedule.attempts(lease) // 2)
-            patience = min(patience, self._leases.remaining(lease), (asked.until if asked else now + patience) - now)
+    def _round(self, due: list[int]) -> None:
+        """Make one attempt for all these leases, and answer the requests that it decides about.
+
+        One after the other, many leases would need more time than they have, and each attempt that hangs would delay
+        those behind it.
+        """
+        left, patience, now = self._begin(due)
+        if not left:
+            return
         try:
-            ttl = self._calls.renew(lease, max(0.0, patience))
+            for lease, ttl in self._calls.renew(tuple(left), patience):
+                left.pop(lease, None)
+                self._answered(lease, ttl, now)
         except CoordinatorUnavailableError as error:
-            self._failed(lease, error)
+            self._failed(left, error)
         except CoordinatorError as error:
+            first, *others = left
             with self._changed:
-                self._end(lease, error)
-        else:
-            self._answered(lease, ttl, now)
+                self._end(first, error)
+            self._failed(others, CoordinatorUnavailableError(str(error)))
+
+    def _begin(self, due: list[int]) -> tuple[dict[int, None], float, float]:
+        """Return the leases of a round, the seconds that it may take, and the time of its begin.
+
+        It ends with the first of these leases, and with the first time until which a holder waits. It takes at most a
+        quarter of the shortest lease: a lease that becomes due meanwhile waits for its end.
+        """
+        with self._changed:
+            leases: dict[int, None] = {}
+            now = self._leases.now()
+            patience = max(FIRST_ATTEMPT_SECONDS, self._schedule.shortest() * _SHARE)
+            for lease in due:
+                if lease not in self._schedule:
+                    continue
+                try:
+                    self._leases.check(lease)
+                except LeaseExpiredError as error:
+                    self._end(lease, error)
+                    continue
+                leases[lease] = None
+                share = FIRST_ATTEMPT_SECONDS * 2 ** min(self._schedule.attempts(lease) // 2, _MOST_DOUBLINGS)
+                until = asked.until - now if (asked := self._asked.get(lease)) else share
+                patience = min(patience, share, self._leases.remaining(lease), until)
+            return leases, max(0.0, patience), now
 
     def _answered(self, lease: int, ttl: int, asked: float) -> None:
         """etcd has answered an attempt that began at ``asked``. ``ttl`` 0: the lease has ended."""
@@ -165,16 +198,18 @@ class LeaseRenewals:
             self._schedule.renewed(lease, ttl, asked)
             self._answer(lease, None)
 
-    def _failed(self, lease: int, error: CoordinatorError) -> None:
+    def _failed(self, leases: Iterable[int], error: CoordinatorError) -> None:
         with self._changed:
-            if lease not in self._schedule:
-                return
-            now, asked = self._leases.now(), self._asked.get(lease)
-            self._schedule.failed(lease, now)
-            if isinstance(error, failures.RefusedError):
-                self._answer(lease, error)
-            elif asked is not None and now >= asked.until:
-                self._answer(lease, failures.unavailable(self._settings, str(error)))
+            now = self._leases.now()
+            for lease in leases:
+                if lease not in self._schedule:
+                    continue
+                asked = self._asked.get(lease)
+                self._schedule.failed(lease, now)
+                if isinstance(error, failures.RefusedError):
+                    self._answer(lease, error)
+                elif asked is not None and now >= asked.until:
+                    self._answer(lease, failures.unavailable(self._settings, str(error)))
 
     def _end(self, lease: int, error: CoordinatorError) -> None:
         self._schedule.drop(lease)
