@@ -9,14 +9,16 @@ written sees the other, because a listing shows all files whose writing has ende
 A process that dies leaves its claim. Such a claim must end. The claim of a process that is only paused must not: it may
 wake up in the middle of a deletion. So two things end it.
 
-- It is in a directory, and its process is gone for sure (``holders.py``): then nothing more comes of it. Of an object
-  store that is not known, because a request may still be on its way.
+- It is in a directory of this host, and its process is gone for sure (``holders.py``): then nothing more comes of it.
+  Of an object store that is not known, because a request may still be on its way. Nor is it of a directory on a network
+  file system, or on one of FUSE (``file_systems.py``): a claim there counts as that of a process of another host.
 - It is a day old. Its work has ended after half a day at most. Who could break it: a process that is paused for half a
   day between two steps, or clocks of the place and of the processes that differ by hours.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -92,7 +94,8 @@ async def _holder(folder: SnapshotFolder, name: str) -> ClaimHolder | None:
         if error.code is not FailureCode.NOT_FOUND:
             raise
         return None
-    return None if folder.is_local and holder.is_gone() else holder
+    ended = holder.is_gone() and await asyncio.to_thread(folder.is_of_this_host)
+    return None if ended else holder
 
 
 def _in_use(location: SnapshotLocation, name: str, at: datetime, holder: ClaimHolder) -> RequestError:

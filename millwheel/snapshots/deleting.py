@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -45,6 +46,7 @@ async def delete_snapshots(
     Raises:
         RequestError: There is no such snapshot, one cannot be read, or one is being written.
     """
+    where = location.text
     async with claim(location, ClaimKind.DELETING) as held:
         kept = {name: location.folder(name) for name in await location.names()}
         going = {name: location.folder(name) for name in names}
@@ -57,8 +59,8 @@ async def delete_snapshots(
         needed = set[str]()
         for name, folder in kept.items():
             if name not in going:
-                needed |= await _chunks_of(name, folder)
-        own = {name: await _own_files(name, folder, unreadable=unreadable) for name, folder in going.items()}
+                needed |= await _chunks_of(where, name, folder)
+        own = {name: await _own_files(where, name, folder, unreadable=unreadable) for name, folder in going.items()}
         for name, folder in going.items():
             # From here on it is no snapshot.
             await folder.remove(MANIFEST)
@@ -74,17 +76,17 @@ async def delete_snapshots(
         return DeletedSnapshots(tuple(sorted(going)), count, freed)
 
 
-async def _chunks_of(name: str, folder: SnapshotFolder) -> set[str]:
+async def _chunks_of(where: str, name: str, folder: SnapshotFolder) -> set[str]:
     """The chunks that a snapshot needs."""
     try:
         return await stored_chunks([folder])
     except RequestError as error:
         if error.code not in _UNREADABLE:
             raise
-        raise _blocked(name, error, "So nothing was deleted: which chunks it needs is not known") from error
+        raise _blocked(where, name, error, "So nothing was deleted: which chunks it needs is not known") from error
 
 
-async def _own_files(name: str, folder: SnapshotFolder, *, unreadable: bool) -> list[str]:
+async def _own_files(where: str, name: str, folder: SnapshotFolder, *, unreadable: bool) -> list[str]:
     """The files that a snapshot shares with no other one, without its manifest."""
     try:
         return [file.path for file in all_files(await read_manifest(folder)) if not file.shared]
@@ -92,11 +94,11 @@ async def _own_files(name: str, folder: SnapshotFolder, *, unreadable: bool) -> 
         if error.code not in _UNREADABLE:
             raise
         if not unreadable:
-            raise _blocked(name, error, "Nothing was deleted") from error
+            raise _blocked(where, name, error, "Nothing was deleted") from error
     return sorted((await folder.files()).keys() - {MANIFEST})
 
 
-def _blocked(name: str, error: RequestError, what: str) -> RequestError:
-    way = f"or delete it, too: `millwheel snapshot delete LOCATION {name} --unreadable`"
+def _blocked(where: str, name: str, error: RequestError, what: str) -> RequestError:
+    way = f"or delete it, too: `{shlex.join(('millwheel', 'snapshot', 'delete', where, name, '--unreadable'))}`"
     remedy = f"{error.remedy or 'put an undamaged copy of the file in its place'}; {way}"
     return RequestError(error.code, f"{error.message}. {what}", remedy, reason=error.reason)

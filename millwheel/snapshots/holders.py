@@ -13,7 +13,7 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -41,7 +41,8 @@ class ClaimHolder(msgspec.Struct, frozen=True):
 
     def _has_ended(self) -> bool:
         if found := _stat(self.pid):
-            return found[0] in _ENDED or found[1] != self.start
+            # The first thread of a process may have ended while others still run.
+            return found.start != self.start or (found.state in _ENDED and found.threads <= 1)
         # The system may hide the processes of other users.
         try:
             os.kill(self.pid, 0)
@@ -62,7 +63,7 @@ def this_process() -> ClaimHolder:
     with suppress(OSError):
         space = str(Path("/proc/self/ns/pid").readlink())
     found = _stat(os.getpid())
-    start = found[1] if boot and space and found else ""
+    start = found.start if boot and space and found else ""
     return ClaimHolder(socket.gethostname(), os.getpid(), f"{boot} {space}", start)
 
 
@@ -73,11 +74,18 @@ def holder_of(content: bytes) -> ClaimHolder:
     return ClaimHolder()
 
 
-def _stat(pid: int) -> tuple[str, str] | None:
-    """The state of a process, and when it began. None: it cannot be seen."""
+class _Seen(NamedTuple):
+    state: str
+    start: str
+    threads: int
+    """With the first one, also if that has ended."""
+
+
+def _stat(pid: int) -> _Seen | None:
+    """What the system says of a process. None: it cannot be seen."""
     # The name of the program stands in parentheses, and may have spaces and parentheses itself.
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return (fields[0], fields[19]) if len(fields) > 19 else None
+    return _Seen(fields[0], fields[19], int(fields[17])) if len(fields) > 19 else None
 
 
 def _read(path: str) -> str:

@@ -25,6 +25,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from millwheel.config.locations import Place, parse_place
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.snapshots.allowed import ANYWHERE, AllowedPlaces
+from millwheel.snapshots.file_systems import is_of_this_host
 
 __all__ = ["MANIFEST", "SnapshotFolder", "SnapshotLocation"]
 
@@ -100,7 +101,11 @@ class SnapshotFolder:
         self._store = store
         self._path = path
         self.is_local = local
-        """Whether it is a directory."""
+        """Whether it is a directory, of whatever file system."""
+
+    def is_of_this_host(self) -> bool:
+        """Whether it is a directory of a file system of this host alone."""
+        return self.is_local and is_of_this_host(Path("/", self._path))
 
     async def exists(self) -> bool:
         """Whether the snapshot is complete: its manifest is there."""

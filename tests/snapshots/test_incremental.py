@@ -18,12 +18,13 @@ import pytest
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import snapshot_pb2 as wire
+from millwheel.snapshots import file_systems
 from millwheel.snapshots.chunks import CHUNKS, ChunkWriter, read_file
 from millwheel.snapshots.claims import CLAIMS, COUNTS_FOR, Claim, ClaimKind, claim
 from millwheel.snapshots.copying import copy_rows
 from millwheel.snapshots.deleting import delete_snapshots
 from millwheel.snapshots.files import MAX_BYTES
-from millwheel.snapshots.holders import this_process
+from millwheel.snapshots.holders import holder_of, this_process
 from millwheel.snapshots.location import MANIFEST, SnapshotFolder, SnapshotLocation
 from millwheel.snapshots.manifest import SNAPSHOT_FORMAT, reusable_chunks, stored_chunks, write_manifest, written_bytes
 from millwheel.snapshots.verifying import SnapshotContent, verify_snapshot
@@ -170,7 +171,7 @@ async def test_nothing_is_deleted_if_a_snapshot_cannot_be_read(location: Snapsho
     for named in ["b"], ["b", "a"]:
         with pytest.raises(RequestError, match=r"snapshot a: .* 99 .*othing was deleted") as refused:
             await delete_snapshots(location, named)
-        assert "snapshot delete LOCATION a --unreadable" in refused.value.remedy
+        assert f"`millwheel snapshot delete {location.text} a --unreadable`" in refused.value.remedy
     with pytest.raises(RequestError, match="nothing was deleted"):
         await delete_snapshots(location, ["b"], unreadable=True)
     assert sorted(file.name for file in (tmp_path / "backups" / CHUNKS).iterdir()) == before
@@ -250,6 +251,73 @@ async def test_a_claim_ends_with_its_process(location: SnapshotLocation) -> None
         deleting.kill()
         await deleting.wait()
     await take(location, Rows(10, 100), "a")
+
+
+HALF_ENDED = """
+import ctypes, threading, time
+from millwheel.snapshots.holders import holder_of, this_process
+import msgspec
+print(msgspec.json.encode(this_process()).decode(), flush=True)
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_not_gone() -> None:
+    """Regression: its state was that of a process that does nothing any more, while its other threads ran."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", HALF_ENDED, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        holder = holder_of(await asyncio.wait_for(process.stdout.readline(), patience(20)))
+        stat = Path(f"/proc/{holder.pid}/stat")
+        await until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", patience(20))
+        assert not holder.is_gone()
+    finally:
+        process.kill()
+        await process.wait()
+    assert holder.is_gone()
+
+
+async def test_a_claim_on_a_network_file_system_ends_after_a_day(
+    location: SnapshotLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its process has written may still be on its way, as to an object store."""
+    await take(location, Rows(10, 100), "a")
+    left = tmp_path / "backups" / CLAIMS / "writing-gone"
+    left.write_bytes(msgspec.json.encode(msgspec.structs.replace(this_process(), pid=2**22 + 1)))
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw shared:1 - nfs4 server:/ rw\n")
+    monkeypatch.setattr(file_systems, "MOUNTS", mounts)
+    with pytest.raises(RequestError, match="writing-gone"):
+        await delete_snapshots(location, ["a"])
+    monkeypatch.undo()
+    await delete_snapshots(location, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("/", True),
+        ("/data/x", False),
+        ("/data two/x", True),
+        ("/database", True),
+        ("/data/local/x", True),
+        ("/fuse", False),
+    ],
+)
+def test_the_file_system_of_a_directory_is_the_deepest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str, expected: bool
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "1 0 8:1 / / rw shared:1 - ext4 /dev/a rw\n2 1 0:2 / /data rw - ext4 /dev/b rw\n"
+        "3 1 0:2 / /data rw shared:1 - nfs4 server:/ rw\n4 3 0:3 / /data/local rw - xfs /dev/c rw\n"
+        "5 1 0:4 / /data\\040two rw - btrfs /dev/d rw\n6 1 0:5 / /fuse rw - fuse.sshfs a:/ rw\n"
+    )
+    monkeypatch.setattr(file_systems, "MOUNTS", mounts)
+    assert file_systems.is_of_this_host(Path(directory)) is expected
+    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "none")
+    assert not file_systems.is_of_this_host(Path(directory))
 
 
 @pytest.mark.parametrize("other", [{"host": "elsewhere"}, {"system": "another start"}, {"start": ""}], ids=str)
