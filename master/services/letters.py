@@ -175,6 +175,8 @@ class LetterHandlingServicer(letter_pb2_grpc.LetterHandlingServiceServicer):
         except TimeoutError:
             if not limit.expired():
                 raise
+            if not report.why_unconfirmed:
+                report.why_unconfirmed = f"what is left had no answer within {REPLAY_SECONDS:g} s"
         return report
 
     async def _discard(self, request: wire.DiscardLettersRequest) -> wire.DiscardLettersResponse:

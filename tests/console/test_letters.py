@@ -148,6 +148,7 @@ async def test_a_replay_ends_in_time_and_goes_on(
         patching.setattr("millwheel.master.services.letters.REPLAY_SECONDS", 0)
         made = await api.handle("ReplayLetters", *ids)
         assert (made["left"], made["replayed"], made["elsewhere"]) == (ids, [], [])
+        assert made["why_unconfirmed"] == "what is left had no answer within 0 s"
         assert await api.states() == {"waiting": 3}
     with monkeypatch.context() as patching:
         patching.setattr("millwheel.master.services.letters.SENDING_SECONDS", 0)

@@ -107,11 +107,15 @@ class Replay:
         for target, letter in wanted:
             if begun.state(letter.offset) is LetterState.IN_REPLAY:
                 by_target.setdefault(target, []).append(letter)
+        why = ""
         for target, mine in by_target.items():
-            acked += await self._sender.send(target, mine, begun.batch)
-        await self._confirm(offsets, acked)
+            taken = await self._sender.send(target, mine, begun.batch)
+            acked += taken
+            if len(taken) < len(mine):
+                why = why or self._sender.why
+        await self._confirm(offsets, acked, why)
 
-    async def _confirm(self, offsets: Sequence[int], acked: Sequence[int]) -> None:
+    async def _confirm(self, offsets: Sequence[int], acked: Sequence[int], why: str) -> None:
         """Note the ACKs. What the log says afterwards is the result.
 
         A letter that is still in replay when it is confirmed was in replay when its ACK came. So no later batch had
@@ -127,7 +131,7 @@ class Replay:
                 report.replayed.append(offset)
             elif state is LetterState.IN_REPLAY:
                 report.unconfirmed.append(offset)
-                report.why_unconfirmed = self._sender.why
+                report.why_unconfirmed = why
             else:
                 report.elsewhere.append(offset)
 

@@ -51,7 +51,7 @@ class LetterSender:
         self._patience = patience
         self._end = end
         self.why = ""
-        """Why the last letters are not ACKed."""
+        """Why letters of the last :meth:`send` are not ACKed."""
 
     async def send(self, target: LetterTarget, letters: Sequence[Letter], batch: int) -> list[int]:
         """Send letters of one batch to their target. Returns the offsets of those that are ACKed.
@@ -59,6 +59,7 @@ class LetterSender:
         Raises:
             RequestError: The target does not exist any more, or refuses a record for good.
         """
+        self.why = ""
         waiting = {letter.offset: letter for letter in letters}
         loop, backoff, failures = asyncio.get_running_loop(), Backoff(), 0
         until = loop.time() + self._patience
@@ -68,7 +69,8 @@ class LetterSender:
                 async with asyncio.timeout_at(self._end):
                     await self._attempt(target, waiting, batch)
             except TimeoutError:
-                self.why = "the time for this replay is over"
+                # What the attempts before have found is the cause.
+                self.why = self.why or "the time for this replay is over"
                 break
             except RequestError as error:
                 if error.code not in PASSING:

@@ -438,7 +438,7 @@ class ReplayLettersResponse(_message.Message):
     def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedLetters]: ...
     @_builtins.property
     def unconfirmed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Letters without an ACK, and why."""
+        """Letters without an ACK, and why. Without such letters, it says why some are left, if it was for a lack of time."""
 
     @_builtins.property
     def left(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
