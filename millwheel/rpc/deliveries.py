@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from millwheel.model.deliveries import (
     BatchIds,
@@ -18,10 +18,15 @@ from millwheel.model.deliveries import (
     split_ids,
 )
 from millwheel.model.keys import KeyInterval
+from millwheel.model.time import seconds
 from millwheel.rpc.traces import read_traces, wire_traces
 from millwheel.rpc.v1 import delivery_pb2 as wire
 
 __all__ = ["DeliveryQueue", "answered_tokens", "decode_delivery", "encode_delivery"]
+
+_LONGEST_WAIT: Final = seconds(10 * 365 * 86_400)
+"""Ten years. A sender whose clock has jumped could state half a million years. Its batch would be the system lag of the
+computation, and hide all that really waits. No decision depends on the number, so a batch is not refused for it."""
 
 ItemT = TypeVar("ItemT")
 
@@ -147,7 +152,7 @@ def decode_delivery(request: wire.DeliverRequest, channel: Any) -> Delivery:
         channel,
         _decode_order(request),
         read_traces(request.traces) if request.traces else None,
-        request.waited_us,
+        min(request.waited_us, _LONGEST_WAIT),
     )
     given = len(ids.positions) if isinstance(ids, PositionIds) else len(ids.ids)
     if not count == len(delivery.values) == len(delivery.timestamps) == given:

@@ -53,7 +53,7 @@ def deliveries(draw: st.DrawFn) -> Delivery:
     order = DeliveryOrder(after + 1, after, draw(TIMES), streams, draw(st.booleans()))
     columns = blobs(binary), blobs(binary), column(TIMES)
     consumer, journal, stream = IncarnationId(draw(NAMES)), draw(NAMES), draw(NAMES)
-    chosen, waited = draw(st.none() | st.just(order)), draw(POSITIONS)
+    chosen, waited = draw(st.none() | st.just(order)), draw(st.integers(0, 10**14))
     return Delivery(consumer, journal, stream, sender, ids, *columns, token=5, order=chosen, waited=waited)
 
 
@@ -89,3 +89,11 @@ def test_what_is_malformed_is_named() -> None:
     request.sender.keys.start, request.sender.keys.end = b"z", b"a"
     with pytest.raises(ValueError, match="z"):
         decode_delivery(request, None)
+
+
+def test_a_wait_of_ages_is_cut() -> None:
+    """A sender whose clock has jumped: its batch would hide all that really waits."""
+    ids = OpaqueIds([bytes(16)])
+    sender = Sender("a", 1, None, "a")
+    sent = Delivery(IncarnationId("c.1"), "c.1.j1", "s", sender, ids, [b"k"], [b"v"], [1], waited=2**64 - 1)
+    assert decode_delivery(encode_delivery(sent, 1), None).waited == 10 * 365 * 86_400 * 1_000_000

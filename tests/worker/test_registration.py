@@ -131,6 +131,46 @@ async def test_the_log_of_an_ended_lease_names_the_hook_that_blocked(
     assert "produce in slices (docs/limits.md), or set worker.lease_seconds" in line
 
 
+async def test_a_step_shorter_than_the_lease_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    """Regression: etcd ended the lease, and the log named a hook that had taken a second."""
+    coordinator = MemoryCoordinator()
+    reports = HookReports(0.0, lambda scope: None)
+    lapsed = asyncio.Event()
+
+    async def note() -> None:
+        lapsed.set()
+
+    registration = Registration(coordinator, "w1", "here:1", TTL, note, reports.slowest_since)
+    await registration.start()
+    reports.take(("words", "count"), HooksSlow(SlowBatch("process_record", 1, TTL * 0.9, b"k")))
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    await coordinator.revoke_lease(entry.lease)
+    async with asyncio.timeout(patience(5)):
+        await lapsed.wait()
+    await registration.close()
+    reports.close()
+    await coordinator.close()
+    (line,) = [one.getMessage() for one in caplog.records if "the lease has ended" in one.getMessage()]
+    assert line.endswith("registers again")
+
+
+@pytest.mark.paper(section="7.1")
+async def test_a_process_that_hangs_is_waited_for_until_its_lease_ends() -> None:
+    """Its thread renews for one time to live after its event loop has stopped."""
+    coordinator = MemoryCoordinator()
+    ttl = patience(0.2)
+    first = Rig(coordinator, ttl=ttl)
+    await first.start()
+    second = Rig(coordinator, "10.0.0.2:7433", ttl=ttl)
+    starting = asyncio.ensure_future(second.registration.start())
+    await asyncio.sleep(1.5 * ttl)
+    first.die()
+    await starting
+    await second.registration.close()
+    await coordinator.close()
+
+
 async def test_giving_up_the_registration_does_the_same_at_once() -> None:
     coordinator = MemoryCoordinator()
     rig = Rig(coordinator, ttl=3_600.0)

@@ -48,14 +48,19 @@ class HookReports:
         """The hook that blocks the event loop now, with its seconds so far."""
         return {} if self._watchdog is None else self._watchdog.running()
 
-    def slowest_since(self, since: float) -> str:
+    def slowest_since(self, since: float, least: float = 0.0) -> str:
         """A description of the calls that blocked the event loop longest, among those that ended since then. Empty if
         none was slow.
 
         Args:
             since: Seconds by the loop's clock.
+            least: Seconds. Shorter ones do not count.
         """
-        found = [(batch.seconds, place, batch) for ended, place, batch in self._slow_batches if ended >= since]
+        found = [
+            (batch.seconds, place, batch)
+            for ended, place, batch in self._slow_batches
+            if ended >= since and batch.seconds >= least
+        ]
         return slow_text(*max(found, key=lambda one: one[0])[1:]) if found else ""
 
     def take(self, place: Place, report: HookReport) -> None:

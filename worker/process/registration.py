@@ -22,8 +22,11 @@ log = logging.getLogger("millwheel.worker")
 _RENEWALS: Final = 3
 """Renewals per time to live: two may fail before the lease ends."""
 
-_PATIENCE_TIMES_TO_LIVE: Final = 2
-"""Times to live to wait for the end of another process's registration. After that the process counts as alive."""
+_PATIENCE_TIMES_TO_LIVE: Final = 3
+"""Times to live to wait for the end of another process's registration. After that the process counts as alive.
+
+A thread renews for a process whose event loop hangs, so its lease may end only two times to live after that began. One
+more is for etcd, which ends leases late after a change of its leader."""
 
 _REMEDY: Final = (
     "the next owner runs it again, and loses its lease again: have the hook produce in slices (docs/limits.md), or set "
@@ -57,7 +60,7 @@ class Registration:
         address: str,
         ttl: float,
         lapsed: Callable[[], Awaitable[None]],
-        slowest_since: Callable[[float], str] = lambda since: "",
+        slowest_since: Callable[[float, float], str] = lambda since, least: "",
     ) -> None:
         """
         Args:
@@ -66,7 +69,8 @@ class Registration:
             address: The worker's address.
             ttl: The lease's time to live, in seconds.
             lapsed: Called when the lease has ended or is given up.
-            slowest_since: Describes what blocked the event loop longest since a time of the loop. Empty: nothing.
+            slowest_since: Describes what blocked the event loop longest since a time of the loop. Empty: nothing did
+                for at least the seconds of the second argument.
         """
         self._coordinator = coordinator
         self._ttl = ttl
@@ -186,7 +190,8 @@ class Registration:
             await self._coordinator.keep_alive(self._lease)
             self._renewed_at = began
         except LeaseExpiredError:
-            slowest = self._slowest_since(self._renewed_at)
+            # A thread renews while a step takes less than a lease. So a shorter step is not the cause.
+            slowest = self._slowest_since(self._renewed_at, self._ttl)
             why = f"; {slowest}; {_REMEDY}" if slowest else ""
             log.error("the lease has ended: this worker gives up its intervals, and registers again%s", why)
             return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
@@ -85,7 +84,7 @@ class Rerouting:
         Invariant: positions rise.
         """
         rows = [
-            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at], batch.since)
+            (batch.ids[at], batch.keys[at], batch.values[at], batch.timestamps[at])
             for batch in batches
             for at in batch.indexes()
         ]
@@ -94,12 +93,10 @@ class Rerouting:
         if scope.kind is IdKind.POSITION:
             rows.sort(key=lambda row: row[0])
         first = min(one.first for one in batches)
-        queues: dict[OutboundQueue, None] = {}
-        for since, group in groupby(rows, key=lambda row: row[4]):
-            ids, keys, values, timestamps, _ = (list(column) for column in zip(*group, strict=True))
-            columns = Columns(values, timestamps, {}, scope, ids)
-            queues |= self._outbound.distribute(consumer, columns, keys, first, now, since)
-        return queues
+        # By its oldest record, as that of any batch. After a merge, records of one time are few, and stand apart.
+        since = min(one.since for one in batches if one.indexes())
+        ids, keys, values, timestamps = (list(column) for column in zip(*rows, strict=True))
+        return self._outbound.distribute(consumer, Columns(values, timestamps, {}, scope, ids), keys, first, now, since)
 
     def accept_unkeyed(
         self, consumer: ConsumerRouting, columns: Columns, keys: Sequence[bytes], first: int, now: int
