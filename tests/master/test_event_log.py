@@ -211,6 +211,18 @@ def test_workers_and_failures_are_noted_at_their_begin_and_end() -> None:
     ]
 
 
+def test_a_lost_lease_of_a_master_outlives_its_restart() -> None:
+    lost = catalog.MasterRecord(interrupted_at_us=1_000_000, interruption="it did not get to run")
+    watch = EventWatch({})
+    (event,) = watch.observe({}, [], masters={"m1": lost, "m2": catalog.MasterRecord()})
+    assert (event.kind, event.subject) == ("master.interrupted", "m1")
+    assert event.text == "m1 lost its lease at 00:00:01 UTC: it did not get to run"
+    assert watch.observe({}, [], masters={"m1": lost}) == []
+    assert EventWatch({1: event.SerializeToString()}).observe({}, [], masters={"m1": lost}) == []
+    again = catalog.MasterRecord(interrupted_at_us=2_000_000, interruption="it did not get to run")
+    assert kinds(watch.observe({}, [], masters={"m1": again})) == [("master.interrupted", "m1")]
+
+
 def test_a_failure_is_told_without_its_next_attempt() -> None:
     assert [one.text for one in EventWatch({}).observe({}, [failing("c")])] == ["c raises"]
 
