@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.master.backlogs import backlog_problems
+from millwheel.master.backlogs import backlog_problems, interval_backlog
 from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import cluster_problems, damage_problems, health_problem, hook_problems
 from millwheel.master.hook_failures import hook_failures
@@ -124,7 +124,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             console = "" if record is None else record.console
             response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
-        names = {}
+        names, backlogs = {}, list[str]()
         with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
         for hot in self._replica.hot_keys:
@@ -132,8 +132,9 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
+            backlogs.append(interval_backlog(known, self._replica.book, hot.incarnation, hot.journal))
         details = [
-            *cluster_problems(response, bool(known.topologies)),
+            *cluster_problems(response, bool(known.topologies), backlogs),
             *_under("MillwheelInjectorSilent", silences),
             *self._troubles(known, response),
             *_under("MillwheelCertificateEnds", self._replica.certificate_problems()),

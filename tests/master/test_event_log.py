@@ -67,6 +67,17 @@ def test_changes_of_a_topology_have_their_before_and_after() -> None:
     assert (found[2].before, found[2].after) == ("running", "paused")
 
 
+def test_a_rollback_says_which_version_it_is_again() -> None:
+    cluster, master = started()
+    master.call(UpdateTopology(with_code(topology()), "u1"), now=seconds(2))
+    master.call(UpdateTopology(topology(), "u2"), now=seconds(3))
+    updates = [one.text for one in events(cluster) if one.kind == "topology.updated"]
+    assert updates == [
+        "topology zeitgeist is updated: version 2",
+        "topology zeitgeist is updated: version 3, the same as version 1",
+    ]
+
+
 def test_a_quota_is_an_event() -> None:
     cluster, master = started()
     master.call(SetTopologyQuota("zeitgeist", catalog.TopologyQuota(weight=2, records_per_second=5_000)))
