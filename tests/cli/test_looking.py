@@ -107,6 +107,7 @@ async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Se
         assert json.loads(again.out) == {"stream": "spoken", "process": "gone", "state": "retired"}
         listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
         assert [one["process"] for one in json.loads(listed.out)] == ["reader"]
+        assert 0 <= json.loads(listed.out)[0]["silence_us"] < 240_000_000, "it has just reported"
         await injector.send(Word("plain"), timestamp=6_000_000)
         await injector.advance(7_000_000)
         await injector.flush()

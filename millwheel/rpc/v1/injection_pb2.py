@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/injection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"6\n\x13OpenInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"j\n\x14OpenInjectorResponse\x12\x11\n\tsequencer\x18\x01 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12)\n\tauthority\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"&\n\x14ListInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"H\n\x15ListInjectorsResponse\x12/\n\tinjectors\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\"\x8b\x01\n\x0eInjectorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x10\n\x08\x66inished\x18\x06 \x01(\x08\x12\x0f\n\x07retired\x18\x07 \x01(\x08\"&\n\x15GetBatchCursorRequest\x12\r\n\x05query\x18\x01 \x01(\t\"1\n\x16GetBatchCursorResponse\x12\x17\n\x0f\x63ommitted_batch\x18\x01 \x01(\x03\"2\n\x12\x43ommitBatchRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\"\x15\n\x13\x43ommitBatchResponse\"@\n\x17ListBatchCursorsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x18ListBatchCursorsResponse\x12*\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.BatchCursor\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"F\n\x0b\x42\x61tchCursor\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x0f\n\x07retired\x18\x03 \x01(\x08\"8\n\x15RetireInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x18\n\x16RetireInjectorResponse\"#\n\x12RetireQueryRequest\x12\r\n\x05query\x18\x01 \x01(\t\"\x15\n\x13RetireQueryResponse2\xbb\x06\n\x10InjectionService\x12j\n\x0cOpenInjector\x12!.millwheel.v1.OpenInjectorRequest\x1a\".millwheel.v1.OpenInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x02\x1a\x06stream\x10\x01\x12\x82\x01\n\rListInjectors\x12\".millwheel.v1.ListInjectorsRequest\x1a#.millwheel.v1.ListInjectorsResponse\"(\x90\x02\x01\xea\xe1\x18!\n\r\n\x01\x01\x1a\x06streamH\x01*\x10injectors.stream\x12q\n\x0eGetBatchCursor\x12#.millwheel.v1.GetBatchCursorRequest\x1a$.millwheel.v1.GetBatchCursorResponse\"\x14\x90\x02\x01\xea\xe1\x18\r\n\x0b\n\x02\x01\x02\x42\x05query\x12\x66\n\x0b\x43ommitBatch\x12 .millwheel.v1.CommitBatchRequest\x1a!.millwheel.v1.CommitBatchResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x02\x42\x05query\x10\x01\x12\x80\x01\n\x10ListBatchCursors\x12%.millwheel.v1.ListBatchCursorsRequest\x1a&.millwheel.v1.ListBatchCursorsResponse\"\x1d\x90\x02\x01\xea\xe1\x18\x16\n\x05\n\x01\x01H\x01\x32\rcursors.query\x12p\n\x0eRetireInjector\x12#.millwheel.v1.RetireInjectorRequest\x1a$.millwheel.v1.RetireInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x04\x1a\x06stream\x10\x01\x12\x66\n\x0bRetireQuery\x12 .millwheel.v1.RetireQueryRequest\x1a!.millwheel.v1.RetireQueryResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x04\x42\x05query\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/injection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"6\n\x13OpenInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"j\n\x14OpenInjectorResponse\x12\x11\n\tsequencer\x18\x01 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12)\n\tauthority\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"&\n\x14ListInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"H\n\x15ListInjectorsResponse\x12/\n\tinjectors\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\"\xb3\x01\n\x0eInjectorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x10\n\x08\x66inished\x18\x06 \x01(\x08\x12\x0f\n\x07retired\x18\x07 \x01(\x08\x12\x17\n\nsilence_us\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_silence_us\"&\n\x15GetBatchCursorRequest\x12\r\n\x05query\x18\x01 \x01(\t\"1\n\x16GetBatchCursorResponse\x12\x17\n\x0f\x63ommitted_batch\x18\x01 \x01(\x03\"2\n\x12\x43ommitBatchRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\"\x15\n\x13\x43ommitBatchResponse\"@\n\x17ListBatchCursorsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x18ListBatchCursorsResponse\x12*\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.BatchCursor\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"F\n\x0b\x42\x61tchCursor\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x0f\n\x07retired\x18\x03 \x01(\x08\"8\n\x15RetireInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x18\n\x16RetireInjectorResponse\"#\n\x12RetireQueryRequest\x12\r\n\x05query\x18\x01 \x01(\t\"\x15\n\x13RetireQueryResponse2\xbb\x06\n\x10InjectionService\x12j\n\x0cOpenInjector\x12!.millwheel.v1.OpenInjectorRequest\x1a\".millwheel.v1.OpenInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x02\x1a\x06stream\x10\x01\x12\x82\x01\n\rListInjectors\x12\".millwheel.v1.ListInjectorsRequest\x1a#.millwheel.v1.ListInjectorsResponse\"(\x90\x02\x01\xea\xe1\x18!\n\r\n\x01\x01\x1a\x06streamH\x01*\x10injectors.stream\x12q\n\x0eGetBatchCursor\x12#.millwheel.v1.GetBatchCursorRequest\x1a$.millwheel.v1.GetBatchCursorResponse\"\x14\x90\x02\x01\xea\xe1\x18\r\n\x0b\n\x02\x01\x02\x42\x05query\x12\x66\n\x0b\x43ommitBatch\x12 .millwheel.v1.CommitBatchRequest\x1a!.millwheel.v1.CommitBatchResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x02\x42\x05query\x10\x01\x12\x80\x01\n\x10ListBatchCursors\x12%.millwheel.v1.ListBatchCursorsRequest\x1a&.millwheel.v1.ListBatchCursorsResponse\"\x1d\x90\x02\x01\xea\xe1\x18\x16\n\x05\n\x01\x01H\x01\x32\rcursors.query\x12p\n\x0eRetireInjector\x12#.millwheel.v1.RetireInjectorRequest\x1a$.millwheel.v1.RetireInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x04\x1a\x06stream\x10\x01\x12\x66\n\x0bRetireQuery\x12 .millwheel.v1.RetireQueryRequest\x1a!.millwheel.v1.RetireQueryResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x04\x42\x05query\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,29 +56,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTINJECTORSRESPONSE']._serialized_start=304
   _globals['_LISTINJECTORSRESPONSE']._serialized_end=376
   _globals['_INJECTORSTATUS']._serialized_start=379
-  _globals['_INJECTORSTATUS']._serialized_end=518
-  _globals['_GETBATCHCURSORREQUEST']._serialized_start=520
-  _globals['_GETBATCHCURSORREQUEST']._serialized_end=558
-  _globals['_GETBATCHCURSORRESPONSE']._serialized_start=560
-  _globals['_GETBATCHCURSORRESPONSE']._serialized_end=609
-  _globals['_COMMITBATCHREQUEST']._serialized_start=611
-  _globals['_COMMITBATCHREQUEST']._serialized_end=661
-  _globals['_COMMITBATCHRESPONSE']._serialized_start=663
-  _globals['_COMMITBATCHRESPONSE']._serialized_end=684
-  _globals['_LISTBATCHCURSORSREQUEST']._serialized_start=686
-  _globals['_LISTBATCHCURSORSREQUEST']._serialized_end=750
-  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_start=752
-  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_end=847
-  _globals['_BATCHCURSOR']._serialized_start=849
-  _globals['_BATCHCURSOR']._serialized_end=919
-  _globals['_RETIREINJECTORREQUEST']._serialized_start=921
-  _globals['_RETIREINJECTORREQUEST']._serialized_end=977
-  _globals['_RETIREINJECTORRESPONSE']._serialized_start=979
-  _globals['_RETIREINJECTORRESPONSE']._serialized_end=1003
-  _globals['_RETIREQUERYREQUEST']._serialized_start=1005
-  _globals['_RETIREQUERYREQUEST']._serialized_end=1040
-  _globals['_RETIREQUERYRESPONSE']._serialized_start=1042
-  _globals['_RETIREQUERYRESPONSE']._serialized_end=1063
-  _globals['_INJECTIONSERVICE']._serialized_start=1066
-  _globals['_INJECTIONSERVICE']._serialized_end=1893
+  _globals['_INJECTORSTATUS']._serialized_end=558
+  _globals['_GETBATCHCURSORREQUEST']._serialized_start=560
+  _globals['_GETBATCHCURSORREQUEST']._serialized_end=598
+  _globals['_GETBATCHCURSORRESPONSE']._serialized_start=600
+  _globals['_GETBATCHCURSORRESPONSE']._serialized_end=649
+  _globals['_COMMITBATCHREQUEST']._serialized_start=651
+  _globals['_COMMITBATCHREQUEST']._serialized_end=701
+  _globals['_COMMITBATCHRESPONSE']._serialized_start=703
+  _globals['_COMMITBATCHRESPONSE']._serialized_end=724
+  _globals['_LISTBATCHCURSORSREQUEST']._serialized_start=726
+  _globals['_LISTBATCHCURSORSREQUEST']._serialized_end=790
+  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_start=792
+  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_end=887
+  _globals['_BATCHCURSOR']._serialized_start=889
+  _globals['_BATCHCURSOR']._serialized_end=959
+  _globals['_RETIREINJECTORREQUEST']._serialized_start=961
+  _globals['_RETIREINJECTORREQUEST']._serialized_end=1017
+  _globals['_RETIREINJECTORRESPONSE']._serialized_start=1019
+  _globals['_RETIREINJECTORRESPONSE']._serialized_end=1043
+  _globals['_RETIREQUERYREQUEST']._serialized_start=1045
+  _globals['_RETIREQUERYREQUEST']._serialized_end=1080
+  _globals['_RETIREQUERYRESPONSE']._serialized_start=1082
+  _globals['_RETIREQUERYRESPONSE']._serialized_end=1103
+  _globals['_INJECTIONSERVICE']._serialized_start=1106
+  _globals['_INJECTIONSERVICE']._serialized_end=1933
 # @@protoc_insertion_point(module_scope)
