@@ -117,7 +117,7 @@ async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
 
 async def _to_view(request: web.Request) -> web.Response:
     """Lead from the name of a view, as a person types it, to the view."""
-    raise web.HTTPFound(f"/#{request.path}")
+    return web.Response(status=302, headers={"Location": f"/#{request.path}"})
 
 
 async def _not_found(request: web.Request) -> web.Response:
