@@ -16,7 +16,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
-__all__ = ["backlog_problems"]
+__all__ = ["backlog_problems", "interval_backlog"]
 
 _BEHIND_AFTER_SECONDS: Final = 60.0
 """A computation is behind if its oldest work has waited so long. It is the limit of the alert MillwheelWorkStuck."""
@@ -45,6 +45,16 @@ def backlog_problems(
             owners = sorted({one.owner.worker_id for one, _ in behind})
             text = _text("/".join(place), [load for _, load in behind], owners, busy)
             yield health_problem(text, "MillwheelWorkStuck", *place)
+
+
+def interval_backlog(known: Catalog, book: LoadBook, incarnation: IncarnationId, journal: str) -> str:
+    """Return what waits in an interval, at which worker and for how long. Empty: nothing is known to wait."""
+    for one, load in _loads(known, book, incarnation):
+        if one.journal == journal and load.queued_records:
+            waited = format_duration(Duration(seconds(load.system_lag_seconds)))
+            records = counted(load.queued_records, "record")
+            return f"{records} of its interval wait at worker {one.owner.worker_id}, the oldest work for {waited}"
+    return ""
 
 
 def _loads(

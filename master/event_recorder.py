@@ -43,7 +43,8 @@ class EventRecorder:
             try:
                 known, book = self._term.catalog, self._book()
                 heard = partial(all_reported, known, book)
-                for event in watch.observe(known.workers, hook_failures(known, book, wall_now()), heard):
+                failing = hook_failures(known, book, wall_now())
+                for event in watch.observe(known.workers, failing, heard, known.masters):
                     await self._record(event)
             except DamagedValueError as error:
                 _log.debug("no events are looked for: %s", error)

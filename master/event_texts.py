@@ -27,7 +27,7 @@ from millwheel.master.messages import (
     UpdateTopology,
 )
 from millwheel.model import catalog_keys as keys
-from millwheel.model.catalog import Catalog
+from millwheel.model.catalog import Catalog, earlier_version
 from millwheel.model.incarnation import incarnation_of_journal
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.wording import state_name
@@ -103,11 +103,14 @@ def _of_version(known: Catalog, name: str, actor: str, plan: ChangePlan, verb: s
         return None
     new = before is None or after.submitted_at_us != before.submitted_at_us
     verb = verb or ("submitted" if new else "updated")
+    # A rollback is an update to the version before.
+    earlier = None if before is None or new else earlier_version(before)
+    same = f", the same as version {earlier.version}" if earlier is not None and earlier.spec == after.spec else ""
     return catalog.EventRecord(
         kind=f"topology.{verb}",
         actor=actor,
         topology=name,
-        text=f"topology {name} is {verb}: version {after.version}",
+        text=f"topology {name} is {verb}: version {after.version}{same}",
         before="" if before is None or new else _version(before),
         after=_version(after),
     )

@@ -1,4 +1,4 @@
-"""Events that no change of the catalog by the master explains: workers that come and go, and hooks that fail. Pure.
+"""Events that no change by the master explains: workers that come and go, lost leases, hooks that fail. Pure.
 
 It compares what is now with what was at the look before. The events in the log are the memory of earlier leaders.
 """
@@ -6,7 +6,10 @@ It compares what is now with what was at the look before. The events in the log 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
+from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 
@@ -17,6 +20,8 @@ _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
 _JOINED, _LOST = "worker.joined", "worker.lost"
 
+_NO_MASTERS: Final[Mapping[str, catalog.MasterRecord]] = MappingProxyType({})
+
 
 class EventWatch:
     """What a leader has seen so far. Invariant: of one worker or computation, the two kinds of events alternate."""
@@ -25,6 +30,8 @@ class EventWatch:
         """``kept``: the events in the log, encoded, by number."""
         self._workers: set[str] = set()
         self._failing: set[tuple[str, str]] = set()
+        self._interruptions: set[str] = set()
+        """The texts of masters' lost leases, which have their times."""
         self._began = False
         for _, value in sorted(kept.items()):
             self._remember(value)
@@ -39,6 +46,8 @@ class EventWatch:
             self._failing.add(place)
         elif event.kind == _RECOVERED:
             self._failing.discard(place)
+        elif event.kind == INTERRUPTED:
+            self._interruptions.add(event.text)
         elif event.kind == _JOINED:
             self._workers.add(event.subject)
         elif event.kind == _LOST:
@@ -49,6 +58,7 @@ class EventWatch:
         workers: Mapping[str, catalog.WorkerRecord],
         failing: Iterable[cluster.ComputationFailures],
         heard: Callable[[str, str], bool] = lambda topology, computation: True,
+        masters: Mapping[str, catalog.MasterRecord] = _NO_MASTERS,
     ) -> list[catalog.EventRecord]:
         """Return the events since the look before.
 
@@ -57,8 +67,9 @@ class EventWatch:
             failing: The computations whose hooks raise.
             heard: Whether all owners of a computation have reported. Without their reports, its hooks may still fail.
                 A new leader has no reports, and neither has an interval's new owner.
+            masters: The registered masters, by address.
         """
-        found = [*self._of_workers(workers), *self._of_hooks(failing, heard)]
+        found = [*self._of_workers(workers), *self._of_masters(masters), *self._of_hooks(failing, heard)]
         self._began = True
         return found
 
@@ -71,6 +82,21 @@ class EventWatch:
             joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
         self._workers = set(workers)
         return [*lost, *joined]
+
+    def _of_masters(self, masters: Mapping[str, catalog.MasterRecord]) -> list[catalog.EventRecord]:
+        """Return why masters lost their leases. A record forgets it when its master is restarted; the log does not."""
+        texts = {
+            address: interruption_text(address, record)
+            for address, record in sorted(masters.items())
+            if record.interruption
+        }
+        found = [
+            catalog.EventRecord(kind=INTERRUPTED, actor=_ACTOR, subject=address, text=text)
+            for address, text in texts.items()
+            if text not in self._interruptions
+        ]
+        self._interruptions = set(texts.values())
+        return found
 
     def _of_hooks(
         self, failing: Iterable[cluster.ComputationFailures], heard: Callable[[str, str], bool]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from millwheel.master.load_book import LoadBook
 from millwheel.model.catalog import Catalog
@@ -22,8 +22,16 @@ _Names = Mapping[IncarnationId, tuple[str, str]]
 """Topology and computation of incarnations."""
 
 
-def cluster_problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Iterator[wire.HealthProblem]:
-    """Yield the problems of processes, of intervals without an owner and of hot keys. ``in_use``: topologies exist."""
+def cluster_problems(
+    health: wire.GetClusterHealthResponse, in_use: bool, backlogs: Sequence[str] = ()
+) -> Iterator[wire.HealthProblem]:
+    """Yield the problems of processes, of intervals without an owner and of hot keys.
+
+    Args:
+        health: What is known of all processes, and the hot keys.
+        in_use: Whether topologies exist.
+        backlogs: What waits for each of the hot keys. Empty texts: nothing is known to wait.
+    """
     if not health.store.answers:
         yield health_problem(f"the state store does not answer: {health.store.error}", _STORE)
     for authority in health.authorities:
@@ -44,12 +52,15 @@ def cluster_problems(health: wire.GetClusterHealthResponse, in_use: bool) -> Ite
             "no worker may run their code, or they are just being given to one",
             _STRANDED,
         )
-    for hot in health.hot_keys:
+    for at, hot in enumerate(health.hot_keys):
+        waits = f"; {backlogs[at]}" if at < len(backlogs) and backlogs[at] else ""
         key = hot.key.decode("utf-8", "backslashreplace")
         yield health_problem(
-            f"key {key!r} of {hot.topology}/{hot.computation} takes {hot.busy:.0%} of a core, and no split relieves "
-            "that: make the hook cheaper for it by `millwheel topology update`, or aggregate it in two phases, by "
-            "`spread=` of `.window(...).aggregate` in a step of another name, which takes records that differ",
+            f"key {key!r} of {hot.topology}/{hot.computation} keeps its interval busy for {hot.busy:.0%} of the time, "
+            f"computing or waiting, and no split relieves that{waits}: nothing is lost, and keys of other intervals go "
+            "on; see what its hook waits for, and have the hook made cheaper for this key, or the key aggregated in "
+            "two phases (`spread=`); if an update made it slow, "
+            f"`millwheel topology rollback {hot.topology}` goes back",
             _STUCK,
             hot.topology,
             hot.computation,

@@ -65,21 +65,19 @@ def hook_failures(
             if not wanted:
                 continue
             loads, keys = reported.get(incarnation, []), key_functions.get(incarnation, [])
-            for failing in _of_computation(name, one, loads, keys, now, awaited_for):
-                failing.text += _rollback_hint(record, failing)
-                found.append(failing)
+            found += _of_computation(record, one, loads, keys, now, awaited_for)
     return found
 
 
-def _rollback_hint(record: catalog.TopologyRecord, failing: wire.ComputationFailures) -> str:
+def _rollback_hint(record: catalog.TopologyRecord, failures: inspection.HookFailures, absence: str) -> str:
     """Return how to go back to the version before, if the failures may come from the last update."""
-    began = [one.since_us for one in failing.failures.oldest]
+    began = [one.since_us for one in failures.oldest]
     is_suspect = bool(began) and record.version_at_us <= min(began) <= record.version_at_us + _SUSPECT_FOR
     before = earlier_version(record)
-    if before is None or not (is_suspect or failing.absence):
+    if before is None or not (is_suspect or absence):
         return ""
     return (
-        f"; version {record.version} of {record.spec.name} came at {moment(record.version_at_us)}: if this began with "
+        f"version {record.version} of {record.spec.name} came at {moment(record.version_at_us)}: if this began with "
         f"it, `millwheel topology rollback {record.spec.name}` goes back to version {before.version}"
     )
 
@@ -123,7 +121,7 @@ def _reported(known: Catalog, book: LoadBook) -> dict[IncarnationId, list[inspec
 
 
 def _of_computation(
-    topology: str,
+    record: catalog.TopologyRecord,
     computation: str,
     loads: list[inspection.IntervalLoad],
     key_functions: list[inspection.KeyFunctionFailure],
@@ -139,8 +137,10 @@ def _of_computation(
     absence = next((load.absence for load in loads if load.absence), "")
     blocked = bool(absence) or blocks(failures, stopped) or keys_wait(failures)
     if blocked or failed_lately(failures, now):
-        name = f"{topology}/{computation}"
-        text = absence_text(name, absence) if absence else computation_text(name, failures, stopped, now)
+        topology = record.spec.name
+        name, hint = f"{topology}/{computation}", _rollback_hint(record, failures, absence)
+        missing = f"{absence_text(name, absence)}{'; ' if hint else ''}{hint}"
+        text = missing if absence else computation_text(name, failures, stopped, now, hint)
         yield wire.ComputationFailures(
             topology=topology,
             computation=computation,

@@ -1,4 +1,4 @@
-"""What hampers the processes of a cluster, by name: stalls, broken links, failing writes, lost leases. Pure.
+"""What hampers the processes of a cluster, by name: stalls, broken links, failing writes, a slow store. Pure.
 
 Each problem says which process or node it is about, since when, and what an operator does. A report that is old says
 nothing here: that its worker is silent is a problem of its own, and the link or the machine may be well by now.
@@ -6,47 +6,66 @@ nothing here: that its worker is silent is a problem of its own, and the link or
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
 from typing import Final
 
-from millwheel.model.time import Duration, Timestamp, format_duration, seconds
+from millwheel.model.time import format_duration, seconds
 from millwheel.model.wording import named
-from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as inspection
 
-__all__ = ["leader_problems", "link_problems", "node_problems", "stall_problems", "write_problems"]
+__all__ = ["link_problems", "node_problems", "slow_store_problems", "stall_problems", "write_problems"]
 
 STALLED: Final = 0.3
 """A process that is stalled for a larger share of its time is a problem."""
 BROKEN_SECONDS: Final = 10.0
 """A link that is broken for longer, or a call that is repeated for longer, is a problem. A takeover takes less."""
-ELECTION_WINDOW: Final[Duration] = seconds(900)
-STEADY: Final[Duration] = seconds(300)
-"""A master that has led for longer is no problem any more."""
-MAX_ELECTIONS: Final = 2
-"""More elections than these within that time are a problem. A restart of all masters, one by one, takes two."""
-
 _MAX_LINK_PROBLEMS: Final = 20
 _MAX_WRITE_PROBLEMS: Final = 20
 """The most problems of links between workers, and of errors at writing."""
 _STOP: Final = "`systemctl stop millwheel-worker` on its machine; other workers take its intervals"
+_DISK: Final = "look by `df -h` first, because a JVM that died by SIGBUS is a full disk, too"
+_SLOW_COMMIT_SECONDS: Final = 1.0
+"""A mean commit that takes longer is a problem. MillwheelStoreSlow has the same limit, for one in a hundred."""
 _FULL: Final = ("no space left", "disk full", "enospc")
 """What errors of a full disk have in common."""
 
 
-def stall_problems(workers: Iterable[cluster.WorkerHealth]) -> Iterator[str]:
-    """Yield a problem for each worker process that often does not get to run."""
+def stall_problems(
+    workers: Iterable[cluster.WorkerHealth], leader: str = "", leader_stalled: float = 0.0
+) -> Iterator[str]:
+    """Yield a problem for each process that often does not get to run.
+
+    Args:
+        workers: The workers.
+        leader: The address of the leading master.
+        leader_stalled: The share of the last ten seconds in which it did not get to run, 0 to 1.
+    """
+    if leader_stalled > STALLED:
+        yield (
+            f"the leading master at {leader} is slow: {_stalled(leader_stalled)}: stop what takes the CPU or the "
+            "memory of its machine, or `systemctl stop millwheel-master` there if another master stands by"
+        )
     for one in workers:
         if one.answers and one.stalled > STALLED:
-            yield (
-                f"worker {one.worker_id} at {one.address} is slow: it did not get to run for {one.stalled:.0%} of the "
-                f"last seconds, because its machine swaps or has no CPU left: {_STOP}"
-            )
+            remedy = _STOP if one.intervals else "it has no intervals any more, so it delays no record: see its machine"
+            yield f"worker {one.worker_id} at {one.address} is slow: {_stalled(one.stalled)}: {remedy}"
+
+
+def _stalled(share: float) -> str:
+    return f"it did not get to run for {share:.0%} of the last 10 s, because its machine swaps or has no CPU left"
+
+
+def slow_store_problems(commit_seconds: float) -> Iterator[str]:
+    """Yield a problem if commits take long. ``commit_seconds``: their mean time, from the workers' last reports."""
+    if commit_seconds > _SLOW_COMMIT_SECONDS:
+        yield (
+            f"a commit takes {commit_seconds:.1f} s at the store on average, so results are late: give the store what "
+            "its machines lack, which is disk, CPU or another node, or see whether one worker alone is slow"
+        )
 
 
 def node_problems(workers: Iterable[cluster.WorkerHealth], node_outages: Mapping[str, float]) -> Iterator[str]:
@@ -55,8 +74,9 @@ def node_problems(workers: Iterable[cluster.WorkerHealth], node_outages: Mapping
     for node, outage in sorted(node_outages.items()):
         if outage >= BROKEN_SECONDS and node not in reached:
             yield (
-                f"node {node} of the store has not answered for {_for(outage)}: start it, by "
-                "`systemctl start cassandra` on its machine"
+                f"node {node} of the store has not answered for {_for(outage)}; the work goes on while each range has "
+                f"a quorum: on the machine of this address, {_DISK}, then `systemctl start cassandra`; its log has the "
+                "reason"
             )
 
 
@@ -162,44 +182,13 @@ def write_problems(loads: Mapping[str, inspection.GetWorkerLoadResponse]) -> Ite
             longest[error] = max(longest.get(error, 0.0), load.repeating_seconds)
     for error in nlargest(_MAX_WRITE_PROBLEMS, by_error, key=longest.__getitem__):
         full = any(sign in error.lower() for sign in _FULL)
-        remedy = "free space on that disk" if full else "see that the store runs, and that its disks are not full"
-        whose = named(by_error[error])
+        remedy = "free space on that disk" if full else f"on the store's machines, {_DISK}, then start what is down"
+        whose, why = named(by_error[error]), error.removesuffix(".")
         yield (
-            f"intervals have waited for the store for {_for(longest[error])}, {whose}: {error}: {remedy}; "
-            "they go on by themselves"
+            f"intervals have waited for the store for {_for(longest[error])}, {whose}: {why}: {remedy}; they go on by "
+            "themselves"
         )
-
-
-def leader_problems(
-    events: Iterable[catalog.EventRecord], masters: Mapping[str, catalog.MasterRecord], now: Timestamp
-) -> Iterator[str]:
-    """Yield a problem if the leading master changes often, with what is known of each master.
-
-    Args:
-        events: The events in the log, the oldest first.
-        masters: The registered masters, by address.
-        now: The wall time.
-    """
-    elections = [one for one in events if one.kind == "master.elected"]
-    recent = [one for one in elections[1:] if now - one.at_us <= ELECTION_WINDOW]
-    if len(recent) <= MAX_ELECTIONS or now - recent[-1].at_us > STEADY:
-        return
-    known = []
-    for address, record in sorted(masters.items()):
-        if record.interruption and now - record.interrupted_at_us <= ELECTION_WINDOW:
-            known.append(f"{address} lost its lease at {_clock(record.interrupted_at_us)}: {record.interruption}")
-        elif now - record.started_at_us <= ELECTION_WINDOW:
-            known.append(f"{address} was started at {_clock(record.started_at_us)}: its log says why it had ended")
-    why = "; ".join(known) or "their logs say why"
-    yield (
-        f"the leading master has changed {len(recent)} times within {_for(ELECTION_WINDOW / 1e6)}: {why}. Give their "
-        "machines CPU, or set a larger `master.lease_seconds` and run `systemctl restart millwheel-master` on each"
-    )
 
 
 def _for(duration: float) -> str:
     return format_duration(seconds(duration))
-
-
-def _clock(at: int) -> str:
-    return time.strftime("%H:%M:%S", time.gmtime(at / 1e6)) + " UTC"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,10 +12,11 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from millwheel.coordination.contract import DamagedValueError
-from millwheel.master.backlogs import backlog_problems
+from millwheel.master.backlogs import backlog_problems, interval_backlog
 from millwheel.master.event_log import readable_events
 from millwheel.master.health_problems import cluster_problems, damage_problems, health_problem, hook_problems
 from millwheel.master.hook_failures import hook_failures
+from millwheel.master.leader_changes import leader_problems
 from millwheel.master.loads import FRESH
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica, steady_clock
@@ -23,7 +24,13 @@ from millwheel.master.services.events import list_events
 from millwheel.master.services.overview import explain_hold, overview
 from millwheel.master.silences import injected_groups, silence_texts
 from millwheel.master.stream_resolution import refuse_unknown_stream, resolve_stream
-from millwheel.master.trouble import leader_problems, link_problems, node_problems, stall_problems, write_problems
+from millwheel.master.trouble import (
+    link_problems,
+    node_problems,
+    slow_store_problems,
+    stall_problems,
+    write_problems,
+)
 from millwheel.master.views import names_of
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, incarnations_of
 from millwheel.rpc.clock import wall_now
@@ -117,7 +124,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             console = "" if record is None else record.console
             response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
-        names = {}
+        names, backlogs = {}, list[str]()
         with suppress(DamagedValueError):  # the problems below report the damage
             names = names_of(known)
         for hot in self._replica.hot_keys:
@@ -125,10 +132,11 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             response.hot_keys.add(
                 topology=topology, computation=computation, key=hot.key, share=hot.share, busy=hot.busy
             )
+            backlogs.append(interval_backlog(known, self._replica.book, hot.incarnation, hot.journal))
         details = [
-            *cluster_problems(response, bool(known.topologies)),
+            *cluster_problems(response, bool(known.topologies), backlogs),
             *_under("MillwheelInjectorSilent", silences),
-            *self._troubles(known, response.workers),
+            *self._troubles(known, response),
             *_under("MillwheelCertificateEnds", self._replica.certificate_problems()),
             *damage_problems(known, self._replica.book, names),
         ]
@@ -137,20 +145,24 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
             details += hook_problems(failing)
             explained = {(one.topology, one.computation) for one in failing}
             explained |= {(one.topology, one.computation) for one in response.hot_keys}
-            details += backlog_problems(known, self._replica.book, explained)
+            # While the store does not answer, all work waits for it.
+            if not any(one.runbook == "MillwheelStoreFailing" for one in details):
+                details += backlog_problems(known, self._replica.book, explained)
         response.problem_details.extend(details)
         response.problems.extend(one.text for one in details)
         return response
 
-    def _troubles(self, known: Catalog, workers: Sequence[wire.WorkerHealth]) -> Iterator[wire.HealthProblem]:
+    def _troubles(self, known: Catalog, response: wire.GetClusterHealthResponse) -> Iterator[wire.HealthProblem]:
         """Yield what hampers processes, by name."""
-        outages = self._replica.conditions.node_outages()
+        workers = response.workers
+        outages, stalled = self._replica.conditions.node_outages(), self._replica.conditions.stalled()
         reporting = {one.worker_id for one in workers if one.answers}
         loads = {name: report.load for name, report in self._replica.book.workers.items() if name in reporting}
-        yield from _under("MillwheelProcessSlow", stall_problems(workers))
+        yield from _under("MillwheelProcessSlow", stall_problems(workers, self._replica.address, stalled))
         yield from _under("MillwheelStoreNodeDown", node_problems(workers, outages))
         yield from _under("MillwheelLinkBroken", link_problems(workers, outages))
         yield from _under("MillwheelStoreFailing", write_problems(loads))
+        yield from _under("MillwheelStoreSlow", slow_store_problems(response.store.commit_seconds))
         elections = leader_problems(readable_events(known.events), known.masters, wall_now())
         yield from _under("MillwheelLeaderChanges", elections)
 

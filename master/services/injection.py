@@ -222,5 +222,7 @@ def _statuses(
             finished=record.finished or watermark >= MAX_TIMESTAMP,
             retired=record.retired,
         )
+        if report is not None and report.HasField("silence_us"):
+            status.silence_us = report.silence_us
         found.append(status)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -15,9 +15,12 @@ from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 
-__all__ = ["app", "plain_event"]
+__all__ = ["app", "plain_event", "row_texts"]
 
 app = typer.Typer(help="Events: what has happened in the cluster.", no_args_is_help=True, add_completion=False)
+
+_MAX_SHOWN: Final = 120
+"""The most characters of one text in a row."""
 
 
 @app.callback()
@@ -44,7 +47,7 @@ def list_events(
 ) -> None:
     """List what has happened, the newest first: who did it, when, and what was before and after.
 
-    The cluster keeps the last 1,000 events.
+    The cluster keeps the last 1,000 events. The table cuts long texts, and -o json has all of them.
 
     Example: millwheel event list --kind interval --since 1h
     """
@@ -55,11 +58,17 @@ def list_events(
         print_plain(rows, output)
         return
     columns = ["at", "kind", "by", "event", "before", "after"]
-    print_table(columns, [[one["at"], one["kind"], one["actor"], *_texts(one)] for one in rows], "no events")
+    print_table(columns, [[one["at"], one["kind"], one["actor"], *row_texts(one)] for one in rows], "no events")
 
 
-def _texts(one: dict[str, Any]) -> list[str]:
-    return [one["text"], one["before"] or "", one["after"] or ""]
+def row_texts(one: dict[str, Any]) -> list[str]:
+    """Return the text, before and after of a plain event, each cut to what fits a row."""
+    return [_cut(one["text"]), _cut(one["before"] or ""), _cut(one["after"] or "")]
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 1]}…"
 
 
 def plain_event(event: catalog.EventRecord) -> dict[str, Plain]:

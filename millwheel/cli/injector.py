@@ -15,14 +15,14 @@ from millwheel.cli.reaching import ask
 from millwheel.cli.times import time_or_now
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
-from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.time import Duration, Timestamp, format_duration, format_timestamp
 from millwheel.rpc.channel import DEFAULT_DEADLINE_SECONDS
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import injection_pb2 as injection
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["app"]
+__all__ = ["app", "last_report"]
 
 app = typer.Typer(
     help="Injectors: the processes that send records into streams.", no_args_is_help=True, add_completion=False
@@ -52,10 +52,17 @@ def list_injectors(
         print_plain([_plain(status) for status in found], output)
         return
     rows = [
-        (one.stream, one.process, one.sequencer, _state(one), format_timestamp(Timestamp(one.watermark_us)))
+        (
+            one.stream,
+            one.process,
+            one.sequencer,
+            _state(one),
+            format_timestamp(Timestamp(one.watermark_us)),
+            last_report(one),
+        )
         for one in found
     ]
-    print_table(("stream", "process", "sequencer", "state", "watermark"), rows, empty="no injectors")
+    print_table(("stream", "process", "sequencer", "state", "watermark", "last report"), rows, empty="no injectors")
     for name, paused in sorted(_waiting(found, topologies).items()):
         print(f"{name}: not ACKed while {', '.join(paused)} is paused; `millwheel topology resume` lets it go on")
 
@@ -87,7 +94,15 @@ def _plain(status: injection.InjectorStatus) -> dict[str, Plain]:
         "state": _state(status),
         "watermark": format_timestamp(Timestamp(status.watermark_us)),
         "watermark_us": status.watermark_us,
+        "silence_us": status.silence_us if status.HasField("silence_us") else None,
     }
+
+
+def last_report(status: injection.InjectorStatus) -> str:
+    """Return how long ago a process reported. Empty: it need not report any more, or it is not known."""
+    if status.finished or status.retired or not status.HasField("silence_us"):
+        return ""
+    return f"{format_duration(Duration(status.silence_us))} ago"
 
 
 @app.command()

@@ -130,7 +130,7 @@ def _print(found: dict[str, Any], failure: wire.KeyFailure | None) -> None:
     state = "none" if found["state"] is None else msgspec.json.encode(found["state"]).decode()
     print(f"{'state':<20} {found['state_error'] or state}")
     print(f"{'hold':<20} {found['hold'] or 'none'}")
-    print(f"{'pending records':<20} {found['pending_records']}")
+    print(f"{'pending records':<20} {found['pending_records']}, without those that wait in its interval's queue")
     print(f"{'pending productions':<20} {found['pending_productions']}")
     if found["waits"]:
         print(f"{'waits':<20} {found['waits']}")

@@ -95,6 +95,6 @@ class MasterAddresses:
 
 async def _list(master: str, deadline: float) -> control.ListAuthoritiesResponse:
     channel: grpc.aio.Channel
-    async with open_channel(master) as channel, calling(master):
+    async with open_channel(master) as channel, calling(master, [master]):
         stub: control_pb2_grpc.RoutingServiceAsyncStub = control_pb2_grpc.RoutingServiceStub(channel)
         return await stub.ListAuthorities(control.ListAuthoritiesRequest(), timeout=deadline)

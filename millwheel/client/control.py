@@ -420,7 +420,7 @@ class ControlClient:
         while True:
             try:
                 view = RoutingView()
-                async with calling(self.address):
+                async with calling(self.address, self._homes):
                     async for response in self._routing().WatchRouting(request):
                         failures = 0
                         self._note(None)
@@ -539,7 +539,7 @@ class ControlClient:
 
         async def once() -> Answer:
             try:
-                async with calling(self.address):
+                async with calling(self.address, self._homes):
                     answer = await call()
             except RequestError as error:
                 self._note(error)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from ipaddress import IPv6Address
 from typing import Final
 
 from millwheel.rpc.failures import FailureCode, RequestError
 
-__all__ = ["DEFAULT_PORT", "server_address", "server_addresses"]
+__all__ = ["DEFAULT_PORT", "how_to_start", "server_address", "server_addresses"]
 
 DEFAULT_PORT: Final = 7433
 """The port for an address without one: that of a master, and of ``millwheel server start-dev``."""
 
 _ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:\[\]/,%]+)(?::(?P<port>[0-9]{1,5}))?")
 _MAX_PORT: Final = 65_535
+_LOOPBACK: Final = re.compile(r"127\.|localhost:|\[::1\]:")
 
 
 def server_address(text: str) -> str:
@@ -59,3 +61,22 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def how_to_start(masters: Sequence[str]) -> str:
+    """Return what to do if no master answers. A cluster of several machines has no development server.
+
+    Args:
+        masters: The addresses of the masters, as host:port. Empty: the server is no master.
+    """
+    if not masters:
+        return "see whether its process runs, and whether the network leads there"
+    start, other = "`systemctl start millwheel-master`", "with --address or MILLWHEEL_ADDRESS"
+    if len(masters) > 1:
+        return f"start a master by {start} on the machine of one of {', '.join(masters)}, or name others {other}"
+    if not _LOOPBACK.match(masters[0]):
+        return f"start it by {start} on its machine, or name another {other}"
+    develop = "start one with `millwheel server start-dev`"
+    if not masters[0].endswith(f":{DEFAULT_PORT}"):
+        develop = f"start one with {start} if this is a cluster, else with `millwheel server start-dev`"
+    return f"{develop}, or name another {other}"

@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc_status import rpc_status
 
 from millwheel.errors import CoordinatorError, CorruptValueError, DamagedValueError, Problem, StoreError
+from millwheel.rpc.addresses import how_to_start
 from millwheel.rpc.caller import answer_to
 from millwheel.rpc.cancelling import cancellations, raise_if_cancelled
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -138,8 +139,14 @@ def ended_without_reason(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.INTERNAL and _ENDED_WITHOUT_REASON in _details(error)
 
 
-def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestError:
-    """Return a failed call as a RequestError with a remedy. An unreachable server is named by ``address``."""
+def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "", masters: Sequence[str] = ()) -> RequestError:
+    """Return a failed call as a RequestError with a remedy.
+
+    Args:
+        error: What gRPC raised.
+        address: Names the server if it is unreachable.
+        masters: The addresses of all masters that the caller knows. Empty: the server is no master.
+    """
     code = _code(error)
     if ended_without_reason(error):
         # The next call receives the reason, unless it is ended during a write as well.
@@ -147,7 +154,7 @@ def from_rpc_error(error: grpc.aio.AioRpcError, address: str = "") -> RequestErr
         return RequestError(FailureCode.UNAVAILABLE, what, "try again")
     status = rpc_status.from_call(cast(grpc.Call, error)) if _has_details(error) else None
     if status is None:
-        return _without_details(code, _details(error), address)
+        return _without_details(code, _details(error), address, masters)
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
         if not detail.Unpack(info):
@@ -175,11 +182,11 @@ def _has_details(error: grpc.aio.AioRpcError) -> bool:
     return "grpc-status-details-bin" in (error.trailing_metadata() or {})
 
 
-def _without_details(code: FailureCode, details: str, address: str) -> RequestError:
+def _without_details(code: FailureCode, details: str, address: str, masters: Sequence[str]) -> RequestError:
     place = address or "the server"
     if code is FailureCode.UNAVAILABLE:
         cause = _cause(details)
-        remedy = "start one with `millwheel server start-dev`, or name another with --address or MILLWHEEL_ADDRESS"
+        remedy = how_to_start(masters)
         tls = process_tls()
         if tls is not None and (problem := _own_problem(tls)) is not None:
             return problem
@@ -209,11 +216,14 @@ def _cause(details: str) -> str:
 
 
 @asynccontextmanager
-async def calling(address: str) -> AsyncIterator[None]:
-    """Convert gRPC's exceptions in the block into RequestError. For blocks with client calls."""
+async def calling(address: str, masters: Sequence[str] = ()) -> AsyncIterator[None]:
+    """Convert gRPC's exceptions in the block into RequestError. For blocks with client calls.
+
+    The arguments are those of :func:`from_rpc_error`.
+    """
     before = cancellations()
     try:
         yield
     except grpc.aio.AioRpcError as error:
         raise_if_cancelled(before)
-        raise from_rpc_error(error, address) from error
+        raise from_rpc_error(error, address, masters) from error

@@ -40,7 +40,8 @@ set a timer instead."""
 _MAX_KEY_CHARACTERS: Final = 80
 _MAX_OLDEST_KEYS: Final = 3
 REMEDY: Final = (
-    "fix the code, or give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
+    "fix the code, or give such records up by `on_failure=mw.dead_letter()`, an argument of the step that fails; then "
+    "`millwheel topology update MODULE:ATTR`"
 )
 """The remedy for a hook that raises at every attempt: its code is wrong, or the record is."""
 _MISSING_MODULE_REMEDY: Final = (
@@ -58,13 +59,14 @@ def shown_key(key: bytes) -> str:
     return repr(key[:_MAX_KEY_CHARACTERS].decode("utf-8", "backslashreplace"))
 
 
-def failure_text(failure: wire.KeyFailure, now: int, *, stopped: bool = False) -> str:
+def failure_text(failure: wire.KeyFailure, now: int, *, stopped: bool = False, first: str = "") -> str:
     """Return one sentence about a blocked key: the hook, its error, since when, how often, and the next attempt.
 
     Args:
         failure: the report of the interval's owner.
         now: the wall time, in microseconds.
         stopped: whether the failure policy has stopped the computation, so that nothing is tried again by itself.
+        first: a remedy that is quicker than the usual one, and comes before it. Empty: there is none.
     """
     count = "1 attempt" if failure.attempts == 1 else f"{failure.attempts:,} attempts"
     since = f"since {moment(failure.since_us)} ({count})"
@@ -72,11 +74,17 @@ def failure_text(failure: wire.KeyFailure, now: int, *, stopped: bool = False) -
     if failure.HasField("next_attempt_us"):
         wait = failure.next_attempt_us - now
         text += f"; next attempt {'now' if wait <= 0 else f'in {format_duration(Duration(wait))}'}"
+    if first:
+        text += f"; {first}"
     if failure.dead_letter_problem:
         return f"{text}; {failure.dead_letter_problem}"
     remedy = _MISSING_MODULE_REMEDY if failure.error == ModuleNotFoundError.__name__ else REMEDY
+    if first:
+        remedy = f"otherwise {remedy}"
     if stopped:
         return f"{text}; {remedy}: it goes on where it stopped"
+    if first:
+        return f"{text}; {remedy}"
     helps = "trying again does not help" if failure.permanent else "it is tried again by itself; if that does not help"
     return f"{text}; {helps}: {remedy}"
 
@@ -99,7 +107,7 @@ def heading(failures: wire.HookFailures, stopped: str, now: int) -> str:
     return "FAILING" if fails else "AWAITING"
 
 
-def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
+def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: int, first: str = "") -> str:
     """Return a text about all failures of a computation's hooks and key functions.
 
     Args:
@@ -107,19 +115,21 @@ def computation_text(name: str, failures: wire.HookFailures, stopped: str, now: 
         failures: the failures of all its intervals.
         stopped: why its failure policy stopped it; empty if it runs.
         now: the wall time, in microseconds.
+        first: a remedy for blocked keys that comes before the usual one. Empty: there is none.
     """
     texts = [f"computation {name}: {key_function_text(one, now)}" for one in failures.key_functions]
     if stopped or failures.blocked_keys or _hook_failed_lately(failures, now):
-        texts.insert(0, _raised_text(name, failures, stopped, now))
+        texts.insert(0, _raised_text(name, failures, stopped, now, first))
     if failures.awaited:
         awaited = f"{awaited_text(failures.awaited[0], now)}; {_AWAITED_REMEDY}"
         texts.append(awaited if texts else f"computation {name}: {awaited}")
     return "; ".join(texts)
 
 
-def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int) -> str:
+def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int, first: str) -> str:
     """Return a sentence about the errors that hooks raised."""
-    oldest = failure_text(failures.oldest[0], now, stopped=bool(stopped)) if failures.oldest else ""
+    one = failures.oldest[0] if failures.oldest else None
+    oldest = "" if one is None else failure_text(one, now, stopped=bool(stopped), first=first)
     if stopped:
         why = oldest or f"{stopped}; {REMEDY}: it goes on where it stopped"
         return f"computation {name} has stopped by its failure policy: {why}"
@@ -132,7 +142,8 @@ def _raised_text(name: str, failures: wire.HookFailures, stopped: str, now: int)
     return (
         f"computation {name}: {last.hook} raised {error_text(last)}, the last time {ago} ago, for key "
         f"{shown_key(last.key)}, whose work was given up; {failures.attempts:,} attempts failed, and no key is "
-        "blocked now"
+        "blocked now: this problem ends by itself within a minute; see what was given up by "
+        f"`millwheel dead-letter list {name.partition('/')[0]}`"
     )
 
 

@@ -38,7 +38,7 @@ from millwheel.server.logs import fields
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.stall_watch import watch_stalls
 from millwheel.server.startup import cancel, retried, settle_memory
-from millwheel.server.status_page import ProcessHealth, register_process, serve_status
+from millwheel.server.status_page import ProcessHealth, register_name, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
 
 if TYPE_CHECKING:
@@ -87,6 +87,12 @@ class Role:
     services: Sequence[str]
     open: Callable[[Daemon], AbstractAsyncContextManager[None]]
     grace: Callable[[Settings], float]
+    who: Callable[[Settings, str], str] | None = None
+    """Returns the name of a daemon with these settings at this address. None: its address alone is its name."""
+
+    def shown(self, settings: Settings, address: str, index: int) -> str:
+        """Return the name of process ``index`` of a daemon, as operators see it."""
+        return self.name if self.who is None else f"{self.name} {self.who(settings, address)}.{index}"
 
 
 async def run_daemon(
@@ -109,6 +115,7 @@ async def run_daemon(
     address = advertised(settings, bind(server, place.port, place.host, tls), index)
     async with AsyncExitStack() as stack:
         register_process(registry, health)
+        register_name(registry, f"{role.shown(settings, address, index)} at {address}")
         stalls = watch_stalls(stack.enter_context(ExitStack()), registry)
         serving = _Serving(role.services, gate, await add_health(server, role.services, serving=False), health)
         page = ""

@@ -51,7 +51,7 @@ from millwheel.server.listen_address import advertised_as, reachable
 from millwheel.server.measured_backends import measured_backends
 from millwheel.server.stall_watch import watch_stalls
 from millwheel.server.startup import cancel, ensure_journal, refuse_old_maps, settle_memory
-from millwheel.server.status_page import ProcessHealth, register_process, serve_status
+from millwheel.server.status_page import ProcessHealth, register_name, register_process, serve_status
 from millwheel.server.telemetry import open_telemetry
 from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
@@ -135,6 +135,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         server = create_server([Measuring(registry), *([] if access is None else [access])])
         bound = bind(server, settings.port, host, tls)
         address = advertised_as(settings.advertise or reachable(host), bound)
+        register_name(registry, f"server at {address}")
         path = settings.db
         if path is None:
             path = Path(tempfile.mkdtemp(prefix="millwheel-"))

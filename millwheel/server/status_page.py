@@ -23,7 +23,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
 
-__all__ = ["ProcessHealth", "register_process", "serve_status"]
+__all__ = ["ProcessHealth", "register_name", "register_process", "serve_status"]
 
 log = logging.getLogger("millwheel")
 
@@ -69,6 +69,12 @@ def register_process(registry: CollectorRegistry, health: ProcessHealth) -> None
     tasks = Gauge("millwheel_tasks", "asyncio tasks that have not ended", registry=registry)
     loop = asyncio.get_running_loop()
     tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+
+
+def register_name(registry: CollectorRegistry, process: str) -> None:
+    """Add the metric that has the name and address of this process, as ``cluster health`` shows them."""
+    name = "millwheel_process_info"
+    Gauge(name, "1; the label process is its name and address", ["process"], registry=registry).labels(process).set(1)
 
 
 def serve_status(

@@ -119,4 +119,5 @@ WORKER: Final = Role(
     ),
     _worker,
     lambda settings: settings.worker.drain_seconds + _MARGIN_SECONDS,
+    worker_name,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from millwheel.cli.event import row_texts
 from tests.patience import patience, until
 from tests.system.server import Server, run_cli
 
@@ -41,3 +42,12 @@ async def test_events_are_listed_the_newest_first(tmp_path: Path) -> None:
         assert len(await shown("event", "list", "words", "--limit", "1")) == 2
         assert len(await shown("event", "list", "words", "--since", "1h", "--kind", "topology.p")) == 2
         assert await shown("event", "list", "other") == ["no events"]
+
+
+def test_a_long_text_is_cut_in_a_row() -> None:
+    """Regression: one long error of a hook made the table 300 columns wide."""
+    assert row_texts({"text": "error\n" * 100, "before": None, "after": "y" * 120}) == [
+        ("error " * 20)[:119] + "…",
+        "",
+        "y" * 120,
+    ]

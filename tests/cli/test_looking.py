@@ -107,6 +107,7 @@ async def test_an_operator_can_finish_a_process_that_is_lost_for_good(server: Se
         assert json.loads(again.out) == {"stream": "spoken", "process": "gone", "state": "retired"}
         listed = await run_cli(server.address, "injector", "list", "spoken", "-o", "json")
         assert [one["process"] for one in json.loads(listed.out)] == ["reader"]
+        assert 0 <= json.loads(listed.out)[0]["silence_us"] < 240_000_000, "it has just reported"
         await injector.send(Word("plain"), timestamp=6_000_000)
         await injector.advance(7_000_000)
         await injector.flush()
@@ -119,8 +120,8 @@ async def test_an_operator_can_advance_a_quiet_stream(server: Server) -> None:
         await injector.advance(5_000_000)
         await injector.idle()
     quiet = await explained(server, "injector process 'reader' is idle")
-    assert "raise it by `millwheel injector advance words/spoken reader --to now`, or, if it never" in quiet.out
-    assert "`millwheel injector finish words/spoken reader`: with the last process the stream ends" in quiet.out
+    assert "raise it by `millwheel injector advance words/spoken reader --to now`, or, only if it never" in quiet.out
+    assert "the stream ends if no other process is left: `millwheel injector finish words/spoken reader`" in quiet.out
     advance = ("injector", "advance", "spoken", "reader", "--to")
     asked = await run_cli(server.address, *advance, "now")
     assert asked.code == 2

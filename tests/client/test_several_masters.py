@@ -81,7 +81,8 @@ async def test_a_watch_of_the_routing_survives_the_leader(masters: Masters) -> N
 
 
 async def test_without_any_server_the_failure_names_that_at_once() -> None:
-    addresses = ",".join(f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2))
-    async with asyncio.timeout(patience(5)), ControlClient(addresses) as client:
-        with pytest.raises(RequestError, match="cannot reach a MillWheel server"):
+    two = [f"127.0.0.1:{free_ports(1)[0]}" for _ in range(2)]
+    async with asyncio.timeout(patience(5)), ControlClient(",".join(two)) as client:
+        with pytest.raises(RequestError, match="cannot reach a MillWheel server") as caught:
             await client.list_topologies()
+    assert f"`systemctl start millwheel-master` on the machine of one of {', '.join(two)}" in str(caught.value)

@@ -283,6 +283,12 @@ async def test_the_page_and_its_files_are_served_and_cached(server: DevServer, h
             tag = response.headers["ETag"]
         async with http.get(server.console + path, headers={"If-None-Match": tag}) as response:
             assert response.status == 304
+    page = (ROOT / "millwheel" / "server" / "console" / "static" / "app.js").read_text()
+    views = re.findall(r'^  \["(\w+)", "', page, re.MULTILINE)
+    assert len(views) > 5
+    for view in views:
+        async with http.get(server.console + view, allow_redirects=False) as response:
+            assert (response.status, response.headers["Location"]) == (302, f"/#/{view}")
     for path in ("nothing.js", "../site.py", "%2e%2e/site.py", "views"):
         async with http.get(server.console + path) as response:
             assert response.status == 404

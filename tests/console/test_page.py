@@ -60,6 +60,11 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await page.open(f"{server.console}#/topology/shop")
     await page.until("document.querySelectorAll('.node.failing').length === 1", "no node is red")
     assert await page.run("document.querySelector('.node.failing b').innerText") == "alerts"
+    box = "document.querySelector('.problems')?.innerText ?? ''"
+    await page.until(f"({box}).includes('no alert for eve')", "the topology's own page does not name it")
+    assert "docs/runbook.md#millwheelhookfailing" in await page.run(box)
+    counts = "[...document.querySelectorAll('.rail .count.bad')].map((one) => one.innerText)"
+    assert await page.run(counts) == ["1 problem"], "one problem counts once"
     await page.open(f"{server.console}#/time/shop/days")
     await page.until(says("no alert for eve"), "the chain does not end at the error")
     await picture(page, "failing-time")

@@ -41,6 +41,7 @@ async def test_a_master_serves_and_ends_when_it_is_asked_to(tmp_path: Path) -> N
             assert await client.list_topologies() == []
         page = metrics_page(ready["metrics"])
         assert "millwheel_ready 1.0" in page
+        assert f'millwheel_process_info{{process="master at {ready["address"]}"}} 1.0' in page
         assert "millwheel_master_leads 1.0" in page
         assert "process_resident_memory_bytes" in page
         assert "millwheel_tasks " in page

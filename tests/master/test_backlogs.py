@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master.backlogs import backlog_problems
+from millwheel.master.backlogs import backlog_problems, interval_backlog
 from millwheel.master.load_book import LoadBook
 from millwheel.master.messages import SubmitTopology
 from millwheel.model.catalog import Catalog
@@ -75,3 +75,13 @@ def test_what_is_no_backlog_is_not_named(report: dict[str, float]) -> None:
 def test_what_another_problem_explains_is_left_out() -> None:
     known = running()
     assert list(backlog_problems(known, reported(known), {("zeitgeist", "window-counter")})) == []
+
+
+def test_the_backlog_of_a_hot_interval_says_where_and_how_long() -> None:
+    """Regression: a hot key was named without how much waits for it, how long, and at which worker."""
+    known = running()
+    (one,) = [owned for owned in known.owned_by("w1") if owned.incarnation.startswith("window-counter")]
+    place = (one.incarnation, one.interval.journal)
+    text = interval_backlog(known, reported(known), *place)
+    assert text == "2,000 records of its interval wait at worker w1, the oldest work for 1 min 30 s"
+    assert interval_backlog(known, reported(known, queued=0), *place) == ""

@@ -67,6 +67,17 @@ def test_changes_of_a_topology_have_their_before_and_after() -> None:
     assert (found[2].before, found[2].after) == ("running", "paused")
 
 
+def test_a_rollback_says_which_version_it_is_again() -> None:
+    cluster, master = started()
+    master.call(UpdateTopology(with_code(topology()), "u1"), now=seconds(2))
+    master.call(UpdateTopology(topology(), "u2"), now=seconds(3))
+    updates = [one.text for one in events(cluster) if one.kind == "topology.updated"]
+    assert updates == [
+        "topology zeitgeist is updated: version 2",
+        "topology zeitgeist is updated: version 3, the same as version 1",
+    ]
+
+
 def test_a_quota_is_an_event() -> None:
     cluster, master = started()
     master.call(SetTopologyQuota("zeitgeist", catalog.TopologyQuota(weight=2, records_per_second=5_000)))
@@ -209,6 +220,18 @@ def test_workers_and_failures_are_noted_at_their_begin_and_end() -> None:
         ("worker.joined", "b"),
         ("hooks.recovered", "c"),
     ]
+
+
+def test_a_lost_lease_of_a_master_outlives_its_restart() -> None:
+    lost = catalog.MasterRecord(interrupted_at_us=1_000_000, interruption="it did not get to run")
+    watch = EventWatch({})
+    (event,) = watch.observe({}, [], masters={"m1": lost, "m2": catalog.MasterRecord()})
+    assert (event.kind, event.subject) == ("master.interrupted", "m1")
+    assert event.text == "m1 lost its lease at 00:00:01 UTC: it did not get to run"
+    assert watch.observe({}, [], masters={"m1": lost}) == []
+    assert EventWatch({1: event.SerializeToString()}).observe({}, [], masters={"m1": lost}) == []
+    again = catalog.MasterRecord(interrupted_at_us=2_000_000, interruption="it did not get to run")
+    assert kinds(watch.observe({}, [], masters={"m1": again})) == [("master.interrupted", "m1")]
 
 
 def test_a_failure_is_told_without_its_next_attempt() -> None:

@@ -83,6 +83,9 @@ async def test_an_ending_certificate_has_its_section() -> None:
 def test_a_problem_names_the_computation_and_the_key() -> None:
     *_, hot = cluster_problems(everything(), True)
     assert (hot.topology, hot.computation, hot.key, hot.journal) == ("shop", "bill", b"ann", "")
+    assert "keeps its interval busy for 80% of the time" in hot.text
+    *_, late = cluster_problems(everything(), True, ["9,329 records of its interval wait"])
+    assert "no split relieves that; 9,329 records of its interval wait: nothing is lost" in late.text
     (raises,) = hook_problems([wire.ComputationFailures(topology="shop", computation="bill", text="it raises")])
     assert (raises.topology, raises.computation, raises.runbook) == ("shop", "bill", "MillwheelHookFailing")
 

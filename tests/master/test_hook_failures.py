@@ -93,6 +93,8 @@ def test_failures_after_an_update_name_the_way_back() -> None:
     assert not any(hint in text for text in texts(NOW)), "there was no update"
     master.call(UpdateTopology(spec), now=NOW)
     assert all(hint in text and "version 2 of zeitgeist came at 2023-11-14T22:13:20Z" in text for text in texts(NOW))
+    blocked = texts(NOW)[0]
+    assert blocked.index(hint) < blocked.index("fix the code"), "what mends it at once comes first"
     assert not any(hint in text for text in texts(NOW - 1)), "it failed before"
     assert not any(hint in text for text in texts(NOW + 600_000_001)), "the update worked for a while"
 

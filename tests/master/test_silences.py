@@ -32,9 +32,9 @@ def texts(served: int = 0, **row: Any) -> list[str]:
 def test_a_silent_process_is_named_with_a_remedy() -> None:
     assert texts(**SILENT) == [
         "source zeitgeist/queries: injector process 'reader-1' has reported nothing for 1 min 1 s; its low watermark "
-        "is 2023-11-14T22:13:20Z; see whether it runs; start it again under the same name, or, if it never sends "
-        "again, end it for good by `millwheel injector finish zeitgeist/queries reader-1`: with the last process the "
-        "stream ends"
+        "is 2023-11-14T22:13:20Z; see whether it runs; start it again under the same name, or, only if it never "
+        "sends again, end it for good, with which the stream ends if no other process is left: `millwheel injector "
+        "finish zeitgeist/queries reader-1`"
     ]
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.master.trouble import leader_problems, link_problems, node_problems, stall_problems, write_problems
+from millwheel.master.leader_changes import INTERRUPTED, interruption_text, leader_problems
+from millwheel.master.trouble import (
+    link_problems,
+    node_problems,
+    slow_store_problems,
+    stall_problems,
+    write_problems,
+)
 from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1.cluster_pb2 import WorkerHealth
@@ -14,13 +21,38 @@ NODE = "10.0.0.3:9042"
 
 
 def worker(name: str, *links: BrokenLink, stalled: float = 0.0, answers: bool = True) -> WorkerHealth:
-    return WorkerHealth(worker_id=name, address=f"{name}:7450", stalled=stalled, broken_links=links, answers=answers)
+    address = f"{name}:7450"
+    return WorkerHealth(
+        worker_id=name, address=address, stalled=stalled, broken_links=links, answers=answers, intervals=3
+    )
 
 
 def test_a_worker_that_does_not_get_to_run_is_named() -> None:
     (problem,) = stall_problems([worker("w1", stalled=0.85), worker("w2", stalled=0.2)])
-    assert problem.startswith("worker w1 at w1:7450 is slow: it did not get to run for 85% of the last seconds")
+    assert problem.startswith("worker w1 at w1:7450 is slow: it did not get to run for 85% of the last 10 s")
     assert "`systemctl stop millwheel-worker`" in problem
+
+
+def test_a_slow_worker_without_intervals_need_not_stop() -> None:
+    """Regression: balancing had moved its intervals, and the remedy was still to stop it for them."""
+    slow = worker("w1", stalled=0.85)
+    slow.intervals = 0
+    (problem,) = stall_problems([slow])
+    assert "stop" not in problem
+    assert "it has no intervals any more" in problem
+
+
+def test_a_leading_master_that_does_not_get_to_run_is_named() -> None:
+    """Regression: health said that all is well while MillwheelProcessSlow fired for the leading master."""
+    (problem,) = stall_problems([], "m1:7433", 0.34)
+    assert problem.startswith("the leading master at m1:7433 is slow: it did not get to run for 34% of the last 10 s")
+    assert list(stall_problems([], "m1:7433", 0.2)) == []
+
+
+def test_a_slow_store_is_named() -> None:
+    (problem,) = slow_store_problems(2.34)
+    assert problem.startswith("a commit takes 2.3 s at the store on average")
+    assert list(slow_store_problems(0.9)) == []
 
 
 def test_a_cut_link_between_workers_names_both() -> None:
@@ -35,8 +67,10 @@ def test_a_node_that_the_master_misses_is_down() -> None:
     workers = [worker("w1", link), worker("w2", link)]
     assert list(link_problems(workers, outages)) == []
     (problem,) = node_problems(workers, outages)
-    assert problem.startswith(f"node {NODE} of the store has not answered for 41 s: start it")
-    assert "`systemctl start cassandra`" in problem
+    assert problem.startswith(
+        f"node {NODE} of the store has not answered for 41 s; the work goes on while each range has"
+    )
+    assert problem.index("`df -h`") < problem.index("`systemctl start cassandra`")
 
 
 def test_a_node_that_one_worker_misses_is_behind_a_cut_link() -> None:
@@ -106,6 +140,15 @@ def test_writes_that_fail_name_the_workers_and_the_error() -> None:
     assert "free space on that disk" in problem
 
 
+def test_writes_without_an_answer_have_the_disk_looked_at() -> None:
+    error = "the store does not answer. It is tried again until it answers."
+    load = GetWorkerLoadResponse(repeating_journals=3, repeating_seconds=70, repeating_error=error)
+    (problem,) = write_problems({"w1": load})
+    assert ".:" not in problem
+    assert "`df -h`" in problem
+    assert "SIGBUS" in problem
+
+
 def test_many_errors_of_many_workers_have_a_bound() -> None:
     def load(error: str) -> GetWorkerLoadResponse:
         return GetWorkerLoadResponse(repeating_journals=1, repeating_seconds=70, repeating_error=error)
@@ -130,8 +173,34 @@ def test_a_leader_that_changes_often_has_its_reason() -> None:
     events = elections(5_000, 300, 200, 100)
     (problem,) = leader_problems(events, {"m1": paused, "m2": begun, "m3": steady}, now)
     assert problem.startswith("the leading master has changed 3 times within 15 min: m1 lost its lease at 02:45:40 UTC")
-    assert "its process did not get to run for 4.2 s; m2 was started at 02:46:10 UTC" in problem
+    assert "its process did not get to run for 4.2 s; m2 was started at 02:46:10 UTC: set `lease" in problem
     assert "m3" not in problem
+    assert "`lease_seconds = 15` (default: 3) under `[master]`" in problem
+    assert problem.endswith("this problem ends by itself after 5 min without a change")
+
+
+def test_restarts_after_the_mend_ask_for_nothing_more() -> None:
+    """Regression: after the restarts that it asked for, health forgot the causes, and asked for them again."""
+    now = Timestamp(seconds(10_000))
+    paused = catalog.MasterRecord(interrupted_at_us=now - seconds(100), interruption="it did not get to run")
+    text = interruption_text("m1", paused)
+    lost = catalog.EventRecord(kind=INTERRUPTED, subject="m1", text=text, at_us=now - seconds(99))
+    events = [*elections(5_000, 300, 200), lost, *elections(50)]
+    old = catalog.MasterRecord(address="m1", started_at_us=now - seconds(9_000))
+    (problem,) = leader_problems(events, {"m1": old}, now)
+    assert "`lease_seconds = 15`" in problem
+    new = catalog.MasterRecord(address="m1", started_at_us=now - seconds(50))
+    (problem,) = leader_problems(events, {"m1": new}, now)
+    assert text in problem, "the cause is still known"
+    assert "all that lost a lease were restarted since: if that was the mend, wait; this problem ends" in problem
+    assert "lease_seconds" not in problem
+
+
+def test_masters_that_end_have_their_logs_read() -> None:
+    now = Timestamp(seconds(10_000))
+    begun = catalog.MasterRecord(address="m2", started_at_us=now - seconds(30))
+    (problem,) = leader_problems(elections(5_000, 300, 200, 100), {"m2": begun}, now)
+    assert "m2 was started at 02:46:10 UTC: see the logs of those that you did not restart" in problem
 
 
 def test_a_restart_of_all_masters_is_no_problem() -> None:

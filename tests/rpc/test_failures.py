@@ -11,6 +11,7 @@ import pytest
 
 from millwheel.client.control import ControlClient
 from millwheel.model.backoff import Backoff
+from millwheel.rpc.addresses import how_to_start
 from millwheel.rpc.channel import open_channel, retrying
 from millwheel.rpc.errors import abort, answering, calling
 from millwheel.rpc.failures import FailureCode, RequestError
@@ -92,6 +93,22 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
             await client.list_topologies()
     assert caught.value.code is FailureCode.UNAVAILABLE
     assert "start-dev" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("masters", "said", "unsaid"),
+    [
+        (["127.0.0.1:7433"], "`millwheel server start-dev`", "systemctl"),
+        (["127.0.0.1:8000"], "`systemctl start millwheel-master` if this is a cluster", "others"),
+        (["mw-1.example.org:7433"], "`systemctl start millwheel-master` on its machine", "start-dev"),
+        (["127.0.0.1:7001", "127.0.0.1:7002"], "of one of 127.0.0.1:7001, 127.0.0.1:7002", "start-dev"),
+        ([], "see whether its process runs", "start-dev"),
+    ],
+)
+def test_only_a_development_server_is_started_as_one(masters: list[str], said: str, unsaid: str) -> None:
+    """Regression: with all masters down, the operator of a cluster was to start a development server."""
+    assert said in how_to_start(masters)
+    assert unsaid not in how_to_start(masters)
 
 
 async def test_a_server_behind_a_slow_connection_is_reached() -> None:

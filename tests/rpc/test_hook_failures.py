@@ -58,12 +58,25 @@ def test_a_blocked_key_is_shown_as_one_sentence() -> None:
     assert failure_text(FAILURE, SINCE + 6_000_000) == (
         "process_record of key 'cat' raises ValueError: no cats (a.py:3 in f), since 2023-11-14T22:13:20Z "
         "(7 attempts); next attempt in 3.5 s; it is tried again by itself; if that does not help: fix the code, or "
-        "give such records up by `on_failure=mw.dead_letter()`; then `millwheel topology update`"
+        "give such records up by `on_failure=mw.dead_letter()`, an argument of the step that fails; then "
+        "`millwheel topology update MODULE:ATTR`"
     )
     assert "; next attempt now; it is tried again" in failure_text(FAILURE, SINCE + 10_000_000)
     permanent = failure_text(changed(permanent=True), SINCE)
     assert "trying again does not help: fix the code, or give such records up" in permanent
-    assert permanent.endswith("`on_failure=mw.dead_letter()`; then `millwheel topology update`")
+    assert permanent.endswith("the step that fails; then `millwheel topology update MODULE:ATTR`")
+
+
+def test_a_quicker_remedy_comes_before_new_code() -> None:
+    """Regression: the rollback, which is right at night, was the last of four remedies."""
+    failing = wire.HookFailures(attempts=9, blocked_keys=1, oldest=[FAILURE], last=FAILURE)
+    for stopped in ("", "why"):
+        text = computation_text("t/c", failing, stopped, SINCE, "go back")
+        assert text.index("; go back; otherwise fix the code") < text.index("`millwheel topology update MODULE:ATTR`")
+    missing = changed(error="ModuleNotFoundError")
+    assert "; go back; otherwise if the module is yours" in failure_text(missing, SINCE, first="go back")
+    lost = changed(dead_letter_problem="fix its key")
+    assert failure_text(lost, SINCE, first="go back").endswith("; go back; fix its key")
 
 
 def test_a_stopped_computation_is_not_said_to_try_again() -> None:
@@ -71,7 +84,7 @@ def test_a_stopped_computation_is_not_said_to_try_again() -> None:
     for permanent in (False, True):
         text = failure_text(changed(permanent=permanent), SINCE, stopped=True)
         assert "again" not in text
-        assert text.endswith("then `millwheel topology update`: it goes on where it stopped")
+        assert text.endswith("then `millwheel topology update MODULE:ATTR`: it goes on where it stopped")
 
 
 def test_a_module_that_is_not_packaged_names_the_option() -> None:
@@ -104,11 +117,12 @@ def test_a_computation_has_stopped_or_blocks_keys_or_goes_on() -> None:
     )
     stopped = computation_text("t/c", changed_oldest(failing, permanent=True), "why", SINCE)
     assert "`on_failure=mw.dead_letter()`" in stopped
-    assert stopped.count("fix the code") == stopped.count("`millwheel topology update`") == 1
+    assert stopped.count("fix the code") == stopped.count("`millwheel topology update ") == 1
     over = wire.HookFailures(attempts=9, last=FAILURE)
     assert computation_text("t/c", over, "", SINCE + 35_000_000) == (
         "computation t/c: process_record raised ValueError: no cats (a.py:3 in f), the last time 30 s ago, for key "
-        "'cat', whose work was given up; 9 attempts failed, and no key is blocked now"
+        "'cat', whose work was given up; 9 attempts failed, and no key is blocked now: this problem ends by itself "
+        "within a minute; see what was given up by `millwheel dead-letter list t`"
     )
     assert failed_lately(over, SINCE + 35_000_000)
     assert not failed_lately(over, SINCE + 66_000_000)

@@ -41,8 +41,8 @@ def injector_cause(found: GroupWatermark, stream: str, name: str) -> HoldCause:
         return HoldCause("injector", name, text, "start one, or finish the stream")
     who = f"{name}: injector process {row.process!r}"
     end = (
-        f"or, if it never sends again, end it for good by `millwheel injector finish {stream} {row.process}`: with the "
-        "last process the stream ends"
+        "or, only if it never sends again, end it for good, with which the stream ends if no other process is left: "
+        f"`millwheel injector finish {stream} {row.process}`"
     )
     if row.sequencer == 0:
         return HoldCause(

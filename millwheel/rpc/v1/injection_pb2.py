@@ -26,7 +26,7 @@ from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
 from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/injection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"O\n\x13OpenInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x17\n\x0fknows_id_stream\x18\x03 \x01(\x08\"j\n\x14OpenInjectorResponse\x12\x11\n\tsequencer\x18\x01 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12)\n\tauthority\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"&\n\x14ListInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"H\n\x15ListInjectorsResponse\x12/\n\tinjectors\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\"\x8b\x01\n\x0eInjectorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x10\n\x08\x66inished\x18\x06 \x01(\x08\x12\x0f\n\x07retired\x18\x07 \x01(\x08\"&\n\x15GetBatchCursorRequest\x12\r\n\x05query\x18\x01 \x01(\t\"1\n\x16GetBatchCursorResponse\x12\x17\n\x0f\x63ommitted_batch\x18\x01 \x01(\x03\"2\n\x12\x43ommitBatchRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\"\x15\n\x13\x43ommitBatchResponse\"@\n\x17ListBatchCursorsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x18ListBatchCursorsResponse\x12*\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.BatchCursor\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"F\n\x0b\x42\x61tchCursor\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x0f\n\x07retired\x18\x03 \x01(\x08\"8\n\x15RetireInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x18\n\x16RetireInjectorResponse\"#\n\x12RetireQueryRequest\x12\r\n\x05query\x18\x01 \x01(\t\"\x15\n\x13RetireQueryResponse2\xbb\x06\n\x10InjectionService\x12j\n\x0cOpenInjector\x12!.millwheel.v1.OpenInjectorRequest\x1a\".millwheel.v1.OpenInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x02\x1a\x06stream\x10\x01\x12\x82\x01\n\rListInjectors\x12\".millwheel.v1.ListInjectorsRequest\x1a#.millwheel.v1.ListInjectorsResponse\"(\x90\x02\x01\xea\xe1\x18!\n\r\n\x01\x01\x1a\x06streamH\x01*\x10injectors.stream\x12q\n\x0eGetBatchCursor\x12#.millwheel.v1.GetBatchCursorRequest\x1a$.millwheel.v1.GetBatchCursorResponse\"\x14\x90\x02\x01\xea\xe1\x18\r\n\x0b\n\x02\x01\x02\x42\x05query\x12\x66\n\x0b\x43ommitBatch\x12 .millwheel.v1.CommitBatchRequest\x1a!.millwheel.v1.CommitBatchResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x02\x42\x05query\x10\x01\x12\x80\x01\n\x10ListBatchCursors\x12%.millwheel.v1.ListBatchCursorsRequest\x1a&.millwheel.v1.ListBatchCursorsResponse\"\x1d\x90\x02\x01\xea\xe1\x18\x16\n\x05\n\x01\x01H\x01\x32\rcursors.query\x12p\n\x0eRetireInjector\x12#.millwheel.v1.RetireInjectorRequest\x1a$.millwheel.v1.RetireInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x04\x1a\x06stream\x10\x01\x12\x66\n\x0bRetireQuery\x12 .millwheel.v1.RetireQueryRequest\x1a!.millwheel.v1.RetireQueryResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x04\x42\x05query\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cmillwheel/v1/injection.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\"O\n\x13OpenInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x17\n\x0fknows_id_stream\x18\x03 \x01(\x08\"j\n\x14OpenInjectorResponse\x12\x11\n\tsequencer\x18\x01 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x02 \x01(\x10\x12)\n\tauthority\x18\x03 \x01(\x0b\x32\x16.millwheel.v1.Endpoint\"&\n\x14ListInjectorsRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"H\n\x15ListInjectorsResponse\x12/\n\tinjectors\x18\x01 \x03(\x0b\x32\x1c.millwheel.v1.InjectorStatus\"\xb3\x01\n\x0eInjectorStatus\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\x12\x11\n\tsequencer\x18\x03 \x01(\x04\x12\x14\n\x0cwatermark_us\x18\x04 \x01(\x10\x12\x0c\n\x04idle\x18\x05 \x01(\x08\x12\x10\n\x08\x66inished\x18\x06 \x01(\x08\x12\x0f\n\x07retired\x18\x07 \x01(\x08\x12\x17\n\nsilence_us\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\r\n\x0b_silence_us\"&\n\x15GetBatchCursorRequest\x12\r\n\x05query\x18\x01 \x01(\t\"1\n\x16GetBatchCursorResponse\x12\x17\n\x0f\x63ommitted_batch\x18\x01 \x01(\x03\"2\n\x12\x43ommitBatchRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\x03\"\x15\n\x13\x43ommitBatchResponse\"@\n\x17ListBatchCursorsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"_\n\x18ListBatchCursorsResponse\x12*\n\x07\x63ursors\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.BatchCursor\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"F\n\x0b\x42\x61tchCursor\x12\r\n\x05query\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommitted_batch\x18\x02 \x01(\x03\x12\x0f\n\x07retired\x18\x03 \x01(\x08\"8\n\x15RetireInjectorRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x0f\n\x07process\x18\x02 \x01(\t\"\x18\n\x16RetireInjectorResponse\"#\n\x12RetireQueryRequest\x12\r\n\x05query\x18\x01 \x01(\t\"\x15\n\x13RetireQueryResponse2\xbb\x06\n\x10InjectionService\x12j\n\x0cOpenInjector\x12!.millwheel.v1.OpenInjectorRequest\x1a\".millwheel.v1.OpenInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x02\x1a\x06stream\x10\x01\x12\x82\x01\n\rListInjectors\x12\".millwheel.v1.ListInjectorsRequest\x1a#.millwheel.v1.ListInjectorsResponse\"(\x90\x02\x01\xea\xe1\x18!\n\r\n\x01\x01\x1a\x06streamH\x01*\x10injectors.stream\x12q\n\x0eGetBatchCursor\x12#.millwheel.v1.GetBatchCursorRequest\x1a$.millwheel.v1.GetBatchCursorResponse\"\x14\x90\x02\x01\xea\xe1\x18\r\n\x0b\n\x02\x01\x02\x42\x05query\x12\x66\n\x0b\x43ommitBatch\x12 .millwheel.v1.CommitBatchRequest\x1a!.millwheel.v1.CommitBatchResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x02\x42\x05query\x10\x01\x12\x80\x01\n\x10ListBatchCursors\x12%.millwheel.v1.ListBatchCursorsRequest\x1a&.millwheel.v1.ListBatchCursorsResponse\"\x1d\x90\x02\x01\xea\xe1\x18\x16\n\x05\n\x01\x01H\x01\x32\rcursors.query\x12p\n\x0eRetireInjector\x12#.millwheel.v1.RetireInjectorRequest\x1a$.millwheel.v1.RetireInjectorResponse\"\x13\xea\xe1\x18\x0f\n\x0b\n\x01\x04\x1a\x06stream\x10\x01\x12\x66\n\x0bRetireQuery\x12 .millwheel.v1.RetireQueryRequest\x1a!.millwheel.v1.RetireQueryResponse\"\x12\xea\xe1\x18\x0e\n\n\n\x01\x04\x42\x05query\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,29 +56,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTINJECTORSRESPONSE']._serialized_start=329
   _globals['_LISTINJECTORSRESPONSE']._serialized_end=401
   _globals['_INJECTORSTATUS']._serialized_start=404
-  _globals['_INJECTORSTATUS']._serialized_end=543
-  _globals['_GETBATCHCURSORREQUEST']._serialized_start=545
-  _globals['_GETBATCHCURSORREQUEST']._serialized_end=583
-  _globals['_GETBATCHCURSORRESPONSE']._serialized_start=585
-  _globals['_GETBATCHCURSORRESPONSE']._serialized_end=634
-  _globals['_COMMITBATCHREQUEST']._serialized_start=636
-  _globals['_COMMITBATCHREQUEST']._serialized_end=686
-  _globals['_COMMITBATCHRESPONSE']._serialized_start=688
-  _globals['_COMMITBATCHRESPONSE']._serialized_end=709
-  _globals['_LISTBATCHCURSORSREQUEST']._serialized_start=711
-  _globals['_LISTBATCHCURSORSREQUEST']._serialized_end=775
-  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_start=777
-  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_end=872
-  _globals['_BATCHCURSOR']._serialized_start=874
-  _globals['_BATCHCURSOR']._serialized_end=944
-  _globals['_RETIREINJECTORREQUEST']._serialized_start=946
-  _globals['_RETIREINJECTORREQUEST']._serialized_end=1002
-  _globals['_RETIREINJECTORRESPONSE']._serialized_start=1004
-  _globals['_RETIREINJECTORRESPONSE']._serialized_end=1028
-  _globals['_RETIREQUERYREQUEST']._serialized_start=1030
-  _globals['_RETIREQUERYREQUEST']._serialized_end=1065
-  _globals['_RETIREQUERYRESPONSE']._serialized_start=1067
-  _globals['_RETIREQUERYRESPONSE']._serialized_end=1088
-  _globals['_INJECTIONSERVICE']._serialized_start=1091
-  _globals['_INJECTIONSERVICE']._serialized_end=1918
+  _globals['_INJECTORSTATUS']._serialized_end=583
+  _globals['_GETBATCHCURSORREQUEST']._serialized_start=585
+  _globals['_GETBATCHCURSORREQUEST']._serialized_end=623
+  _globals['_GETBATCHCURSORRESPONSE']._serialized_start=625
+  _globals['_GETBATCHCURSORRESPONSE']._serialized_end=674
+  _globals['_COMMITBATCHREQUEST']._serialized_start=676
+  _globals['_COMMITBATCHREQUEST']._serialized_end=726
+  _globals['_COMMITBATCHRESPONSE']._serialized_start=728
+  _globals['_COMMITBATCHRESPONSE']._serialized_end=749
+  _globals['_LISTBATCHCURSORSREQUEST']._serialized_start=751
+  _globals['_LISTBATCHCURSORSREQUEST']._serialized_end=815
+  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_start=817
+  _globals['_LISTBATCHCURSORSRESPONSE']._serialized_end=912
+  _globals['_BATCHCURSOR']._serialized_start=914
+  _globals['_BATCHCURSOR']._serialized_end=984
+  _globals['_RETIREINJECTORREQUEST']._serialized_start=986
+  _globals['_RETIREINJECTORREQUEST']._serialized_end=1042
+  _globals['_RETIREINJECTORRESPONSE']._serialized_start=1044
+  _globals['_RETIREINJECTORRESPONSE']._serialized_end=1068
+  _globals['_RETIREQUERYREQUEST']._serialized_start=1070
+  _globals['_RETIREQUERYREQUEST']._serialized_end=1105
+  _globals['_RETIREQUERYRESPONSE']._serialized_start=1107
+  _globals['_RETIREQUERYRESPONSE']._serialized_end=1128
+  _globals['_INJECTIONSERVICE']._serialized_start=1131
+  _globals['_INJECTIONSERVICE']._serialized_end=1958
 # @@protoc_insertion_point(module_scope)

@@ -126,6 +126,7 @@ class InjectorStatus(_message.Message):
     IDLE_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
+    SILENCE_US_FIELD_NUMBER: _builtins.int
     stream: _builtins.str
     process: _builtins.str
     sequencer: _builtins.int
@@ -133,6 +134,8 @@ class InjectorStatus(_message.Message):
     idle: _builtins.bool
     finished: _builtins.bool
     retired: _builtins.bool
+    silence_us: _builtins.int
+    """For how long the authority has heard nothing from it, in microseconds. Absent: not known, as after a restart."""
     def __init__(
         self,
         *,
@@ -143,12 +146,15 @@ class InjectorStatus(_message.Message):
         idle: _builtins.bool = ...,
         finished: _builtins.bool = ...,
         retired: _builtins.bool = ...,
+        silence_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "silence_us", b"silence_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "idle", b"idle", "process", b"process", "retired", b"retired", "sequencer", b"sequencer", "stream", b"stream", "watermark_us", b"watermark_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us", "finished", b"finished", "idle", b"idle", "process", b"process", "retired", b"retired", "sequencer", b"sequencer", "silence_us", b"silence_us", "stream", b"stream", "watermark_us", b"watermark_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__silence_us: _TypeAlias = _typing.Literal["silence_us"]  # noqa: Y015
+    _WhichOneofArgType__silence_us: _TypeAlias = _typing.Literal["_silence_us", b"_silence_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__silence_us) -> _WhichOneofReturnType__silence_us | None: ...
 
 Global___InjectorStatus: _TypeAlias = InjectorStatus  # noqa: Y015
 

@@ -46,6 +46,8 @@ _LOADS: Final = (
     b'type="module" src="/',
 )
 """How the page's files name those that they load."""
+_VIEWS: Final = ("topologies", "time", "keys", "streams", "injectors", "letters", "cluster", "events")
+"""The views of the page, which are behind a # in its address."""
 _FASTEST: Final = 1
 _BEST: Final = 9
 """Levels of compression: of answers, and of files, which are compressed once."""
@@ -101,6 +103,7 @@ def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
         if not call.access.changes:
             routes.append(web.get(f"/api/v1/{call.path}", handler.get))
     routes += [web.get(path, _serve_file) for path in _site_files()]
+    routes += [web.get(f"/{view}", _to_view) for view in _VIEWS]
     return [*routes, web.route("*", "/{path:.*}", _not_found)]
 
 
@@ -110,6 +113,11 @@ async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
         {"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]},
         zips=_takes_zip(request),
     )
+
+
+async def _to_view(request: web.Request) -> web.Response:
+    """Lead from the name of a view, as a person types it, to the view."""
+    return web.Response(status=302, headers={"Location": f"/#{request.path}"})
 
 
 async def _not_found(request: web.Request) -> web.Response:

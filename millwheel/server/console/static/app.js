@@ -3,7 +3,7 @@
 import { html, render, useEffect, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { follow, logOut, whoAmI } from "/api.js";
 import { clock, count, plural, to } from "/format.js";
-import { Heading } from "/parts.js";
+import { Heading, problemsOf } from "/parts.js";
 import { Topologies } from "/views/topologies.js";
 
 // The first view comes with the page. The others are loaded when they are opened, or when the page has nothing to do.
@@ -51,14 +51,17 @@ const titleOf = (name) => VIEWS.find(([one]) => one === listOf(name))?.[1];
 
 function counts(overview) {
   if (!overview) return {};
-  const failing = overview.topologies.flatMap((one) => one.computations).filter((one) => one.failures).length;
+  // Each problem counts once: with the topologies if it is about one of them, else with the cluster.
+  const problems = problemsOf(overview.health);
+  const failing = problems.filter((one) => one.topology).length;
+  const others = problems.length - failing;
   const unhandled = overview.topologies.reduce((sum, one) => sum + Number(one.unhandled_letters), 0);
   return {
-    topologies: failing ? [`${failing} failing`, "bad"] : [overview.topologies.length],
+    topologies: failing ? [plural(failing, "problem"), "bad"] : [overview.topologies.length],
     streams: [overview.topologies.reduce((sum, one) => sum + one.streams.length, 0)],
     injectors: [overview.injectors.filter((one) => !one.retired).length],
     letters: unhandled ? [count(unhandled), "bad"] : [],
-    cluster: overview.health.problems.length ? [plural(overview.health.problems.length, "problem"), "bad"] : [],
+    cluster: others ? [plural(others, "problem"), "bad"] : [],
   };
 }
 

@@ -43,10 +43,12 @@ function causeOf({ topology, computation, journal, key }) {
   return topology ? ["the computation", to("topology", topology, computation)] : ["the cluster", to("cluster")];
 }
 
-/** Everything that needs an operator: each with the page of its cause, and the section of the runbook. */
-export function HealthProblems({ health }) {
-  // A leader of an earlier version says no details.
-  const details = health.problem_details?.length === health.problems.length ? health.problem_details : health.problems.map((text) => ({ text }));
+/** The problems of the cluster. A leader of an earlier version says no details. */
+export const problemsOf = (health) => health.problem_details?.length === health.problems.length ? health.problem_details : health.problems.map((text) => ({ text }));
+
+/** Everything that needs an operator, or a part of it: each with the page of its cause, and the section of the runbook. */
+export function HealthProblems({ health, about = () => true }) {
+  const details = problemsOf(health).filter(about);
   return details.length > 0 && html`<section class="problems"><h2>Needs an operator</h2><ul>${details.map((one, at) => {
     const [name, address] = causeOf(one);
     return html`<li key=${at}><${Prose} text=${one.text} /> <span class="muted">— <a href=${address}>see ${name}</a>${one.runbook && html`, runbook: <code>docs/runbook.md#${one.runbook.toLowerCase()}</code>`}</span></li>`;

@@ -8,7 +8,7 @@ import { Heading, Prose, Table } from "/parts.js";
 const REFRESH_MS = 3000;
 const PAGE = 100;
 const KINDS = [["", "all"], ["topology", "topologies"], ["interval", "intervals"], ["worker", "workers"], ["master", "masters"], ["hooks", "hooks"], ["log", "logs"], ["injector", "injectors"]];
-const BAD = new Set(["worker.lost", "hooks.failing", "topology.cancelled"]);
+const BAD = new Set(["worker.lost", "master.interrupted", "hooks.failing", "topology.cancelled"]);
 
 function Changed({ one }) {
   if (one.owners.length) return html`<ul class="plain">${one.owners.map((change) => html`<li key=${`${change.before} ${change.after}`}>${change.intervals} from ${change.before || "no worker"} to ${change.after || "no worker"}</li>`)}</ul>`;

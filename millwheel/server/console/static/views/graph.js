@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
-import { Heading, Hold, Problems, Prose, Spark, Table, useEscape } from "/parts.js";
+import { Heading, HealthProblems, Hold, Problems, problemsOf, Prose, Spark, Table, useEscape } from "/parts.js";
 import { EdgeLabel, EdgeTable, edgeFigures, edgeKind, edgeText, edgeWidth } from "/views/edges.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -13,35 +13,41 @@ const at = (node) => ({
   left: `${node.x - node.width / 2}px`, top: `${node.y - node.height / 2}px`, width: `${node.width}px`, height: `${node.height}px`,
 });
 
-function Computation({ node, one, topology, now, samples, selected, small }) {
+/** A lag in its largest unit: a node has little room, and the title has all of it. */
+const brief = (text) => text.split(" ").slice(0, 2).join(" ");
+
+function Computation({ node, one, topology, now, samples, selected, small, troubled }) {
+  const bad = one.failures || troubled ? "failing" : "";
+  const lags = `data lag ${lagText(now, one.watermark)}, system lag ${duration(one.system_lag_seconds)}`;
   if (small) {
-    return html`<a class=${`node small ${one.failures ? "failing" : ""}`} style=${at(node)} href=${to("topology", topology, one.name)}
-      aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : `data lag ${lagText(now, one.watermark)}, system lag ${duration(one.system_lag_seconds)}`}>
+    return html`<a class=${`node small ${bad}`} style=${at(node)} href=${to("topology", topology, one.name)}
+      aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : lags}>
       <b>${one.name}</b>
       ${one.failures ? html`<span class="fault">${short(one.failures)}</span>` : html`<span><em>${rate(one.records_per_second)}/s</em> ${lagText(now, one.watermark)}</span>`}
     </a>`;
   }
-  return html`<a class=${`node ${one.failures ? "failing" : ""}`} style=${at(node)} href=${to("topology", topology, one.name)}
-    aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : one.implementation}>
+  return html`<a class=${`node ${bad}`} style=${at(node)} href=${to("topology", topology, one.name)}
+    aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : `${one.implementation}: ${lags}`}>
     <b>${one.name}</b>
     <span><em>${rate(one.records_per_second)} rec/s</em><${Spark} samples=${samples} /></span>
     ${one.failures
       ? html`<span class="fault">${short(one.failures)}</span>`
-      : html`<span>data lag <em>${lagText(now, one.watermark)}</em> system <em>${duration(one.system_lag_seconds)}</em></span>`}
+      : html`<span>data lag <em>${brief(lagText(now, one.watermark))}</em> system <em>${brief(duration(one.system_lag_seconds))}</em></span>`}
   </a>`;
 }
 
 function End({ node, topology, stream, injectors, now, small }) {
   const writing = injectors.filter((one) => one.stream === node.stream && !one.retired && !one.finished).length;
+  const full = lagText(now, stream?.watermark);
   const text = {
-    source: () => (writing ? `${plural(writing, "injector")} · lag ${lagText(now, stream?.watermark)}` : "no injector"),
+    source: () => (writing ? `${plural(writing, "injector")} · lag ${full}` : "no injector"),
     external: () => "of another topology",
     sink: () => (stream?.log ? `kept · ${rate(stream.log.records_per_second)} rec/s` : "without a reader"),
   }[node.kind]();
-  return html`<div class=${`node end ${small ? "small" : ""}`} style=${at(node)} title=${`${node.stream}: ${text}`}><b>${local(topology, node.stream)}</b>${!small && html`<span>${text}</span>`}</div>`;
+  return html`<div class=${`node end ${small ? "small" : ""}`} style=${at(node)} title=${`${node.stream}: ${text}`}><b>${local(topology, node.stream)}</b>${!small && html`<span>${text.replace(`lag ${full}`, `lag ${brief(full)}`)}</span>`}</div>`;
 }
 
-function Board({ topology, overview, history, selected }) {
+function Board({ topology, overview, history, selected, troubled }) {
   const drawn = useMemo(() => layout(topology), [topology.name, shapeKey(topology)]);
   const [zoom, setZoom] = useState(0); // 0: fit the width.
   const [width, setWidth] = useState(0);
@@ -85,7 +91,7 @@ function Board({ topology, overview, history, selected }) {
         </svg>
         ${!drawn.small && drawn.edges.map((edge) => html`<${EdgeLabel} key=${`${edge.from} ${edge.stream} ${edge.to}`} edge=${edge} of=${figures(edge)} shown=${setPointed} />`)}
         ${drawn.nodes.map((node) => (node.kind === "computation"
-          ? html`<${Computation} key=${node.id} node=${node} one=${rows.get(node.id)} topology=${topology.name} now=${now} samples=${history.get(`${topology.name}/${node.id}`)} selected=${node.id === selected} small=${drawn.small} />`
+          ? html`<${Computation} key=${node.id} node=${node} one=${rows.get(node.id)} topology=${topology.name} now=${now} samples=${history.get(`${topology.name}/${node.id}`)} selected=${node.id === selected} troubled=${troubled.has(node.id)} small=${drawn.small} />`
           : html`<${End} key=${node.id} node=${node} topology=${topology.name} stream=${streams.get(node.stream)} injectors=${overview.injectors} now=${now} small=${drawn.small} />`))}
       </div></div>
     </div>
@@ -137,14 +143,19 @@ export function Graph({ name, selected, overview, history }) {
   useEscape(selected && to("topology", name));
   if (!topology) return html`<p class="empty">There is no topology ${name} any more. <a href="#/topologies">All topologies</a></p>`;
   const one = topology.computations.find((other) => other.name === selected);
-  const failing = topology.computations.filter((other) => other.failures && other !== one).map((other) => other.failures.text);
+  const problems = problemsOf(overview.health).filter((other) => other.topology === name);
+  const troubled = new Set(problems.map((other) => other.computation));
+  // The inspector shows the failure of its computation. A failure that needs no operator yet is no problem of health.
+  const about = (other) => other.topology === name && !(one?.failures && other.computation === one.name);
+  const failing = topology.computations.filter((other) => other.failures && other !== one && !troubled.has(other.name)).map((other) => other.failures.text);
   return html`
     <${Heading} aside=${versionText(topology)}>
       <a class="crumb" href="#/topologies">Topologies /</a> ${name} <span class="crumb">${stateName(topology.state)}</span></${Heading}>
+    <${HealthProblems} health=${overview.health} about=${about} />
     <${Problems} title="Failing hooks" texts=${failing} />
     <${Problems} title="Waits for" texts=${topology.waiting_for} />
     <div class=${one ? "split" : ""}>
-      <${Board} topology=${topology} overview=${overview} history=${history} selected=${selected} />
+      <${Board} topology=${topology} overview=${overview} history=${history} selected=${selected} troubled=${troubled} />
       ${one && html`<${Inspector} topology=${name} one=${one} now=${overview.now_us} samples=${history.get(`${name}/${one.name}`)} />`}
     </div>`;
 }

@@ -2,7 +2,7 @@
 
 import { html } from "/vendor/htm-preact-standalone.js";
 import { count, cpu, duration, lag, moment, plural, rate, stateName, to } from "/format.js";
-import { Figures, Heading, HealthProblems, Table } from "/parts.js";
+import { Figures, Heading, HealthProblems, problemsOf, Table } from "/parts.js";
 
 const COLUMNS = [
   ["topology"], ["state"], ["computations", true], ["records/s", true], ["busy", true], ["queued", true],
@@ -17,13 +17,19 @@ function worst(now, computations) {
   return lags.length ? duration(Math.max(...lags)) : computations.length && computations[0].watermark ? moment(computations[0].watermark.low_watermark_us) : "";
 }
 
-function Row({ topology, now }) {
+/** A lag is marked from here on, as the alert MillwheelWorkStuck is. */
+const LATE_SECONDS = 60;
+
+function Row({ topology, now, problems }) {
   const computations = topology.computations;
   const failing = computations.filter((one) => one.failures);
+  const late = Math.max(0, ...computations.map((one) => one.system_lag_seconds));
+  // A hook that fails is shown with its error.
+  const others = problems.filter((one) => !failing.some((other) => other.name === one.computation));
   const homeless = sum(computations, "without_owner");
   const state = stateName(topology.state);
   const active = state === "running" || state === "draining";
-  return html`<tr class=${failing.length ? "failing" : ""}>
+  return html`<tr class=${failing.length || problems.length ? "failing" : ""}>
     <td class="fixed"><a href=${to("topology", topology.name)}><b>${topology.name}</b></a> <span class="muted">v${topology.version}</span></td>
     <td class=${state === "running" ? "good" : active || state === "paused" ? "warn" : "muted"}>${state}</td>
     <td class="num">${computations.length}</td>
@@ -31,10 +37,11 @@ function Row({ topology, now }) {
     <td class="num">${cpu(sum(computations, "busy"))}</td>
     <td class="num">${count(sum(computations, "queued_records"))}</td>
     <td class="num">${worst(now, computations)}</td>
-    <td class="num">${duration(Math.max(0, ...computations.map((one) => one.system_lag_seconds)))}</td>
+    <td class=${`num ${late > LATE_SECONDS ? "bad" : ""}`}>${duration(late)}</td>
     <td class="num">${Number(topology.unhandled_letters) ? html`<a class="bad" href=${to("letters", topology.name)}>${count(topology.unhandled_letters)}</a>` : "0"}</td>
     <td class="wide">
       ${failing.map((one) => html`<div class="bad" key=${one.name}><a class="bad" href=${to("topology", topology.name, one.name)}><b>${one.name}</b></a>: ${short(one.failures)}</div>`)}
+      ${others.map((one) => html`<div key=${one.text}><a class="bad" href=${to("topology", topology.name, one.computation)}><b>${one.computation}</b> needs an operator</a></div>`)}
       ${active && homeless > 0 && html`<div class="bad">${plural(homeless, "interval")} without an owner</div>`}
       ${topology.waiting_for.map((text) => html`<div class="warn" key=${text}>waits for ${text}</div>`)}
     </td></tr>`;
@@ -67,5 +74,5 @@ export function Topologies({ overview }) {
     ]} />
     ${topologies.length === 0
       ? html`<p class="empty">No topology runs. Submit one: <code>millwheel topology submit FILE.py:NAME</code></p>`
-      : html`<${Table} columns=${COLUMNS} label="Topologies">${topologies.map((one) => html`<${Row} key=${one.name} topology=${one} now=${now} />`)}</${Table}>`}`;
+      : html`<${Table} columns=${COLUMNS} label="Topologies">${topologies.map((one) => html`<${Row} key=${one.name} topology=${one} now=${now} problems=${problemsOf(health).filter((other) => other.topology === one.name)} />`)}</${Table}>`}`;
 }
