@@ -17,13 +17,14 @@ const Refused = ({ refused, verb }) => refused.map(({ reason, ids: which }) => h
 
 /** What became of the letters so far. `left`: how many no request will handle now. */
 function report(kind, parts, left = 0) {
+  const why = parts.find((one) => one.why_unconfirmed)?.why_unconfirmed;
   const sum = (field) => parts.reduce((total, one) => total + (one[field]?.length ?? 0), 0);
   return [
     kind === "replay" ? `${plural(sum("replayed"), "letter")} replayed.` : `${plural(sum("discarded"), "letter")} discarded.`,
     sum("elsewhere") && `${count(sum("elsewhere"))} handled by others.`,
     sum("in_replay") && `${count(sum("in_replay"))} left alone: their replay has begun.`,
-    sum("unconfirmed") && `${count(sum("unconfirmed"))} without an ACK yet: ${parts.find((one) => one.why_unconfirmed)?.why_unconfirmed}. Replay them again to complete that.`,
-    left && `${count(left)} not handled yet.`,
+    sum("unconfirmed") && `${count(sum("unconfirmed"))} without an ACK yet: ${why}. Replay them again to complete that.`,
+    left && `${count(left)} not handled yet${why && !sum("unconfirmed") ? `: ${why}` : ""}.`,
   ].filter(Boolean).join(" ");
 }
 
