@@ -44,6 +44,7 @@ LEFT = ["s0/r0 is retired", "query s0-r"]
         pytest.param(106, ["glimpsed [1-9]"], id="unfinished writes"),
         pytest.param(31, ["the power is cut", "the power is back", "with the power 1"], id="power"),
         pytest.param(67, [r"letters replayed: .*\d", "9 of 9 are replayed"], id="replays"),
+        pytest.param(184060823, ["pause: not done"], id="an unknown pause"),
         pytest.param(15, ["w1.1             is suspended", "its clock stands"], id="suspended"),
     ],
 )
