@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar, Unpack
 
 from millwheel.agg.reading import Of
+from millwheel.connectors.sink import Sink
 from millwheel.operators import COPIES, LIMIT, ROWS, Complete
 from millwheel.sdk.options import Late
 from millwheel.streams.broadcasting import declare_broadcast
@@ -15,6 +16,7 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
+from millwheel.streams.sinking import SinkOptions, declare_sink
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
@@ -92,6 +94,20 @@ class KeyedStream(JoinSteps[T]):
         result = awaited_result(name, function, to)
         declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
+
+    @checked(SinkOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[SinkOptions]) -> None:
+        """Write the records to a sink, as :meth:`Stream.to`. The records of each key keep their order.
+
+        Args:
+            name: The name of the sink. What was written is known by it, so it should stay when the program changes.
+            sink: Where the records go, such as :func:`millwheel.connectors.kafka`.
+            options: As for :meth:`Stream.to`. With several ``shards``, the records of a key go to the same one.
+
+        Raises:
+            UsageError: Nothing states the type of the records. Or an option is not positive.
+        """
+        declare_sink(self.input, name, sink, options)
 
     @checked(StepOptions)
     def complete(

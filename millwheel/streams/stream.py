@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from millwheel.agg.reading import Of, Reader
+from millwheel.connectors.sink import Sink
 from millwheel.operators import COPIES, ROWS
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -26,6 +27,7 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
+from millwheel.streams.sinking import SinkOptions, declare_sink
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, divide, on_a_copy, to_many, to_one
 
 if TYPE_CHECKING:
@@ -372,6 +374,24 @@ class Stream(MissingSteps, Generic[T]):
             keyed=False,
         )
         return Stream(self.topology, (Branch(name),), result)
+
+    @checked(SinkOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[SinkOptions]) -> None:
+        """Write the records to a sink, exactly once, as far as the sink can (docs/connectors.md).
+
+        Two computations do it: ``NAME-batches`` makes numbered batches, and ``NAME`` writes them.
+
+        Args:
+            name: The name of the sink. What was written is known by it, so it should stay when the program changes.
+            sink: Where the records go, such as :func:`millwheel.connectors.kafka`.
+            options: ``shards``: how many writers there are (1). ``records``: the most records of a batch (1,000).
+                ``every``: how long a record waits for its batch, in microseconds (0.1 seconds).
+
+        Raises:
+            UsageError: Nothing states the type of the records. Or an option is not positive.
+        """
+        extractor = value_key(self.topology, self.branches)
+        declare_sink(Input(self.topology, self.branches, self.record_type, extractor), name, sink, options)
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:
         branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
+from millwheel.connectors.declaring import declare_source
+from millwheel.connectors.source import Source
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import Duration, Timestamp, hours
 from millwheel.sdk.codecs import Codec
@@ -12,8 +14,6 @@ from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.declarations import StreamDeclaration, StreamKind
 from millwheel.sdk.options import Retention
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.sources.base import Source
-from millwheel.sources.declaring import declare_source
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -50,6 +50,7 @@ class ReadOptions(StreamOptions, total=False):
     out_of_order: Duration
     idle_after: Duration | None
     find_every: Duration
+    bad: str | None
 
 
 class Topology(TopologyGraph):
@@ -113,6 +114,8 @@ class Topology(TopologyGraph):
         - ``idle_after``: after so long without a record, a split that has nothing more follows the wall clock. So it
           does not hold the low watermark back. Microseconds. By default, it waits for records.
         - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
+        - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
+          default, their split stops at them, and its error says what is wrong.
 
         Without:
 

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
+
+from millwheel.errors import MillwheelError
 from millwheel.model.time import Timestamp
 
-__all__ = ["Read", "Source", "SplitReader", "Splits"]
+__all__ = ["BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -31,12 +34,35 @@ class Splits:
     oldest: Timestamp | None = None
 
 
+class BadRecord(msgspec.Struct, frozen=True):
+    """A record that cannot be read. A reader returns it in place of the value."""
+
+    split: str
+    place: str
+    """Where in the split it is, such as ``line 17`` or ``offset 4711``."""
+    error: str
+    """What is wrong with it."""
+    raw: bytes = b""
+    """The record as it came."""
+
+
+class BadRecordError(MillwheelError):
+    """A record cannot be read, and its stream has no place for it."""
+
+    def __init__(self, bad: BadRecord) -> None:
+        super().__init__(
+            f"split {bad.split!r}, {bad.place}: {bad.error}. Mend the record, or give source() a stream for such "
+            'records: bad="NAME"'
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T, P]):
     """What one read of a split got.
 
     Attributes:
-        records: The values, each with its event time. None as the time: that of the read.
+        records: The values, each with its event time. None as the time: that of the read. A :class:`BadRecord` in
+            place of a value is one that cannot be read.
         position: Where the next read begins. Any value that the source's position type can store.
         watermark: No later record of the split is older. None: the newest event time so far, less ``out_of_order`` of
             the stream.
@@ -45,7 +71,7 @@ class Read(Generic[T, P]):
             that the split has nothing more for now.
     """
 
-    records: Sequence[tuple[T, Timestamp | None]]
+    records: Sequence[tuple[T | BadRecord, Timestamp | None]]
     position: P
     watermark: Timestamp | None = None
     ended: bool = False
@@ -78,25 +104,25 @@ class Source(ABC, Generic[T, P]):
 
     For example, a source that counts::
 
-        class Numbers(sources.Source[int, int]):
+        class Numbers(connectors.Source[int, int]):
             def __init__(self, upto: int) -> None:
                 self.upto = upto
 
-            async def splits(self) -> sources.Splits:
-                return sources.Splits(["even", "odd"], final=True)
+            async def splits(self) -> connectors.Splits:
+                return connectors.Splits(["even", "odd"], final=True)
 
-            async def open(self, split: str, position: int | None) -> sources.SplitReader[int, int]:
+            async def open_reader(self, split: str, position: int | None) -> connectors.SplitReader[int, int]:
                 return NumberReader(self, position if position is not None else int(split == "odd"))
 
 
-        class NumberReader(sources.SplitReader[int, int]):
+        class NumberReader(connectors.SplitReader[int, int]):
             def __init__(self, source: Numbers, position: int) -> None:
                 self.source, self.position = source, position
 
-            async def read(self) -> sources.Read[int, int]:
+            async def read(self) -> connectors.Read[int, int]:
                 found = [(n, None) for n in range(self.position, self.source.upto, 2)[:100]]
                 self.position += 2 * len(found)
-                return sources.Read(found, self.position, ended=self.position >= self.source.upto)
+                return connectors.Read(found, self.position, ended=self.position >= self.source.upto)
     """
 
     @abstractmethod
@@ -104,7 +130,7 @@ class Source(ABC, Generic[T, P]):
         """Return the splits that are there now. It is asked again and again, until they are final."""
 
     @abstractmethod
-    async def open(self, split: str, position: P | None) -> SplitReader[T, P]:
+    async def open_reader(self, split: str, position: P | None) -> SplitReader[T, P]:
         """Open a reader.
 
         Args:

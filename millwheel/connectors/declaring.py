@@ -7,13 +7,13 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
+from millwheel.connectors.reading import FindSplits, ReadSplits, Timing
+from millwheel.connectors.source import Source
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.sdk.declarations import NO_DURATION
 from millwheel.sdk.keys import key
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import generic_arguments
-from millwheel.sources.base import Source
-from millwheel.sources.computations import FindSplits, ReadSplits, Timing
 
 __all__ = ["declare_source"]
 
@@ -31,6 +31,7 @@ def declare_source(
     out_of_order: Duration = NO_DURATION,
     idle_after: Duration | None = None,
     find_every: Duration = _FIND_EVERY,
+    bad: str | None = None,
 ) -> None:
     """Add the computations that read ``source`` into the stream ``name``. The options: see ``Topology.source``."""
     timing = Timing(int(out_of_order), None if idle_after is None else int(idle_after), int(find_every))
@@ -40,5 +41,5 @@ def declare_source(
     reads = ReadSplits[position]  # type: ignore[valid-type]
     time_of = attrgetter(timestamp) if isinstance(timestamp, str) else timestamp
     topology.add(
-        reads(source, name, record_type, timing, time_of), name=f"{called}-reader", inputs={splits: key("name")}
+        reads(source, name, record_type, timing, time_of, bad), name=f"{called}-reader", inputs={splits: key("name")}
     )

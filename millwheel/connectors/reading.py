@@ -12,21 +12,19 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from millwheel.connectors.handles import CALL_SECONDS, Handles
+from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source, SplitReader
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.records import Record, Timer
-from millwheel.sources.base import Read, Source
-from millwheel.sources.readers import Readers
 
 __all__ = ["FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
 
 P = TypeVar("P")
 
-_CALL_SECONDS: Final = 60.0
-"""The time limit of each call of a source. A reader waits for records for a second at most."""
-_AGAIN_US: Final = 10_000
-"""The pause after a read without records, in microseconds. The reader has waited for some, usually."""
+_AGAIN_US: Final = 100_000
+"""The pause after a read without records, in microseconds. A reader that gets records sooner waits for them itself."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -90,7 +88,7 @@ class FindSplits(Computation[None, Found]):
 
     async def process_timer(self, ctx: Context[Found], timer: Timer) -> None:
         asked = ctx.now
-        async with asyncio.timeout(_CALL_SECONDS):
+        async with asyncio.timeout(CALL_SECONDS):
             splits = await self._source.splits()
         known = set(ctx.state.names)
         for name in splits.names:
@@ -117,16 +115,19 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         record_type: Any,
         timing: Timing,
         timestamp: Callable[[Any], Timestamp] | None,
+        bad: str | None,
     ) -> None:
         self._source = source
         self._output = output
         self._type = record_type
         self._timing = timing
         self._timestamp = timestamp
-        self._readers = Readers(source)
+        self._bad = bad
+        self._readers = Handles[SplitReader[Any, P]]()
 
     def declared_outputs(self) -> Mapping[str, Any]:
-        return {self._output: self._type}
+        outputs = {self._output: self._type}
+        return outputs if self._bad is None else {**outputs, self._bad: BadRecord}
 
     def _implementation(self) -> type:
         return type(self._source)
@@ -135,11 +136,12 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=record.timestamp)
 
     async def process_timer(self, ctx: Context[SplitState[P]], timer: Timer) -> None:
-        state = ctx.state
-        async with asyncio.timeout(_CALL_SECONDS):
-            reader = await self._readers.take(ctx.key, state.position)
+        state, split = ctx.state, ctx.key
+        reader = await self._readers.take(
+            split, state.position, lambda: self._source.open_reader(split, state.position)
+        )
         try:
-            async with asyncio.timeout(_CALL_SECONDS):
+            async with asyncio.timeout(CALL_SECONDS):
                 read = await reader.read()
             self._take(ctx, state, read)
         except BaseException:
@@ -148,13 +150,17 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if read.ended:
             await self._readers.close(reader)
         else:
-            await self._readers.keep(ctx.key, reader, read.position)
+            self._readers.keep(split, reader, read.position)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P]) -> None:
         """Produce what was read, and set the timer of the next read."""
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
+        ctx._cause = ctx.now  # times in another unit are found by comparison with it
         now, newest, at_of, output = ctx.now, state.watermark, self._timestamp, self._output
         for value, stated in read.records:
+            if value.__class__ is BadRecord:
+                self._produce_bad(ctx, value)
+                continue
             at = stated if at_of is None else at_of(value)
             at = now if at is None else at
             if at > newest + self._timing.out_of_order:
@@ -171,6 +177,11 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if not read.ended:
             at = now if read.records else Timestamp(now + _AGAIN_US)
             ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(state.watermark))
+
+    def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
+        if self._bad is None:
+            raise BadRecordError(bad)
+        ctx.produce(self._bad, bad, timestamp=ctx.now)
 
     def _is_idle(self, state: SplitState[P], now: int) -> bool:
         """Whether the split has had nothing for long, and says that nothing waits in it."""

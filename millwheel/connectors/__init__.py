@@ -1,0 +1,6 @@
+"""Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
+
+from millwheel.connectors.sink import Batch, Place, Sink, SinkWriter
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+
+__all__ = ["BadRecord", "Batch", "Place", "Read", "Sink", "SinkWriter", "Source", "SplitReader", "Splits"]

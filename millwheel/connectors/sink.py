@@ -1,0 +1,81 @@
+"""What a sink is: shards, each with a writer that takes numbered batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from millwheel.model.time import Timestamp
+
+__all__ = ["Batch", "Place", "Sink", "SinkWriter"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which shard of which sink it is.
+
+    Attributes:
+        sink: The full name of the sink, such as ``shop/totals-sink``. It is part of what a writer stores.
+        shard: The number of the shard, from 0 on.
+        shards: How many there are.
+        run: Distinguishes shards of one name that follow each other: a topology that was deleted and submitted again
+            counts its batches from 1 on again.
+    """
+
+    sink: str
+    shard: int
+    shards: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[T]):
+    """Records that a writer writes together.
+
+    Attributes:
+        number: 1 for the first batch of a shard, and one more for each next one. A number always means the same
+            records.
+        records: The values with their event times, in the order in which they were produced for each key.
+    """
+
+    number: int
+    records: Sequence[tuple[T, Timestamp]]
+
+
+class SinkWriter(ABC, Generic[T]):
+    """Writes the batches of one shard, in the order of their numbers."""
+
+    @abstractmethod
+    async def write(self, batch: Batch[T]) -> None:
+        """Write a batch, and return when it is durable.
+
+        It must take effect once for each number. After a crash, the last batch may come again, to another process. The
+        write of the former process may still be under way then. There are three ways:
+
+        - Store the number in the same transaction as the records, and refuse a number that is stored (a database).
+        - Let the name of what is written depend on the number (a file). A second write replaces it by the same.
+        - Write each record under a key of its own (an upsert).
+
+        What it raises is shown as the error of the shard. The batch is tried again by another writer, after a back-off.
+        """
+
+    async def close(self) -> None:
+        """Give back what the writer holds. It writes no more."""
+
+
+class Sink(ABC, Generic[T]):
+    """Where the records of a stream go to: a topic of a bus, files, a table.
+
+    An instance has parameters only. It is part of the program, and exists in each process that runs it.
+    """
+
+    @abstractmethod
+    async def open_writer(self, place: Place) -> SinkWriter[T]:
+        """Open the writer of a shard.
+
+        A former process may still have a writer of this shard. Shut it out, if the system that is written to can.
+        """
