@@ -1,16 +1,16 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
 from millwheel.connectors.database import DatabaseError, database
-from millwheel.connectors.sink import Batch, Place, Sink, SinkWriter
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 
 __all__ = [
     "BadRecord",
-    "Batch",
     "DatabaseError",
-    "Place",
     "Read",
     "Sink",
+    "SinkBatch",
+    "SinkShard",
     "SinkWriter",
     "Source",
     "SplitReader",

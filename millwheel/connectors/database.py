@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from millwheel.connectors.sink import Batch, Place, Sink, SinkWriter
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.errors import MillwheelError
 
 __all__ = ["DatabaseError", "database"]
@@ -63,7 +63,7 @@ class _Database(Sink[T], Generic[T]):
     statement: str
     parameters: Callable[[T], Parameters] | None
 
-    async def open_writer(self, place: Place) -> SinkWriter[T]:
+    async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         writer = _Writer(self, place)
         try:
             await writer.on_thread(writer.begin)
@@ -81,7 +81,7 @@ class _Writer(SinkWriter[T]):
     The row of the shard is locked by the first of them. The second finds another number, and writes nothing.
     """
 
-    def __init__(self, sink: _Database[T], place: Place) -> None:
+    def __init__(self, sink: _Database[T], place: SinkShard) -> None:
         self._sink = sink
         self._place = place
         self._thread = ThreadPoolExecutor(1, "millwheel-database")
@@ -109,10 +109,10 @@ class _Writer(SinkWriter[T]):
             self._run(f"INSERT INTO {_PROGRESS} (sink, shard, run, batch) VALUES (?, ?, ?, 0)", sink, shard, run)
         self._connection.commit()
 
-    async def write(self, batch: Batch[T]) -> None:
+    async def write(self, batch: SinkBatch[T]) -> None:
         await self.on_thread(lambda: self._write(batch))
 
-    def _write(self, batch: Batch[T]) -> None:
+    def _write(self, batch: SinkBatch[T]) -> None:
         try:
             if self._moved_to(batch.number):
                 cursor = self._connection.cursor()

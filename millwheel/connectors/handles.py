@@ -24,7 +24,7 @@ H = TypeVar("H", bound=_Handle)
 
 
 @dataclass(slots=True)
-class _Kept(Generic[H]):
+class _IdleHandle(Generic[H]):
     """A handle that waits for its next use. ``place``: where that begins."""
 
     handle: H
@@ -41,7 +41,7 @@ class Handles(Generic[H]):
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept[H]] = {}
+        self._kept: dict[str, _IdleHandle[H]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def take(self, key: str, place: Any, open_one: Callable[[], Awaitable[H]]) -> H:
@@ -61,7 +61,7 @@ class Handles(Generic[H]):
             other.timer.cancel()
             self._close_later(other.handle)
         timer = asyncio.get_running_loop().call_later(_UNUSED_SECONDS, self._unused, key)
-        self._kept[key] = _Kept(handle, place, timer)
+        self._kept[key] = _IdleHandle(handle, place, timer)
 
     async def close(self, handle: H) -> None:
         """Close a handle. An error changes nothing: no call uses it any more."""

@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 
 from millwheel.model.time import Timestamp
 
-__all__ = ["Batch", "Place", "Sink", "SinkWriter"]
+__all__ = ["Sink", "SinkBatch", "SinkShard", "SinkWriter"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SinkShard:
     """Which shard of which sink it is.
 
     Attributes:
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
+class SinkBatch(Generic[T]):
     """Records that a writer writes together.
 
     Attributes:
@@ -50,7 +50,7 @@ class SinkWriter(ABC, Generic[T]):
     """Writes the batches of one shard, in the order of their numbers."""
 
     @abstractmethod
-    async def write(self, batch: Batch[T]) -> None:
+    async def write(self, batch: SinkBatch[T]) -> None:
         """Write a batch, and return when it is durable.
 
         It must take effect once for each number. After a crash, the last batch may come again, to another process. The
@@ -74,7 +74,7 @@ class Sink(ABC, Generic[T]):
     """
 
     @abstractmethod
-    async def open_writer(self, place: Place) -> SinkWriter[T]:
+    async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         """Open the writer of a shard.
 
         A former process may still have a writer of this shard. Shut it out, if the system that is written to can.

@@ -13,15 +13,18 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.connectors.handles import CALL_SECONDS, Handles
-from millwheel.connectors.sink import Batch, Place, Sink, SinkWriter
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
+from millwheel.model.stream_names import full_name
 from millwheel.model.time import TimeDomain, Timestamp
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["EncodedBatch", "MakeBatches", "Pending", "WriteBatches", "Written"]
+__all__ = ["BATCHES", "Collected", "EncodedBatch", "MakeBatches", "WriteBatches", "Written"]
 
+BATCHES: Final = ".batches"
+"""The end of the names of streams that carry batches."""
 _BATCH_BYTES: Final = 512 << 10
 """A batch of so many bytes is whole, half of what one record may have."""
 
@@ -29,6 +32,8 @@ _BATCH_BYTES: Final = 512 << 10
 class EncodedBatch(msgspec.Struct, frozen=True):
     """A batch with its values as bytes."""
 
+    sink: str
+    """The full name of the sink."""
     shard: str
     run: int
     number: int
@@ -36,7 +41,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     times: list[int]
 
 
-class Pending(msgspec.Struct):
+class Collected(msgspec.Struct):
     """The records of a shard that are in no batch yet."""
 
     run: int = 0
@@ -57,10 +62,11 @@ class Written(msgspec.Struct):
     """When, by the wall clock."""
 
 
-class MakeBatches(Computation[Any, Pending]):
+class MakeBatches(Computation[Any, Collected]):
     """Makes batches of the records of each shard."""
 
-    def __init__(self, codec: ValueCodec, output: str, most: int, every: int) -> None:
+    def __init__(self, topology: str, codec: ValueCodec, output: str, most: int, every: int) -> None:
+        self._topology = topology
         self._codec = codec
         self._output = output
         self._most = most
@@ -69,7 +75,7 @@ class MakeBatches(Computation[Any, Pending]):
     def declared_outputs(self) -> Mapping[str, Any]:
         return {self._output: EncodedBatch}
 
-    def process_record(self, ctx: Context[Pending], record: Record[Any]) -> None:
+    def process_record(self, ctx: Context[Collected], record: Record[Any]) -> None:
         pending, value = ctx.state, self._codec.encode(record.value)
         if pending.values and pending.size + len(value) > _BATCH_BYTES:
             self._produce(ctx, pending)
@@ -82,13 +88,15 @@ class MakeBatches(Computation[Any, Pending]):
         if len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
             self._produce(ctx, pending)
 
-    def process_timer(self, ctx: Context[Pending], timer: Timer) -> None:
+    def process_timer(self, ctx: Context[Collected], timer: Timer) -> None:
         if ctx.state.values:
             self._produce(ctx, ctx.state)
 
-    def _produce(self, ctx: Context[Pending], pending: Pending) -> None:
+    def _produce(self, ctx: Context[Collected], pending: Collected) -> None:
         pending.number += 1
-        batch = EncodedBatch(ctx.key, pending.run, pending.number, pending.values, pending.times)
+        # A fork runs the same program under another name, and must not write in the place of the original.
+        sink = full_name(self._topology, ctx._scope.outputs[self._output].stream).removesuffix(BATCHES)
+        batch = EncodedBatch(sink, ctx.key, pending.run, pending.number, pending.values, pending.times)
         ctx.produce(self._output, batch)
         pending.values, pending.times, pending.size = [], [], 0
         ctx.cancel_timer(domain=TimeDomain.PROCESSING_TIME)
@@ -97,10 +105,9 @@ class MakeBatches(Computation[Any, Pending]):
 class WriteBatches(Computation[EncodedBatch, Written]):
     """Writes the batches of each shard, one after the other."""
 
-    def __init__(self, sink: Sink[Any], codec: ValueCodec, called: str, shards: int) -> None:
+    def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
         self._sink = sink
         self._codec = codec
-        self._called = called
         self._shards = shards
         self._writers = Handles[SinkWriter[Any]]()
 
@@ -109,13 +116,13 @@ class WriteBatches(Computation[EncodedBatch, Written]):
 
     async def process_record(self, ctx: Context[Written], record: Record[EncodedBatch]) -> None:
         batch, written, shard = record.value, ctx.state, ctx.key
-        place = Place(self._called, int(shard), self._shards, batch.run)
+        place = SinkShard(batch.sink, int(shard), self._shards, batch.run)
         writer = await self._writers.take(shard, batch.number - 1, lambda: self._sink.open_writer(place))
         try:
             values = map(self._codec.decode, batch.values)
             records = list(zip(values, map(Timestamp, batch.times), strict=True))
             async with asyncio.timeout(CALL_SECONDS):
-                await writer.write(Batch(batch.number, records))
+                await writer.write(SinkBatch(batch.number, records))
         except BaseException:
             await self._writers.close(writer)
             raise

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from millwheel.agg.reading import Of
-from millwheel.connectors.sink import Sink
 from millwheel.operators import COPIES, LIMIT, ROWS, Complete
 from millwheel.sdk.options import Late
 from millwheel.streams.broadcasting import declare_broadcast
@@ -16,11 +15,14 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
-from millwheel.streams.sinking import SinkOptions, declare_sink
+from millwheel.streams.sinking import WriteOptions, declare_sink
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
 from millwheel.windows.assigners import Assigner, SessionWindows
+
+if TYPE_CHECKING:
+    from millwheel.connectors.sink import Sink
 
 __all__ = ["KeyedStream"]
 
@@ -95,8 +97,8 @@ class KeyedStream(JoinSteps[T]):
         declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
 
-    @checked(SinkOptions)
-    def to(self, name: str, sink: Sink[T], **options: Unpack[SinkOptions]) -> None:
+    @checked(WriteOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[WriteOptions]) -> None:
         """Write the records to a sink, as :meth:`Stream.to`. The records of each key keep their order.
 
         Args:

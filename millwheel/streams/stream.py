@@ -7,7 +7,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from millwheel.agg.reading import Of, Reader
-from millwheel.connectors.sink import Sink
 from millwheel.operators import COPIES, ROWS
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -27,10 +26,11 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
-from millwheel.streams.sinking import SinkOptions, declare_sink
+from millwheel.streams.sinking import WriteOptions, declare_sink
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, divide, on_a_copy, to_many, to_one
 
 if TYPE_CHECKING:
+    from millwheel.connectors.sink import Sink
     from millwheel.streams.keyed import KeyedStream
 
 __all__ = ["Stream"]
@@ -375,8 +375,8 @@ class Stream(MissingSteps, Generic[T]):
         )
         return Stream(self.topology, (Branch(name),), result)
 
-    @checked(SinkOptions)
-    def to(self, name: str, sink: Sink[T], **options: Unpack[SinkOptions]) -> None:
+    @checked(WriteOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[WriteOptions]) -> None:
         """Write the records to a sink, exactly once, as far as the sink can (docs/connectors.md).
 
         Two computations do it: ``NAME-batches`` makes numbered batches, and ``NAME`` writes them.

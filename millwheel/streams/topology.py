@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
-from millwheel.connectors.declaring import declare_source
-from millwheel.connectors.source import Source
 from millwheel.model.stream_names import DEAD_LETTERS
 from millwheel.model.time import Duration, Timestamp, hours
 from millwheel.sdk.codecs import Codec
@@ -16,6 +14,9 @@ from millwheel.sdk.options import Retention
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millwheel.connectors.source import Source
 
 __all__ = ["Topology"]
 
@@ -128,6 +129,8 @@ class Topology(TopologyGraph):
           announce themselves.
         """
         if reads is not None:
+            from millwheel.connectors.declaring import declare_source  # for programs that need it: it loads asyncio
+
             declare_source(self, name, record_type, reads, **options)
             return self._handle(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
         return self._injected(name, record_type, retention, codec, **options)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import millwheel as mw
-from millwheel.connectors import BadRecord, Batch, Place, Read, Sink, SinkWriter, Source, SplitReader, Splits
+from millwheel.connectors import BadRecord, Read, Sink, SinkBatch, SinkShard, SinkWriter, Source, SplitReader, Splits
 from millwheel.testing import TopologyHarness
 
 NOON = 1_767_268_800_000_000
@@ -76,7 +76,7 @@ class Store:
     """What a sink has written: the records by sink, run, shard and number."""
 
     batches: dict[tuple[str, int, int, int], list[tuple[Any, mw.Timestamp]]] = field(default_factory=dict)
-    opened: list[Place] = field(default_factory=list)
+    opened: list[SinkShard] = field(default_factory=list)
     breaks_before: int = 0
     """How many of the next writes fail, and have written nothing."""
     breaks_after: int = 0
@@ -93,17 +93,17 @@ class Table(Sink[Any]):
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    async def open_writer(self, place: Place) -> SinkWriter[Any]:
+    async def open_writer(self, place: SinkShard) -> SinkWriter[Any]:
         self.store.opened.append(place)
         return TableWriter(self.store, place)
 
 
 class TableWriter(SinkWriter[Any]):
-    def __init__(self, store: Store, place: Place) -> None:
+    def __init__(self, store: Store, place: SinkShard) -> None:
         self.store = store
         self.place = place
 
-    async def write(self, batch: Batch[Any]) -> None:
+    async def write(self, batch: SinkBatch[Any]) -> None:
         store, place = self.store, self.place
         if store.breaks_before:
             store.breaks_before -= 1

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.connectors import Batch, DatabaseError, Place, Sink, SinkWriter, database
+from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkShard, SinkWriter, database
 from tests.connectors.given import at, running
 
 
@@ -45,15 +45,15 @@ def rows(connect: Callable[[], sqlite3.Connection]) -> list[tuple[str, int]]:
         return connection.execute("SELECT item, cents FROM sales ORDER BY rowid").fetchall()
 
 
-def place(run: int = 1, shard: int = 0) -> Place:
-    return Place("shop/sales-table", shard, 4, run)
+def place(run: int = 1, shard: int = 0) -> SinkShard:
+    return SinkShard("shop/sales-table", shard, 4, run)
 
 
-def batch(number: int, *cents: int) -> Batch[Sale]:
-    return Batch(number, [(Sale("tea", one), at(one)) for one in cents])
+def batch(number: int, *cents: int) -> SinkBatch[Sale]:
+    return SinkBatch(number, [(Sale("tea", one), at(one)) for one in cents])
 
 
-def with_writers(sink: Sink[Any], *places: Place, do: Callable[..., Coroutine[Any, Any, None]]) -> None:
+def with_writers(sink: Sink[Any], *places: SinkShard, do: Callable[..., Coroutine[Any, Any, None]]) -> None:
     """Run ``do`` with a writer of each place."""
 
     async def run() -> None:

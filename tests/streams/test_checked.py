@@ -14,6 +14,7 @@ from millwheel import agg, windows
 from millwheel.errors import MillwheelError
 from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions
+from millwheel.streams.sinking import WriteOptions
 
 HOUR = mw.hours(1)
 
@@ -42,7 +43,7 @@ STEPS = steps_with_options()
 
 def options_of(place: int, name: str) -> set[str]:
     parameters = signature(getattr(streams()[place], name)).parameters.values()
-    shared = CallOptions if name == "enrich" else StepOptions
+    shared = {"enrich": CallOptions, "to": WriteOptions}.get(name, StepOptions)
     return {one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY} | shared.__optional_keys__
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval import IntervalSettings
@@ -48,7 +48,7 @@ def test_it_begins_once() -> None:
 
 
 @pytest.mark.guarantee("G5", section="6.2")
-def test_an_owner_that_died_before_its_first_commit_has_not_begun() -> None:
+def test_an_owner_that_died_first_has_not_begun() -> None:
     died = IntervalDriver(Begins())
     assert died.entries == []
     assert said(IntervalDriver(Begins())) == ["first begins"]
