@@ -1,6 +1,6 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
-from millwheel.connectors.database import DatabaseError, database
+from millwheel.connectors.databases import DatabaseError, database
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 

@@ -29,6 +29,8 @@ class World:
     oldest: mw.Timestamp | None = None
     watermark: mw.Timestamp | None = None
     """What each read says."""
+    slow: bool = False
+    """Whether reads return nothing, although records wait."""
     breaks: int = 0
     """How many of the next reads fail."""
     opened: list[tuple[str, int | None]] = field(default_factory=list)
@@ -62,7 +64,7 @@ class NumberReader(SplitReader[int, int]):
             world.breaks -= 1
             raise ConnectionError(f"split {self.split} is away")
         records = world.splits[self.split]
-        found = records[self.position : self.position + self.source.most]
+        found = [] if world.slow else records[self.position : self.position + self.source.most]
         self.position += len(found)
         left = len(records) - self.position
         return Read(found, self.position, world.watermark, ended=world.final and not left, behind=left)

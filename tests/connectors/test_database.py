@@ -153,7 +153,7 @@ def test_a_later_topology_counts_from_one_again(tmp_path: Path) -> None:
 
     async def do(former: SinkWriter[Sale]) -> None:
         await former.write(batch(1, 10))
-        sink = database(connect, INSERT)
+        sink: Sink[Sale] = database(connect, INSERT)
         later = await sink.open_writer(place(run=2))
         await later.write(batch(1, 20))
         await later.close()

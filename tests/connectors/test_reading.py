@@ -141,6 +141,19 @@ def test_a_split_with_records_is_never_idle() -> None:
         assert harness.watermark("numbers-reader") == at(1)
 
 
+def test_a_split_that_is_behind_is_never_idle() -> None:
+    """It has records, and its reader returns none for long: a bus that is slow."""
+    world = World({"a": on_time((1, 1))}, final=False, oldest=mw.MAX_TIMESTAMP)
+    with running(numbers(world, idle_after=mw.seconds(2)), now=at(100)) as harness:
+        world.slow = True
+        world.splits["a"] += on_time((2, 2))
+        harness.advance_clock(mw.seconds(9))
+        assert harness.watermark("numbers-reader") == at(1)
+        world.slow = False
+        harness.advance_clock(mw.seconds(1))
+        assert harness.watermark("numbers-reader") == at(2)
+
+
 def test_splits_that_come_later_are_read() -> None:
     world = World({"a": on_time((1, 1))}, final=False, oldest=at(0))
     with running(numbers(world)) as harness:
@@ -172,6 +185,16 @@ def test_a_reader_that_stands_elsewhere_is_not_used() -> None:
         assert world.opened[0] == ("a", None)
         assert set(world.opened[1:]) == {("a", 4)}
         assert harness.values("numbers") == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.guarantee("G1")
+def test_a_reader_of_a_former_owner_is_not_used() -> None:
+    world = World({"a": on_time((1, 1), (2, 2), (3, 3), (4, 4))}, final=False)
+    topology = numbers(world)
+    for _ in range(2):  # the second cluster knows nothing of the first, and this process has a reader of it
+        with running(topology) as harness:
+            assert harness.values("numbers") == [1, 2, 3, 4]
+    assert (world.opened, world.closed) == ([("a", None), ("a", None)], ["a"])
 
 
 def test_a_failing_read_is_tried_again_and_shown() -> None:
