@@ -38,6 +38,8 @@ _SECOND_PHASES: Final = (
     "millwheel.windows.two_phase:MergePartials",
 )
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
+_SHARDING: Final = "millwheel.connectors.writing:MakeBatches"
+"""The implementation that collects the records of a sink's shards."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -133,12 +135,22 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
 
     Strong productions keep the key of their commit. Injected records and weak productions get a key each time they
     are sent, and the interval of a new key does not know their ids.
+
+    The shards of a sink keep their keys in any case. In another shard, a record would be written before former ones of
+    its key (G15).
     """
     before = {(one.name, input_.stream): input_.key for one in old.computations for input_ in one.inputs}
     for computation in new.computations:
         for input_ in computation.inputs if computation.exactly_once else ():
             was = before.get((computation.name, input_.stream))
             change = "" if was is None else _key_change(was, input_.key)
+            if change and computation.implementation == _SHARDING:
+                yield Problem(
+                    f"computation {computation.name!r}",
+                    f"its input {input_.stream!r} is keyed by {change}: a record would be written before former ones "
+                    "of its key, which wait in another shard; keep the key and shards=, or give the sink another name",
+                )
+                continue
             if not change or _keeps_keys(running, input_.stream):
                 continue
             yield Problem(

@@ -37,13 +37,17 @@ class SinkBatch(Generic[T]):
     """Records that a writer writes together.
 
     Attributes:
-        number: 1 for the first batch of a shard, and one more for each next one. A number always means the same
-            records.
+        number: 1 for the first batch of a run, and one more for each next one.
         records: The values with their event times, in the order in which they were produced for each key.
+        id: Equal ids mean equal records, and equal batches before them: 32 characters. A number alone does not mean
+            that. After a restore of a snapshot, it may come again with other records.
+        after: The id of the batch before it in this shard. Empty: it is the first one that this sink gets of the run.
     """
 
     number: int
     records: Sequence[tuple[T, Timestamp]]
+    id: str
+    after: str
 
 
 class SinkWriter(ABC, Generic[T]):
@@ -53,11 +57,13 @@ class SinkWriter(ABC, Generic[T]):
     async def write(self, batch: SinkBatch[T]) -> None:
         """Write a batch, and return when it is durable.
 
-        It must take effect once for each number. After a crash, the last batch may come again, to another process. The
+        It must take effect once for each id. After a crash, the last batch may come again, to another process. The
         write of the former process may still be under way then. There are three ways:
 
-        - Store the number in the same transaction as the records, and refuse a number that is stored (a database).
-        - Let the name of what is written depend on the number (a file). A second write replaces it by the same.
+        - Store the id in the same transaction as the records (a database). If the stored id is the batch's own, it is
+          there. If it is ``after``, write the batch. Any other one is an error: the topology or the other system was
+          set back to an earlier time.
+        - Let the name of what is written depend on the id (a file). A second write replaces it by the same.
         - Write each record under a key of its own (an upsert).
 
         What it raises is shown as the error of the shard. The batch is tried again by another writer, after a back-off.

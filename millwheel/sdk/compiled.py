@@ -75,6 +75,8 @@ class CompiledComputation:
     """The key whose timer is due when the computation begins, which has no inputs. None: it waits for records."""
     feeds: bool = False
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
+    topology: str = ""
+    """The name of the topology that it runs in. A fork has another one than the code says."""
 
 
 def compile_computation(
@@ -134,6 +136,7 @@ def compile_computation(
         growing=growing,
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
+        topology=topology.name,
     )
 
 

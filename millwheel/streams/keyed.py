@@ -103,11 +103,12 @@ class KeyedStream(JoinSteps[T]):
 
         Args:
             name: The name of the sink. What was written is known by it, so it should stay when the program changes.
-            sink: Where the records go, such as :func:`millwheel.connectors.kafka`.
+            sink: Where the records go, such as :func:`millwheel.connectors.database`.
             options: As for :meth:`Stream.to`. With several ``shards``, the records of a key go to the same one.
 
         Raises:
-            UsageError: Nothing states the type of the records. Or an option is not positive.
+            UsageError: It is no sink, its name is too long, or an option is not positive. Or nothing states the type of
+                the records.
         """
         declare_sink(self.input, name, sink, options)
 

@@ -383,12 +383,13 @@ class Stream(MissingSteps, Generic[T]):
 
         Args:
             name: The name of the sink. What was written is known by it, so it should stay when the program changes.
-            sink: Where the records go, such as :func:`millwheel.connectors.kafka`.
-            options: ``shards``: how many writers there are (1). ``records``: the most records of a batch (1,000).
-                ``every``: how long a record waits for its batch, in microseconds (0.1 seconds).
+            sink: Where the records go, such as :func:`millwheel.connectors.database`.
+            options: ``shards``: how many writers there are (1). ``batch_records``: the most records of a batch
+                (1,000). ``batch_delay``: how long a record waits for its batch, in microseconds (0.1 seconds).
 
         Raises:
-            UsageError: Nothing states the type of the records. Or an option is not positive.
+            UsageError: It is no sink, its name is too long, or an option is not positive. Or nothing states the type of
+                the records.
         """
         extractor = value_key(self.topology, self.branches)
         declare_sink(Input(self.topology, self.branches, self.record_type, extractor), name, sink, options)

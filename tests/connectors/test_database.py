@@ -37,7 +37,7 @@ def made(path: Path) -> Callable[[], sqlite3.Connection]:
         connection.execute("DELETE FROM sales")
         connection.execute("DROP TABLE IF EXISTS millwheel_progress")
         connection.commit()
-    return partial(sqlite3.connect, path, timeout=0.2, check_same_thread=False)
+    return partial(sqlite3.connect, path, timeout=0.2)
 
 
 def rows(connect: Callable[[], sqlite3.Connection]) -> list[tuple[str, int]]:
@@ -49,8 +49,11 @@ def place(run: int = 1, shard: int = 0) -> SinkShard:
     return SinkShard("shop/sales-table", shard, 4, run)
 
 
-def batch(number: int, *cents: int) -> SinkBatch[Sale]:
-    return SinkBatch(number, [(Sale("tea", one), at(one)) for one in cents])
+def batch(number: int, *cents: int, id: str = "", after: str | None = None) -> SinkBatch[Sale]:
+    """A batch whose id is its number, and that comes after the one with the number before."""
+    former = str(number - 1) if number > 1 else ""
+    records = [(Sale("tea", one), at(one)) for one in cents]
+    return SinkBatch(number, records, id or str(number), former if after is None else after)
 
 
 def with_writers(sink: Sink[Any], *places: SinkShard, do: Callable[..., Coroutine[Any, Any, None]]) -> None:
@@ -80,7 +83,7 @@ def test_each_record_is_in_the_table_once(
 ) -> None:
     connect = made(tmp_path_factory.getbasetemp() / "once.db")
     topology = mw.Topology("shop")
-    topology.source("sales", Sale).to("table", database(connect, INSERT), records=3)
+    topology.source("sales", Sale).to("table", database(connect, INSERT), batch_records=3)
     with running(topology) as harness:
         for number, cents in enumerate(sales):
             with closing(connect()) as other:

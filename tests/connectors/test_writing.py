@@ -31,7 +31,7 @@ def test_each_record_is_written_once(
     sales: list[int], crash_at: set[int], before: int, after: int, shards: int
 ) -> None:
     store = Store()
-    with running(selling(store, shards=shards, records=4)) as harness:
+    with running(selling(store, shards=shards, batch_records=4)) as harness:
         store.breaks_before, store.breaks_after = before, after
         for number, value in enumerate(sales):
             with suppress(ConnectionError, TimeoutError):
@@ -50,7 +50,7 @@ def test_each_record_is_written_once(
 
 def test_a_batch_waits_for_a_moment_only() -> None:
     store = Store()
-    with running(selling(store, every=mw.seconds(2))) as harness:
+    with running(selling(store, batch_delay=mw.seconds(2))) as harness:
         harness.send("sales", 1, at(1))
         harness.send("sales", 2, at(2))
         assert store.values() == []
@@ -60,7 +60,7 @@ def test_a_batch_waits_for_a_moment_only() -> None:
 
 def test_a_full_batch_is_written_at_once() -> None:
     store = Store()
-    with running(selling(store, records=2)) as harness:
+    with running(selling(store, batch_records=2)) as harness:
         for number in range(5):
             harness.send("sales", number, at(number))
         assert [len(records) for records in store.batches.values()] == [2, 2]
@@ -79,7 +79,7 @@ def test_large_records_make_small_batches() -> None:
 
 def test_a_writer_stays_open_between_batches() -> None:
     store = Store()
-    with running(selling(store, records=1)) as harness:
+    with running(selling(store, batch_records=1)) as harness:
         harness.send("sales", 1, at(1))
         harness.send("sales", 2, at(2))
         assert [(place.sink, place.shard, place.shards) for place in store.opened] == [("shop/table", 0, 1)]
@@ -93,14 +93,14 @@ def test_a_writer_stays_open_between_batches() -> None:
 def test_a_topology_that_comes_back_counts_from_one() -> None:
     store = Store()
     for later in (0, 60):
-        with running(selling(store, records=1), now=at(later)) as harness:
+        with running(selling(store, batch_records=1), now=at(later)) as harness:
             harness.send("sales", later, at(1))
     assert sorted(store.values()) == [0, 60]
     assert {number for _, _, _, number in store.batches} == {1}
 
 
 def test_key_inspect_shows_what_was_written() -> None:
-    with running(selling(Store(), records=2)) as harness:
+    with running(selling(Store(), batch_records=2)) as harness:
         for number in range(4):
             harness.send("sales", number, at(number))
         state = harness.state("table", "0")
@@ -114,7 +114,7 @@ def test_the_type_of_what_is_written_is_known() -> None:
         mapped.to("table", Table(Store()))
 
 
-@pytest.mark.parametrize("option", ["shards", "records", "every"])
+@pytest.mark.parametrize("option", ["shards", "batch_records", "batch_delay"])
 def test_options_are_positive(option: str) -> None:
     with pytest.raises(mw.UsageError, match=f"positive {option}"):
         selling(Store(), **{option: 0})

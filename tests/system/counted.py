@@ -58,6 +58,6 @@ INSERT_SUM = "INSERT INTO sums (split, at, numbers) VALUES (:split, :start, :num
 
 counted = mw.Topology("counted")
 numbers = counted.source("numbers", Number, Numbers())
-numbers.key_by("split").to("numbers-table", connectors.database(connect, INSERT_NUMBER), shards=3, records=50)
+numbers.key_by("split").to("numbers-table", connectors.database(connect, INSERT_NUMBER), shards=3, batch_records=50)
 sums = numbers.key_by("split").window(windows.tumbling(WINDOW)).aggregate("sums", numbers=agg.count())
 sums.to("sums-table", connectors.database(connect, INSERT_SUM))
