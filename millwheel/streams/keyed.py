@@ -110,7 +110,7 @@ class KeyedStream(JoinSteps[T]):
             UsageError: It is no sink, its name is too long, or an option is not positive. Or nothing states the type of
                 the records.
         """
-        declare_sink(self.input, name, sink, options)
+        declare_sink(self.input, name, sink, options, ordered=True)
 
     @checked(StepOptions)
     def complete(

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteOptions", "declare_sink"]
 
+_ANY_SHARD: Final = "in any shard of"
+_ORDERED_SHARDS: Final = "in the shard of its key, of"
+"""How a record gets its shard. An update may change the key of the first kind (``master/updating.py``)."""
 _BATCH_RECORDS: Final = 1_000
 _BATCH_DELAY: Final = milliseconds(100)
 _MAX_NAME: Final = 63
@@ -33,8 +36,15 @@ class WriteOptions(TypedDict, total=False):
     batch_delay: Duration
 
 
-def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions) -> None:
+def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions, *, ordered: bool) -> None:
     """Declare the computation ``name``, which writes to the sink, and ``name-batches``, which makes batches for it.
+
+    Args:
+        given: The records.
+        name: The name of the sink.
+        sink: Where they go.
+        options: Those of ``to``.
+        ordered: Whether the records of a key keep their order. Without it, records have no keys.
 
     Raises:
         UsageError: It is no sink. Or its name is too long, nothing states the type of the records, or an option is not
@@ -44,8 +54,9 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
     from millwheel.connectors.sink import Sink
     from millwheel.connectors.writing import BATCHES, MAKES, EncodedBatch, MakeBatches, WriteBatches
 
-    if not isinstance(sink, Sink):
-        what = f"the class {sink.__name__}" if isinstance(sink, type) else repr(sink)
+    given_sink: object = sink
+    if not isinstance(given_sink, Sink):
+        what = f"the class {given_sink.__name__}" if isinstance(given_sink, type) else repr(given_sink)
         raise UsageError(f"to({name!r}) takes a sink: an instance of a subclass of connectors.Sink, not {what}")
     if len(name) > (most := _MAX_NAME - len(MAKES)):
         raise UsageError(f"the name of a sink has up to {most} characters, because {MAKES!r} is added to it: {name!r}")
@@ -59,7 +70,8 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
     codec, batches = codec_for(given.record_type, f"sink {name!r}"), f"{name}{BATCHES}"
     kind: Any = _kind_of(given.record_type, codec)
     makes, batch = MakeBatches[kind], EncodedBatch[kind]
-    spread = given._replace(extractor=spread_key(given.extractor, given.record_type, shards))
+    how = f"{_ORDERED_SHARDS if ordered and shards > 1 else _ANY_SHARD} {shards}"
+    spread = given._replace(extractor=spread_key(given.extractor, given.record_type, shards, how))
     declare_step(f"{name}{MAKES}", makes(codec, batches, batch, records, int(delay)), [spread], {}, {})
     of_batches = Input(given.topology, (Branch(batches),), batch, key("shard"))
     declare_step(name, WriteBatches[kind](sink, codec, shards), [of_batches], {}, {})

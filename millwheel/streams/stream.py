@@ -392,7 +392,9 @@ class Stream(MissingSteps, Generic[T]):
                 the records.
         """
         extractor = value_key(self.topology, self.branches)
-        declare_sink(Input(self.topology, self.branches, self.record_type, extractor), name, sink, options)
+        declare_sink(
+            Input(self.topology, self.branches, self.record_type, extractor), name, sink, options, ordered=False
+        )
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:
         branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)

@@ -78,6 +78,8 @@ class Store:
     """What a sink has written: the records by sink, run, shard and number."""
 
     batches: dict[tuple[str, int, int, int], list[tuple[Any, mw.Timestamp]]] = field(default_factory=dict)
+    last: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    """By sink and shard: the run and the id of the newest batch."""
     opened: list[SinkShard] = field(default_factory=list)
     breaks_before: int = 0
     """How many of the next writes fail, and have written nothing."""
@@ -90,7 +92,7 @@ class Store:
 
 
 class Table(Sink[Any]):
-    """Writes to a store. A number that is there already must have the same records."""
+    """Writes to a store. Each batch must follow the one before, and one that is there must have the same records."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -111,6 +113,10 @@ class TableWriter(SinkWriter[Any]):
             store.breaks_before -= 1
             raise ConnectionError("the table is away")
         key = place.sink, place.run, place.shard, batch.number
+        run, last = store.last.get((place.sink, place.shard), (0, ""))
+        follows = (run, last) == (place.run, batch.after) if batch.after else run < place.run
+        assert follows or (run, last) == (place.run, batch.id), f"batch {batch.number} does not follow"
+        store.last[place.sink, place.shard] = place.run, batch.id
         written = store.batches.setdefault(key, list(batch.records))
         assert written == list(batch.records), f"batch {batch.number} has other records the second time"
         if store.breaks_after:
