@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
+from millwheel.master import updating
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.hooks.firing import Firing
 from simulation.mutations.base import rewriting
@@ -104,5 +105,89 @@ rewriting(
     "True",
     seeds=0,
     test="tests/connectors/test_database.py::test_a_batch_that_comes_again_changes_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "ids-of-numbers-alone",
+    "G1",
+    "the id of a batch depends on its records and on the batches before",
+    writing,
+    "(place, after, pending.values, pending.times)",
+    "place",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_equal_ids_mean_equal_batches",
+    why=_WHY,
+)
+
+rewriting(
+    "numbers-without-ids",
+    "G1",
+    "a batch follows the one with the id before it",
+    databases,
+    "(found.run, found.id) == (run, batch.id)",
+    "found.run == run and found.batch >= batch.number",
+    seeds=0,
+    test="tests/connectors/test_database.py::test_another_batch_of_a_number_is_no_repetition",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-writes-after-its-original",
+    "G1",
+    "a fork begins a chain of its own",
+    writing,
+    'batch.after if written.sink == sink else ""',
+    "batch.after",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_a_fork_writes_under_its_own_name",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-goes-on-with-the-run",
+    "G1",
+    "a fork begins a run of its own",
+    writing,
+    "if pending.sink != (sink := _sink_of(ctx)):",
+    "sink = pending.sink or _sink_of(ctx)\n    if not pending.sink:",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_a_fork_writes_under_its_own_name",
+    why=_WHY,
+)
+
+rewriting(
+    "autocommit-accepted",
+    "G2",
+    "a database that keeps what was taken back is refused",
+    databases,
+    "self._progress(probe) is not None",
+    "False",
+    seeds=0,
+    test="tests/connectors/test_database.py::test_a_driver_without_transactions_is_refused",
+    why=_WHY,
+)
+
+rewriting(
+    "batches-held-by-the-first",
+    "G7",
+    "a batch holds the watermark at its oldest record",
+    writing,
+    "or held < pending.held",
+    "",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_the_watermark_waits_for_the_oldest_unwritten_record",
+    why=_WHY,
+)
+
+rewriting(
+    "shards-change-by-updates",
+    "G15",
+    "an update keeps the shard of a key",
+    updating,
+    "_ANY_SHARD in was.function and _ANY_SHARD in now.function",
+    "True",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_an_update_changes_neither_shards_nor_key",
     why=_WHY,
 )
