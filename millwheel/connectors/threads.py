@@ -8,6 +8,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
+from weakref import finalize
 
 __all__ = ["CallThread"]
 
@@ -15,6 +16,24 @@ _CLOSE_SECONDS: Final = 5.0
 """How long the end waits for the last call."""
 
 _Call = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class _Calls:
+    """What both threads know. The caller's thread alone counts."""
+
+    def __init__(self) -> None:
+        self.waiting: SimpleQueue[_Call | None] = SimpleQueue()
+        """None ends the thread."""
+        self.unfinished = 0
+
+    def finish(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self.unfinished -= 1
+        if answer.done():  # the caller was cancelled
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
 
 
 class CallThread:
@@ -25,10 +44,10 @@ class CallThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        self._unfinished = 0
+        self._calls = _Calls()
+        Thread(target=_run, args=(self._calls,), name=name, daemon=True).start()
+        # One that was never ended, as in a test, leaves no thread behind.
+        finalize(self, self._calls.waiting.put, None).atexit = False
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run a function on the thread. If the caller is cancelled, the function goes on by itself."""
@@ -36,37 +55,29 @@ class CallThread:
 
     async def end(self, last: Callable[[], Any]) -> None:
         """Run ``last``, and end the thread. Behind a call that still runs, this happens later, without the caller."""
-        stuck = self._unfinished > 0
+        stuck = self._calls.unfinished > 0
         done = self._put(last)
-        self._calls.put(None)
+        self._calls.waiting.put(None)
         if not stuck:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await done
 
     def _put(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        self._unfinished += 1
-        self._calls.put((function, answer))
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.unfinished += 1
+        self._calls.waiting.put((function, answer))
         return answer
 
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            function, answer = call
-            result: Any = None
-            error: BaseException | None = None
-            try:
-                result = function()
-            except BaseException as raised:  # the caller gets it
-                error = raised
-            with suppress(RuntimeError):  # the loop was closed meanwhile, so no caller waits
-                answer.get_loop().call_soon_threadsafe(self._answer, answer, result, error)
 
-    def _answer(self, answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self._unfinished -= 1
-        if answer.done():
-            return
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
+def _run(calls: _Calls) -> None:
+    while (call := calls.waiting.get()) is not None:
+        function, answer = call
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = function()
+        except BaseException as raised:  # the caller gets it
+            error = raised
+        with suppress(RuntimeError):  # the loop was closed meanwhile, so no caller waits
+            answer.get_loop().call_soon_threadsafe(calls.finish, answer, result, error)
+        del call, function, answer, result, error  # nothing is kept while the thread waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -39,3 +40,12 @@ async def test_the_last_call_runs_behind_a_stuck_one() -> None:
     assert not ended.is_set()
     stuck.set()
     assert await asyncio.to_thread(ended.wait, 60)
+
+
+async def test_a_thread_that_was_not_ended_ends_with_its_owner() -> None:
+    calls = CallThread("test-calls")
+    thread = await calls.call(threading.current_thread)
+    del calls
+    gc.collect()
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()
