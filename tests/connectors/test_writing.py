@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from copy import copy
 from typing import Any
@@ -268,6 +269,24 @@ def test_the_watermark_waits_for_the_oldest_unwritten_record() -> None:
         assert (harness.watermark("table"), store.values()) == (at(5), [])
         harness.advance_clock(mw.seconds(60))
         assert (harness.watermark("table"), store.values()) == (at(500), [1, 2, 3])
+
+
+@pytest.mark.guarantee("G7")
+@given(steps=st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30), together=st.booleans())
+def test_the_watermark_never_overtakes_unwritten_records(steps: list[tuple[int, bool]], together: bool) -> None:
+    """A late record holds the watermark where it was. ``known``: where that was when a value came last."""
+    store, highest, all_sent, known = Store(), 0, list[int](), dict[int, int]()
+    with running(selling(store, batch_records=4, batch_delay=mw.hours(1))) as harness:
+        for second, advances in steps:
+            if advances and second > highest:
+                highest = second
+                harness.advance(at(second))
+            sent = [second, second // 2] if together else [second]
+            harness.send_all("sales", [(one, at(one)) for one in sent])
+            all_sent += sent
+            known |= dict.fromkeys(sent, highest)
+            waiting = Counter(all_sent) - Counter(store.values())
+            assert all(harness.watermark("table") <= at(max(one, known[one])) for one in waiting)
 
 
 def test_what_is_no_sink_is_refused() -> None:
