@@ -38,6 +38,10 @@ _SECOND_PHASES: Final = (
     "millwheel.windows.two_phase:MergePartials",
 )
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
+_SHARDING: Final = "millwheel.connectors.writing:MakeBatches"
+"""The implementation that collects the records of a sink's shards."""
+_ANY_SHARD: Final = "in any shard of"
+"""A key with this name puts no records of a sink in an order, as ``millwheel/streams/sinking.py`` says."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -133,12 +137,22 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
 
     Strong productions keep the key of their commit. Injected records and weak productions get a key each time they
     are sent, and the interval of a new key does not know their ids.
+
+    The shards of a sink keep their keys in any case, if they are for records in order. In another shard, a record would
+    be written before former ones of its key (G15).
     """
     before = {(one.name, input_.stream): input_.key for one in old.computations for input_ in one.inputs}
     for computation in new.computations:
         for input_ in computation.inputs if computation.exactly_once else ():
             was = before.get((computation.name, input_.stream))
             change = "" if was is None else _key_change(was, input_.key)
+            if change and was is not None and computation.implementation == _SHARDING and _reorders(was, input_.key):
+                yield Problem(
+                    f"computation {computation.name!r}",
+                    f"its input {input_.stream!r} is keyed by {change}: a record would be written before former ones "
+                    "of its key, which wait in another shard; keep the key and shards=, or give the sink another name",
+                )
+                continue
             if not change or _keeps_keys(running, input_.stream):
                 continue
             yield Problem(
@@ -146,6 +160,11 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
                 f"its input {input_.stream!r} is keyed by {change}: a record that took effect and is sent again would "
                 "take effect under the other key, too; give the computation another name=",
             )
+
+
+def _reorders(was: specs.KeySpec, now: specs.KeySpec) -> bool:
+    """Whether records of a key may go to another shard of a sink than former ones, and must not."""
+    return not (_ANY_SHARD in was.function and _ANY_SHARD in now.function)
 
 
 def _key_change(was: specs.KeySpec, now: specs.KeySpec) -> str:

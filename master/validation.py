@@ -73,8 +73,10 @@ def _computations(spec: specs.TopologySpec) -> Iterator[Problem]:
         yield Problem(f"computation {name!r}", "the name is used twice: give one of them another by name=")
     for computation in spec.computations:
         where = f"computation {computation.name!r}"
-        if not computation.inputs:
+        if not computation.inputs and not computation.begins_by_itself:
             yield Problem(where, "it has no inputs, so it would never run: give it inputs=")
+        if computation.inputs and computation.begins_by_itself:
+            yield Problem(where, "it begins by itself, so it has no inputs: leave out inputs=")
         for stream in _twice([edge.stream for edge in computation.inputs]):
             yield Problem(where, f"it reads stream {stream!r} twice: name it once, with one key")
         for edge in computation.inputs:

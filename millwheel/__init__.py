@@ -15,8 +15,8 @@ Write a :class:`Computation`, put it into a :class:`Topology`, and submit that t
     words.add(WordCount, inputs={"words": mw.key(str.lower)}, outputs=["counts"])
 
 What is named here is the public interface, with ``millwheel.testing``, ``millwheel.client.injector``,
-``millwheel.client.subscription``, ``millwheel.client.metrics`` and ``millwheel.injectors.spark``; everything else may
-change.
+``millwheel.client.subscription``, ``millwheel.client.metrics``, ``millwheel.connectors`` and
+``millwheel.injectors.spark``; everything else may change.
 """
 
 import os

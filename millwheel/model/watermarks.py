@@ -139,6 +139,10 @@ class InputWatermark:
             del self._latest[group]
         self._raise()
 
+    def finish(self) -> None:
+        """Nothing will ever come: the value is the end of time."""
+        self._value = MAX_TIMESTAMP
+
     def restart(self, group: str) -> None:
         """The group begins another life: its value is not known, and the input watermark stays."""
         self._latest.pop(group, None)

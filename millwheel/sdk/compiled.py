@@ -15,7 +15,7 @@ from millwheel.sdk.declarations import DerivedStream
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
-from millwheel.sdk.keys import KeyExtractor
+from millwheel.sdk.keys import KeyExtractor, encode_key
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.plan import Plan, PlannedStream
 from millwheel.sdk.reading import hook_name, one_reading, reading_hook, values_read
@@ -71,6 +71,12 @@ class CompiledComputation:
     """Whether ``process_timer`` is overridden. Without it, every timer would fail, so none can be set."""
     growing: bool
     """Whether the state is a growing one."""
+    begins_with: bytes | None = None
+    """The key whose timer is due when the computation begins, which has no inputs. None: it waits for records."""
+    feeds: bool = False
+    """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
+    topology: str = ""
+    """The name of the topology that it runs in. A fork has another one than the code says."""
 
 
 def compile_computation(
@@ -128,6 +134,9 @@ def compile_computation(
         timer_is_async=inspect.iscoroutinefunction(computation.process_timer),
         handles_timers=overrides_timer_hook(computation),
         growing=growing,
+        begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
+        feeds=computation._feeds,
+        topology=topology.name,
     )
 
 

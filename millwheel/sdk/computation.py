@@ -56,6 +56,15 @@ class Computation(ABC, Generic[In, State]):
     version. Of a growing state, it is the version of the fields that are no collections.
     """
 
+    _begins_with: str | None = None
+    """The key whose timer is due when the computation begins, without any input. Steps of the library alone set it."""
+
+    _feeds: bool = False
+    """Whether it reads records from outside: while productions wait for ACKs, only timers run that hold the watermark.
+
+    Steps of the library alone set it.
+    """
+
     def migrate(self, stored: StoredState) -> State:
         """Convert a stored state of an earlier version. MillWheel calls this when it next reads a key's state.
 

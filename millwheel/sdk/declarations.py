@@ -241,7 +241,7 @@ def _take_inputs(declared: ComputationDeclaration, inputs: object) -> None:
     if not isinstance(inputs, Mapping):
         declared.problem(f"inputs= takes a mapping from streams to keys, such as {example}, not {inputs!r:.80}")
         return
-    if not inputs:
+    if not inputs and getattr(declared.computation, "_begins_with", None) is None:
         declared.problem(f"it has no inputs, so nothing would ever call it: give it some, such as {example}")
     for stream, extractor in inputs.items():
         if not isinstance(stream, str):

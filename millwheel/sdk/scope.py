@@ -97,6 +97,7 @@ class Scope:
         "outputs",
         "produced_bytes",
         "state_type",
+        "topology",
         "watermark",
     )
 
@@ -109,12 +110,15 @@ class Scope:
         handles_timers: bool,
         any_timestamp: bool = True,
         state_type: str = "",
+        topology: str = "",
     ) -> None:
         # The name of a state type that does not include None. Empty: None may be assigned like any other state.
         self.state_type = state_type
         # False: a timestamp that is probably in another unit makes the hook fail.
         self.any_timestamp = any_timestamp
         self.computation = computation
+        # The name under which the topology runs.
+        self.topology = topology
         self.outputs = dict(outputs)
         self.new_state = new_state
         self.decode_state = decode_state

@@ -90,6 +90,7 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
         failure_policy=options.on_failure.to_proto(),
         state_type=type_name(computation.state_type),
         straggler_delay_us=options.straggler_delay,
+        begins_by_itself=made is not None and made._begins_with is not None,
         state=state_schema(
             computation.state_type,
             made.state_codec if made is not None else None,

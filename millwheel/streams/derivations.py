@@ -83,14 +83,14 @@ def derived_key(
     return DerivedKeyExtractor(function=function, derivation=derivation, changes=extractor.needs_copy)
 
 
-def spread_key(extractor: KeyExtractor, record_type: Any, keys: int) -> DerivedKeyExtractor:
-    """One of ``keys`` numbers, by a hash of the key: records of one key get one number."""
+def spread_key(extractor: KeyExtractor, record_type: Any, keys: int, how: str = "") -> DerivedKeyExtractor:
+    """One of ``keys`` numbers, by a hash of the key: records of one key get one number. ``how`` describes it."""
     read = key_reader(extractor)
 
     def number_of(value: Any) -> int:
         return crc32(read(value)) % keys
 
-    return derived_key(number_of, extractor, record_type, f"by hash to {keys} keys")
+    return derived_key(number_of, extractor, record_type, how or f"by hash to {keys} keys")
 
 
 def value_key(topology: TopologyGraph, branches: Iterable[Branch]) -> DerivedKeyExtractor:

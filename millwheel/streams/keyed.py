@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from millwheel.agg.reading import Of
 from millwheel.operators import COPIES, LIMIT, ROWS, Complete
@@ -15,10 +15,14 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.joining import JoinSteps
 from millwheel.streams.ordered import OrderedStream
 from millwheel.streams.result_types import awaited_result, item_result, one_result
+from millwheel.streams.sinking import WriteOptions, declare_sink
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 from millwheel.streams.windowed import WindowedStream
 from millwheel.windows.assigners import Assigner, SessionWindows
+
+if TYPE_CHECKING:
+    from millwheel.connectors.sink import Sink
 
 __all__ = ["KeyedStream"]
 
@@ -92,6 +96,21 @@ class KeyedStream(JoinSteps[T]):
         result = awaited_result(name, function, to)
         declare_calls(self.input, name, function, result, options, keyed=True)
         return Stream(self.stream.topology, (Branch(name),), result)
+
+    @checked(WriteOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[WriteOptions]) -> None:
+        """Write the records to a sink, as :meth:`Stream.to`. The records of each key keep their order.
+
+        Args:
+            name: The name of the sink. What was written is known by it, so it should stay when the program changes.
+            sink: Where the records go, such as :func:`millwheel.connectors.database`.
+            options: As for :meth:`Stream.to`. With several ``shards``, the records of a key go to the same one.
+
+        Raises:
+            UsageError: It is no sink, its name is too long, or an option is not positive. Or nothing states the type of
+                the records.
+        """
+        declare_sink(self.input, name, sink, options, ordered=True)
 
     @checked(StepOptions)
     def complete(

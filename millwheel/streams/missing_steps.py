@@ -37,7 +37,7 @@ STATELESS_STEPS: Final = ("filter", "flat_map", "key_by", "map", "named", "only"
 """The steps that only a stream without a key has."""
 
 NAMES_ELSEWHERE: Final = {
-    "addsink": "no sink, but subscribe to the log of the stream (docs/subscriptions.md)",
+    "addsink": "to('name', sink) (docs/connectors.md)",
     "allowedlateness": "allowed_lateness= of the step that follows window(...)",
     "apply": "process, or window(...).cogroup",
     "assigntimestampsandwatermarks": "an injector, which gives timestamps and watermarks (docs/injectors.md)",
@@ -58,7 +58,7 @@ NAMES_ELSEWHERE: Final = {
     "reduce": "update after key_by, or aggregate with functions of agg, such as agg.sum('field')",
     "setparallelism": "nothing, because keys are spread over the workers by themselves; enrich has concurrency=",
     "sideoutputlatedata": "too_late= of the step that follows window(...)",
-    "sinkto": "no sink, but subscribe to the log of the stream (docs/subscriptions.md)",
+    "sinkto": "to('name', sink) (docs/connectors.md)",
     "sum": "aggregate('name', agg.sum('field'))",
     "trigger": "early=windows.every(...) or windows.each_change() of aggregate",
     "uid": "the name of a step as its first argument: its state is kept under it",
@@ -66,7 +66,9 @@ NAMES_ELSEWHERE: Final = {
     "windowby": "window",
 }
 """Methods of Flink, Beam, Kafka Streams and Bytewax, in small letters without ``_``, and what to write here."""
-_OURS: Final = {name.replace("_", ""): name for name in (*STATEFUL_STEPS, *STATELESS_STEPS, "enrich", "join_broadcast")}
+_OF_BOTH: Final = ("enrich", "join_broadcast", "to")
+"""The steps of streams with and without a key."""
+_OURS: Final = {name.replace("_", ""): name for name in (*STATEFUL_STEPS, *STATELESS_STEPS, *_OF_BOTH)}
 
 
 class MissingSteps:
@@ -90,7 +92,7 @@ def _advice(stream: Any, name: str) -> str:
         return f"{kind} has no {name}: write {here}"
     if name in STATELESS_STEPS:
         return f"{kind} has no {name}: {name} needs no key, so call it before key_by or after the step that follows"
-    if name not in STATEFUL_STEPS and name not in ("enrich", "join_broadcast"):
+    if name not in STATEFUL_STEPS and name not in _OF_BOTH:
         return f"{kind!r} object has no attribute {name!r}"
     if kind.endswith("WindowedStream"):
         return f"{kind} has no {name}: a step such as aggregate follows window, and {name} may follow that"

@@ -26,9 +26,11 @@ from millwheel.streams.enriching import CallOptions, declare_calls
 from millwheel.streams.fields import extractor_of
 from millwheel.streams.missing_steps import MissingSteps
 from millwheel.streams.result_types import awaited_result, item_of, one_result
+from millwheel.streams.sinking import WriteOptions, declare_sink
 from millwheel.streams.steps import Branch, Filter, FlatMap, Map, Only, Step, divide, on_a_copy, to_many, to_one
 
 if TYPE_CHECKING:
+    from millwheel.connectors.sink import Sink
     from millwheel.streams.keyed import KeyedStream
 
 __all__ = ["Stream"]
@@ -372,6 +374,27 @@ class Stream(MissingSteps, Generic[T]):
             keyed=False,
         )
         return Stream(self.topology, (Branch(name),), result)
+
+    @checked(WriteOptions)
+    def to(self, name: str, sink: Sink[T], **options: Unpack[WriteOptions]) -> None:
+        """Write the records to a sink, exactly once, as far as the sink can (docs/connectors.md).
+
+        Two computations do it: ``NAME-batches`` makes numbered batches, and ``NAME`` writes them.
+
+        Args:
+            name: The name of the sink. What was written is known by it, so it should stay when the program changes.
+            sink: Where the records go, such as :func:`millwheel.connectors.database`.
+            options: ``shards``: how many writers there are (1). ``batch_records``: the most records of a batch
+                (1,000). ``batch_delay``: how long a record waits for its batch, in microseconds (0.1 seconds).
+
+        Raises:
+            UsageError: It is no sink, its name is too long, or an option is not positive. Or nothing states the type of
+                the records.
+        """
+        extractor = value_key(self.topology, self.branches)
+        declare_sink(
+            Input(self.topology, self.branches, self.record_type, extractor), name, sink, options, ordered=False
+        )
 
     def _with(self, step: Step, record_type: Any) -> Stream[Any]:
         branches = tuple(Branch(branch.stream, (*branch.steps, step)) for branch in self.branches)

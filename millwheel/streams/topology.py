@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from millwheel.model.stream_names import DEAD_LETTERS
-from millwheel.model.time import Duration, hours
+from millwheel.model.time import Duration, Timestamp, hours
 from millwheel.sdk.codecs import Codec
 from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.declarations import StreamDeclaration, StreamKind
@@ -14,6 +14,9 @@ from millwheel.sdk.options import Retention
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from millwheel.connectors.source import Source
 
 __all__ = ["Topology"]
 
@@ -41,6 +44,16 @@ class SourceOptions(StreamOptions, total=False):
     injectors: Iterable[str]
 
 
+class ReadOptions(StreamOptions, total=False):
+    """The options of :meth:`Topology.source` for a stream that the cluster reads."""
+
+    timestamp: str | Callable[[Any], Timestamp] | None
+    out_of_order: Duration
+    idle_after: Duration | None
+    find_every: Duration
+    bad: str | None
+
+
 class Topology(TopologyGraph):
     """A graph of computations, and the streams that connect them.
 
@@ -65,6 +78,10 @@ class Topology(TopologyGraph):
     """
 
     @overload
+    def source(
+        self, name: str, record_type: type[T], reads: Source[T, Any], **options: Unpack[ReadOptions]
+    ) -> Stream[T]: ...
+    @overload
     def source(self, name: str, record_type: type[T], **options: Unpack[SourceOptions]) -> Stream[T]: ...
     @overload
     def source(self, name: str, record_type: Any, **options: Unpack[SourceOptions]) -> Stream[Any]: ...
@@ -72,28 +89,63 @@ class Topology(TopologyGraph):
         self,
         name: str,
         record_type: Any,
+        reads: Source[Any, Any] | None = None,
         *,
-        id_slack: Duration = ID_SLACK,
-        allowed_skew: Duration | None = None,
-        injectors: Iterable[str] = (),
         retention: Retention | None = None,
         codec: Codec[Any] | None = None,
+        **options: Any,
     ) -> Stream[Any]:
-        """Declare a stream that injectors feed (section 5.2). It belongs to this topology.
+        """Declare a stream that comes from outside (section 5.2). It belongs to this topology.
+
+        With ``reads``, the cluster reads it, exactly once, and no other program is needed. Without, injectors feed it.
 
         Args:
             name: The stream's name.
             record_type: The type of its values.
-            id_slack: How long the ids of its records are kept after the low watermark passes them, to detect duplicates
-                (6.1.1). Microseconds.
-            allowed_skew: How far injected timestamps may be ahead of the low watermark before the injector has to wait.
-                Microseconds; None sets no limit. Choose more than any consumer's hold waits for later records: an
-                injector that may not send these would wait for ever.
-            injectors: The injector processes whose low watermarks the stream waits for. Empty: those that announce
-                themselves.
+            reads: Where the records are, such as :func:`millwheel.sources.files`.
             retention: What the stream keeps for subscribers that do not exist yet.
             codec: A user-defined encoding of its values.
+            options: See below.
+
+        With ``reads``:
+
+        - ``timestamp``: the event time of a record: a field, or a function of the value. By default the source says it.
+        - ``out_of_order``: how much older than the newest record of its split a record may be without being late.
+          Microseconds, 0 by default.
+        - ``idle_after``: after so long without a record, a split that has nothing more follows the wall clock. So it
+          does not hold the low watermark back. Microseconds. By default, it waits for records.
+        - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
+        - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
+          default, their split stops at them, and its error says what is wrong.
+
+        Without:
+
+        - ``id_slack``: how long the ids of its records are kept after the low watermark passes them, to detect
+          duplicates (6.1.1). Microseconds, an hour by default.
+        - ``allowed_skew``: how far injected timestamps may be ahead of the low watermark before the injector has to
+          wait. Microseconds. By default, there is no limit. Choose more than any consumer's hold waits for later
+          records: an injector that may not send these would wait for ever.
+        - ``injectors``: the injector processes whose low watermarks the stream waits for. By default, those that
+          announce themselves.
         """
+        if reads is not None:
+            from millwheel.connectors.declaring import declare_source  # for programs that need it: it loads asyncio
+
+            declare_source(self, name, record_type, reads, **options)
+            return self._handle(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
+        return self._injected(name, record_type, retention, codec, **options)
+
+    def _injected(
+        self,
+        name: str,
+        record_type: Any,
+        retention: Retention | None,
+        codec: Codec[Any] | None,
+        *,
+        id_slack: Duration = ID_SLACK,
+        allowed_skew: Duration | None = None,
+        injectors: Iterable[str] = (),
+    ) -> Stream[Any]:
         named = injectors if isinstance(injectors, str) else tuple(injectors)
         return self._handle(
             StreamDeclaration(name, StreamKind.SOURCE, record_type, codec, retention, id_slack, allowed_skew, named)

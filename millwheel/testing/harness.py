@@ -100,6 +100,14 @@ class TopologyHarness:
         self._cluster.restart()
         self._settle()
 
+    def __enter__(self) -> TopologyHarness:
+        """The harness, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
     # Actions of a test.
 
     def send(self, stream: str, value: Any, timestamp: Timestamp, *, record_id: bytes | None = None) -> None:

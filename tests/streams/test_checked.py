@@ -14,6 +14,7 @@ from millwheel import agg, windows
 from millwheel.errors import MillwheelError
 from millwheel.streams.declaring import StepOptions
 from millwheel.streams.enriching import CallOptions
+from millwheel.streams.sinking import WriteOptions
 
 HOUR = mw.hours(1)
 
@@ -42,8 +43,8 @@ STEPS = steps_with_options()
 
 def options_of(place: int, name: str) -> set[str]:
     parameters = signature(getattr(streams()[place], name)).parameters.values()
-    shared = CallOptions if name == "enrich" else StepOptions
-    return {one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY} | shared.__optional_keys__
+    shared: Any = {"enrich": CallOptions, "to": WriteOptions}.get(name, StepOptions)
+    return {one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY} | set(shared.__optional_keys__)
 
 
 def test_all_steps_with_options_are_tried() -> None:

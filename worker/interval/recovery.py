@@ -99,7 +99,23 @@ def recover(state: IntervalState, opened: Opened) -> None:
         whole = _inherited(state, opened.parents, productions)
     reader = _Reader(state, config.journal, whole, productions)
     reader.read(head, opened.parts, opened.entries)
+    _begin(state, [*heads, head])
     _settle(state, whole, productions)
+
+
+def _begin(state: IntervalState, heads: Sequence[JournalHead]) -> None:
+    """Set the timer with which a computation without inputs begins, if nothing is committed yet.
+
+    Invariant (G5): it fires once. Its firing is the first commit of these journals, because nothing else makes work for
+    such a computation. A base before that has it among the timers. Who may break it: another way to commit without a
+    hook.
+    """
+    key = state.program.begins_with
+    if key is None or key not in state.config.keys or any(one.commit for one in heads):
+        return
+    table = state.timers.tables[TimeDomain.PROCESSING_TIME]
+    if table.get(key, "") is None:
+        table.set(key, "", TimerSetting(0, MIN_TIMESTAMP, MIN_TIMESTAMP), None)
 
 
 def _inherited(state: IntervalState, parents: Sequence[OpenedParent], productions: Productions) -> _IntervalWhole:

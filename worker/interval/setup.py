@@ -108,5 +108,6 @@ class IntervalSetup:
             program.handles_timers,
             self.settings.any_timestamp,
             "" if program.state.takes_none else program.state.type_name,
+            program.topology,
         )
         self.meter = HookMeter() if meter is None else meter

@@ -45,6 +45,8 @@ class IntervalState(IntervalSetup):
             program = undoable(program, lambda: self.pages)
         super().__init__(config, program, outputs, meter)
         inputs = InputWatermark(config.groups)
+        if program.begins_with is not None:
+            inputs.finish()
         self.clocks = IntervalClocks(self.scope, inputs)
         self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = AdmissionState(config.keys, self.journal, inputs, config.slack, program.options.exactly_once)

@@ -15,7 +15,7 @@ from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
-from millwheel.worker.interval.timers import effective_hold
+from millwheel.worker.interval.timers import effective_hold, held_at
 
 __all__ = ["Firing"]
 
@@ -60,7 +60,27 @@ class Firing:
             else:
                 # The watermark has reached every timer that was due by a bound.
                 timers.ahead.clear()
-        self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
+        if outbox_full and self._setup.program.feeds:
+            self._feed(self._outbox.unacked.held.min())
+        else:
+            self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
+
+    def _feed(self, pending: int) -> None:
+        """While the outbox is full, run the timers of a source that hold the watermark below every un-ACKed production.
+
+        Each of them reads records and raises its hold. So a split adds the records of one more read, and waits then
+        (G13). Consumers admit what holds the watermark, so the others go on later (G8).
+        """
+        domain = TimeDomain.PROCESSING_TIME
+        upto = self._timers.due_until(domain)
+        due = {
+            key: at
+            for key, _, one in self._timers.tables[domain].items()
+            if one.at <= upto and (at := held_at(one, domain)) < pending
+        }
+        for key in sorted(due, key=lambda one: due[one]):
+            if key not in self._blocked.keys and not self._fire_of_key(key, domain, upto):
+                return
 
     @property
     def _has_holder(self) -> bool:

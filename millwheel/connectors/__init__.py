@@ -1,0 +1,19 @@
+"""Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
+
+from millwheel.connectors.databases import DatabaseError, database
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+
+__all__ = [
+    "BadRecord",
+    "DatabaseError",
+    "Read",
+    "Sink",
+    "SinkBatch",
+    "SinkShard",
+    "SinkWriter",
+    "Source",
+    "SplitReader",
+    "Splits",
+    "database",
+]

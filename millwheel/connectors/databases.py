@@ -1,0 +1,243 @@
+"""A sink into a table of any database with a driver of Python's DB-API 2.0, exactly once by transactions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
+from millwheel.connectors.threads import CallThread
+from millwheel.errors import MillwheelError
+
+__all__ = ["DatabaseError", "database"]
+
+T = TypeVar("T")
+_KEPT: Final = (bytes, bytearray, date, datetime, time, timedelta, Decimal, UUID)
+"""What a driver gets as it is."""
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+_PROGRESS: Final = "millwheel_progress"
+_MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+"""By the driver's style: the mark of a parameter in a statement."""
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Parts of a statement where a colon is text."""
+_NAMED: Final = {"?": re.compile(r"(?<![:\w\]]):[^\W\d]\w*"), "%s": re.compile(r"%\(\w+\)")}
+"""By the mark of a parameter: what a named one looks like. ``::`` is a cast."""
+
+
+class DatabaseError(MillwheelError):
+    """The database does not have the batches that were written to it, or a driver that cannot be used."""
+
+
+def database(
+    connect: Callable[[], Any], statement: str, parameters: Callable[[T], Parameters] | None = None
+) -> Sink[T]:
+    """A sink that runs ``statement`` for each record. All records of a batch take effect in one transaction.
+
+    The transaction also stores the id of the batch, in the table ``millwheel_progress``, which the sink makes. So each
+    record takes effect exactly once, whatever the statement does, and a former process can write no more.
+
+    For example, results that replace each other, in SQLite::
+
+        insert = "INSERT OR REPLACE INTO totals (item, cents) VALUES (:item, :cents)"
+        totals.to("totals-table", connectors.database(partial(sqlite3.connect, "shop.db"), insert))
+
+    Args:
+        connect: Opens a connection, which has transactions: no autocommit. The worker calls it, so its driver is
+            installed there, and it finds the password there: in the environment or in a file, and not in the program.
+        statement: An INSERT, UPDATE or DELETE, with parameters in the driver's style.
+        parameters: The parameters of a record. By default, its fields by name if the statement names parameters
+            (``:item``, ``%(item)s``), and in their order if not. A tuple has its items, and any other value is one
+            parameter.
+    """
+    return _Database(connect, statement, parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Database(Sink[T], Generic[T]):
+    connect: Callable[[], Any]
+    statement: str
+    parameters: Callable[[T], Parameters] | None
+
+    async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
+        writer = _Writer(self, place)
+        try:
+            await writer.thread.call(writer.begin)
+        except BaseException:
+            with suppress(Exception):
+                await writer.close()
+            raise
+        return writer
+
+
+class _Writer(SinkWriter[T]):
+    """Writes the batches of a shard by one connection, on a thread of its own.
+
+    *Invariant (G1): the progress in the database is the newest batch whose records are there.* Each transaction raises
+    it from the batch before, by their ids, or changes nothing. Who may break it: two processes that write the same
+    shard. The row of the shard is locked by the first of them. The second finds another id, and writes nothing. Or a
+    driver that commits each statement by itself: it is refused.
+    """
+
+    def __init__(self, sink: _Database[T], place: SinkShard) -> None:
+        self._sink = sink
+        self._place = place
+        self.thread = CallThread("millwheel-database")
+        self._connection: Any = None
+        self._mark = ""
+        self._named = False
+
+    def begin(self) -> None:
+        """Connect, and make the row of the shard if there is none."""
+        self._connection = self._sink.connect()
+        self._mark = _mark_of(self._connection)
+        self._named = _NAMED[self._mark].search(_QUOTED.sub("", self._sink.statement)) is not None
+        self._run(
+            f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (sink VARCHAR(200) NOT NULL, shard INTEGER NOT NULL, "
+            "run BIGINT NOT NULL, batch BIGINT NOT NULL, id VARCHAR(32) NOT NULL, PRIMARY KEY (sink, shard))"
+        )
+        self._connection.commit()
+        self._refuse_autocommit()
+        if self._progress(self._place.shard) is None:
+            self._insert(self._place.shard)
+        self._connection.commit()
+
+    def _refuse_autocommit(self) -> None:
+        """Write a row, take it back, and look whether it is gone."""
+        probe = -1 - self._place.shard
+        self._delete(probe)  # of a process that died here
+        self._insert(probe)
+        self._connection.rollback()
+        if self._progress(probe) is not None:
+            self._delete(probe)
+            raise DatabaseError(
+                f"a rollback takes nothing back in the table {_PROGRESS}, so a batch could be written in part: connect "
+                "without autocommit, to a database whose tables have transactions"
+            )
+        self._connection.commit()
+
+    def _insert(self, shard: int) -> None:
+        self._run(f"INSERT INTO {_PROGRESS} (sink, shard, run, batch, id) VALUES (?, ?, 0, 0, '')", self._name, shard)
+
+    def _delete(self, shard: int) -> None:
+        self._run(f"DELETE FROM {_PROGRESS} WHERE sink = ? AND shard = ?", self._name, shard)
+        self._connection.commit()
+
+    async def write(self, batch: SinkBatch[T]) -> None:
+        await self.thread.call(lambda: self._write(batch))
+
+    def _write(self, batch: SinkBatch[T]) -> None:
+        try:
+            if self._moved_to(batch):
+                cursor = self._connection.cursor()
+                cursor.executemany(self._sink.statement, [self._parameters(value) for value, _ in batch.records])
+                cursor.close()
+            self._connection.commit()
+        except BaseException:
+            with suppress(Exception):  # the error before says more
+                self._connection.rollback()
+            raise
+
+    def _moved_to(self, batch: SinkBatch[T]) -> bool:
+        """Raise the progress to the batch. False: it is there already."""
+        shard, run = self._place.shard, self._place.run
+        # A later run begins again. An earlier one that wakes up must not replace it.
+        former, *of_former = ("run = ? AND id = ?", run, batch.after) if batch.after else ("run < ?", run)
+        moved = self._run(
+            f"UPDATE {_PROGRESS} SET run = ?, batch = ?, id = ? WHERE sink = ? AND shard = ? AND {former}",
+            *(run, batch.number, batch.id, self._name, shard, *of_former),
+        )
+        if moved == 1:
+            return True
+        found = self._progress(shard)
+        if found is not None and (found.run, found.id) == (run, batch.id):
+            return False
+        raise DatabaseError(self._apart(batch, found or _Progress(0, 0, "")))
+
+    def _apart(self, batch: SinkBatch[T], found: _Progress) -> str:
+        """What to do where the database stands elsewhere than the topology."""
+        shard, run = self._place.shard, self._place.run
+        if found.run > run:
+            return f"a later topology of the same name writes {self._name}, shard {shard}: this one is over"
+        here = f"the table {_PROGRESS} has batch {found.batch} of {self._name}, shard {shard}"
+        if not batch.after:
+            return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
+        which = " after another one of that number" if found.batch == batch.number - 1 else ""
+        return (
+            f"{here}, and batch {batch.number} comes next{which}: the topology or the database was set back to an "
+            "earlier time, and the other one was not. Set that back, too, or write to a sink of another name. Or set "
+            f"the row to run {run}, batch {batch.number - 1} and id {batch.after!r}: then the sink goes on, and what "
+            "is twice or missing in the table stays so"
+        )
+
+    def _progress(self, shard: int) -> _Progress | None:
+        cursor = self._connection.cursor()
+        select = f"SELECT run, batch, id FROM {_PROGRESS} WHERE sink = ? AND shard = ?"
+        cursor.execute(self._text(select), (self._name, shard))
+        row = cursor.fetchone()
+        cursor.close()
+        return None if row is None else _Progress(*row)
+
+    @property
+    def _name(self) -> str:
+        return self._place.sink
+
+    def _run(self, statement: str, *parameters: Any) -> int:
+        cursor = self._connection.cursor()
+        cursor.execute(self._text(statement), parameters)
+        count: int = cursor.rowcount
+        cursor.close()
+        return count
+
+    def _text(self, statement: str) -> str:
+        return statement.replace("?", self._mark)
+
+    def _parameters(self, value: T) -> Parameters:
+        if self._sink.parameters is not None:
+            return self._sink.parameters(value)
+        fields = msgspec.to_builtins(value, builtin_types=_KEPT)
+        if isinstance(fields, dict):
+            return fields if self._named else tuple(fields.values())
+        return tuple(fields) if isinstance(value, tuple) else (value,)
+
+    async def close(self) -> None:
+        await self.thread.end(self._disconnect)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class _Progress(NamedTuple):
+    """A row of the table."""
+
+    run: int
+    batch: int
+    id: str
+
+
+def _mark_of(connection: Any) -> str:
+    """The mark of a parameter. The style is in the driver's module, which is one that has the connection's class."""
+    for kind in type(connection).__mro__:
+        name = kind.__module__
+        while name:
+            if (style := getattr(sys.modules.get(name), "paramstyle", None)) is not None:
+                if style not in _MARKS:
+                    known = ", ".join(_MARKS)
+                    raise DatabaseError(f"the driver {name!r} has parameters in the style {style!r}: {known} are known")
+                return _MARKS[style]
+            name = name.rpartition(".")[0]
+    raise DatabaseError(
+        f"a {type(connection).__module__}.{type(connection).__qualname__} is no connection of a driver of the DB-API: "
+        "none of its modules has a paramstyle. Let connect return the driver's own connection"
+    )

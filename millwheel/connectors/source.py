@@ -1,0 +1,139 @@
+"""What a source is: splits, each with a reader that goes on where it was (section 5.2)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from millwheel.errors import MillwheelError
+from millwheel.model.time import Timestamp
+
+__all__ = ["BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The splits that a source has now.
+
+    Attributes:
+        names: Their names, each up to 512 bytes. A name always means the same split.
+        final: Whether no other split will ever come. Only then can the stream of the source end.
+        oldest: No split that comes later has a record that is older. It holds the low watermark. None: the time of the
+            call, less ``out_of_order`` of the stream.
+    """
+
+    names: Sequence[str]
+    final: bool = False
+    oldest: Timestamp | None = None
+
+
+class BadRecord(msgspec.Struct, frozen=True):
+    """A record that cannot be read. A reader returns it in place of the value."""
+
+    split: str
+    place: str
+    """Where in the split it is, such as ``line 17`` or ``offset 4711``."""
+    error: str
+    """What is wrong with it."""
+    raw: bytes = b""
+    """The record as it came."""
+
+
+class BadRecordError(MillwheelError):
+    """A record cannot be read, and its stream has no place for it."""
+
+    def __init__(self, bad: BadRecord) -> None:
+        super().__init__(
+            f"split {bad.split!r}, {bad.place}: {bad.error}. Mend the record, or give source() a stream for such "
+            'records: bad="NAME"'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T, P]):
+    """What one read of a split got.
+
+    Attributes:
+        records: The values, each with its event time. None as the time: that of the read. A :class:`BadRecord` in
+            place of a value is one that cannot be read.
+        position: Where the next read begins. Any value that the source's position type can store.
+        watermark: No later record of the split is older. None: the newest event time so far, less ``out_of_order`` of
+            the stream.
+        ended: Whether the split has no more records, ever.
+        behind: How many records wait in the split after this read, as far as the source knows. For people, and 0 says
+            that the split has nothing more for now.
+    """
+
+    records: Sequence[tuple[T | BadRecord, Timestamp | None]]
+    position: P
+    watermark: Timestamp | None = None
+    ended: bool = False
+    behind: int | None = None
+
+
+class SplitReader(ABC, Generic[T, P]):
+    """Reads one split, from a position on. One read runs at a time."""
+
+    @abstractmethod
+    async def read(self) -> Read[T, P]:
+        """Return the next records: some hundred or thousand, if there are so many.
+
+        Without any, wait for up to a second, and return none. What it raises is shown as the error of the split, and
+        the read is tried again by another reader, after a back-off.
+        """
+
+    async def close(self) -> None:
+        """Give back what the reader holds. It reads no more."""
+
+
+class Source(ABC, Generic[T, P]):
+    """Where the records of a stream come from: a topic of a bus, a folder of files, a table.
+
+    A source has *splits*, which are read side by side: partitions, files, shards. MillWheel keeps the position of each
+    split in the state of a key, and commits it together with the records that were read (G1, G2). So each record takes
+    effect once, if a split has the same records at the same positions whenever it is read.
+
+    An instance has parameters only. It is part of the program, and exists in each process that runs it.
+
+    For example, a source that counts::
+
+        class Numbers(connectors.Source[int, int]):
+            def __init__(self, upto: int) -> None:
+                self.upto = upto
+
+            async def splits(self) -> connectors.Splits:
+                return connectors.Splits(["even", "odd"], final=True)
+
+            async def open_reader(self, split: str, position: int | None) -> connectors.SplitReader[int, int]:
+                return NumberReader(self, position if position is not None else int(split == "odd"))
+
+
+        class NumberReader(connectors.SplitReader[int, int]):
+            def __init__(self, source: Numbers, position: int) -> None:
+                self.source, self.position = source, position
+
+            async def read(self) -> connectors.Read[int, int]:
+                found = [(n, None) for n in range(self.position, self.source.upto, 2)[:100]]
+                self.position += 2 * len(found)
+                return connectors.Read(found, self.position, ended=self.position >= self.source.upto)
+    """
+
+    @abstractmethod
+    async def splits(self) -> Splits:
+        """Return the splits that are there now. It is asked again and again, until they are final."""
+
+    @abstractmethod
+    async def open_reader(self, split: str, position: P | None) -> SplitReader[T, P]:
+        """Open a reader.
+
+        Args:
+            split: A name that ``splits`` returned.
+            position: Where to begin: the position of a read before. None: nothing was read yet.
+        """

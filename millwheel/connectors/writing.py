@@ -1,0 +1,188 @@
+"""A sink as two computations: one makes numbered batches, the other writes them (sections 4.1, 6.1).
+
+A key of both is a shard. A batch is a record that the first produces to the second. So it is committed before it is
+written, it always has the same records, and the batches of a shard come in their order (G1, G2, G15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from millwheel.connectors.handles import CALL_SECONDS, Handles
+from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
+from millwheel.model.limits import MAX_VALUE_BYTES
+from millwheel.model.stream_names import full_name
+from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.sdk.codecs import ValueCodec
+from millwheel.sdk.computation import Computation
+from millwheel.sdk.context import Context
+from millwheel.sdk.errors import TooLargeError
+from millwheel.sdk.records import Record, Timer
+
+__all__ = ["BATCHES", "MAKES", "Collected", "EncodedBatch", "MakeBatches", "WriteBatches", "Written"]
+
+K = TypeVar("K")
+
+BATCHES: Final = ".batches"
+"""The end of the names of streams that carry batches."""
+MAKES: Final = "-batches"
+"""The end of the names of computations that make batches."""
+_BATCH_BYTES: Final = 512 << 10
+"""A batch of so many bytes is whole, half of what one record may have."""
+_RECORD_BYTES: Final = 14
+"""What a batch has for each record beside the value: the lengths of MessagePack, and the time."""
+_OTHER_BYTES: Final = 512
+"""What a batch has beside its records: names of fields, ids, and the name of the sink."""
+
+
+class EncodedBatch(msgspec.Struct, Generic[K], frozen=True, omit_defaults=True):
+    """A batch with its values as bytes. ``K`` is their type, so that an update which changes it is noticed."""
+
+    shard: str
+    run: int
+    number: int
+    id: str
+    after: str
+    values: list[bytes]
+    times: list[int]
+    kind: list[K] = []
+    """Always empty. It has the type of the values in the schema of the stream."""
+
+
+class Collected(msgspec.Struct, Generic[K], omit_defaults=True):
+    """The records of a shard that are in no batch yet."""
+
+    sink: str = ""
+    """The full name of the sink when the run began. A fork begins with the state of its original."""
+    run: int = 0
+    """When the shard got its first record, by the wall clock: it distinguishes this shard from former ones."""
+    number: int = 0
+    """That of the last batch."""
+    id: str = ""
+    """That of the last batch."""
+    values: list[bytes] = []
+    times: list[int] = []
+    size: int = 0
+    due: int = 0
+    """When the batch is made at the latest, by the wall clock."""
+    held: int = 0
+    """Where the batch holds the low watermark: at its oldest record."""
+    kind: list[K] = []
+    """Always empty, as in a batch."""
+
+
+class Written(msgspec.Struct):
+    """What was written of a shard."""
+
+    sink: str = ""
+    """The full name of the sink at the last write."""
+    batch: int = 0
+    records: int = 0
+    at: int = 0
+    """When, by the wall clock."""
+
+
+class MakeBatches(Computation[Any, Collected[K]], Generic[K]):
+    """Makes batches of the records of each shard.
+
+    *Invariant (G1): batches of one id have the same records, and the same batches before them.* So a writer that knows
+    the id of its last batch knows which one comes next. A number is not enough: after a restore, another batch may have
+    it. The id depends on the batch alone, because a hook may run again.
+    """
+
+    def __init__(self, codec: ValueCodec, output: str, batch_type: Any, most: int, delay: int) -> None:
+        self._codec = codec
+        self._output = output
+        self._batch_type = batch_type
+        self._most = most
+        self._delay = delay
+
+    def declared_outputs(self) -> Mapping[str, Any]:
+        return {self._output: self._batch_type}
+
+    def process_record(self, ctx: Context[Collected[K]], record: Record[Any]) -> None:
+        pending, value = ctx.state, self._codec.encode(record.value)
+        size = len(value) + _RECORD_BYTES
+        if size + _OTHER_BYTES > MAX_VALUE_BYTES:
+            most = MAX_VALUE_BYTES - _OTHER_BYTES - _RECORD_BYTES
+            raise TooLargeError(f"a record for the sink {_sink_of(ctx)!r}", len(value), most)
+        if pending.values and pending.size + size > _BATCH_BYTES:
+            self._produce(ctx, pending)
+        held = min(max(record.timestamp, ctx.watermark), LAST_TIMESTAMP)
+        if not pending.values:
+            _follow_name(ctx, pending)
+            pending.due = ctx.now + self._delay
+        if not pending.values or held < pending.held:
+            pending.held = held
+            ctx.set_timer(Timestamp(pending.due), domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(held))
+        pending.values.append(value)
+        pending.times.append(record.timestamp)
+        pending.size += size
+        if len(pending.values) >= self._most or pending.size >= _BATCH_BYTES:
+            self._produce(ctx, pending)
+
+    def process_timer(self, ctx: Context[Collected[K]], timer: Timer) -> None:
+        if ctx.state.values:
+            self._produce(ctx, ctx.state)
+
+    def _produce(self, ctx: Context[Collected[K]], pending: Collected[K]) -> None:
+        _follow_name(ctx, pending)
+        pending.number += 1
+        after, place = pending.id, (ctx.key, pending.run, pending.number)
+        content = msgspec.msgpack.encode((place, after, pending.values, pending.times))
+        pending.id = blake2b(content, digest_size=16).hexdigest()
+        batch = EncodedBatch[K](*place, pending.id, after, pending.values, pending.times)
+        # Where the hold stands, no higher watermark was reported. This is so before the commit of the hold, too: its
+        # record had no ACK then.
+        ctx._earliest = min(ctx._earliest, pending.held)
+        ctx.produce(self._output, batch, timestamp=Timestamp(pending.held))
+        pending.values, pending.times, pending.size = [], [], 0
+        ctx.cancel_timer(domain=TimeDomain.PROCESSING_TIME)
+
+
+def _sink_of(ctx: Context[Any]) -> str:
+    """The full name of the sink, by the name under which the topology runs. A fork has another one than its code."""
+    return full_name(ctx._scope.topology, ctx._scope.computation.removesuffix(MAKES))
+
+
+def _follow_name(ctx: Context[Collected[K]], pending: Collected[K]) -> None:
+    """Begin a run if there is none of this name: a fork writes in a place of its own, where nothing is yet."""
+    if pending.sink != (sink := _sink_of(ctx)):
+        pending.sink, pending.number, pending.id = sink, 0, ""
+        pending.run = max(ctx.now, pending.run + 1)
+
+
+class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
+    """Writes the batches of each shard, one after the other."""
+
+    def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
+        self._sink = sink
+        self._codec = codec
+        self._shards = shards
+        self._writers = Handles[SinkWriter[Any]]()
+
+    def _implementation(self) -> type:
+        return type(self._sink)
+
+    async def process_record(self, ctx: Context[Written], record: Record[EncodedBatch[K]]) -> None:
+        batch, written, sink = record.value, ctx.state, full_name(ctx._scope.topology, ctx._scope.computation)
+        # The first write under a name: in a fork, the batches that were in flight have numbers of the original.
+        after = batch.after if written.sink == sink else ""
+        key, place = f"{sink} {ctx.key}", SinkShard(sink, int(ctx.key), self._shards, batch.run)
+        writer = await self._writers.take(key, (batch.run, after), lambda: self._sink.open_writer(place))
+        try:
+            values = map(self._codec.decode, batch.values)
+            records = list(zip(values, map(Timestamp, batch.times), strict=True))
+            async with asyncio.timeout(CALL_SECONDS):
+                await writer.write(SinkBatch(batch.number, records, batch.id, after))
+        except BaseException:
+            await self._writers.close(writer)
+            raise
+        self._writers.keep(key, writer, (batch.run, batch.id))
+        written.sink, written.batch = sink, batch.number
+        written.records, written.at = written.records + len(records), ctx.now

@@ -1,0 +1,193 @@
+"""Mutations of sources and sinks: positions, beginnings, batches and their numbers (sections 4.1, 5.2, 6.1)."""
+
+from __future__ import annotations
+
+from millwheel.connectors import databases, handles, reading, writing
+from millwheel.master import updating
+from millwheel.worker.interval import recovery
+from millwheel.worker.interval.hooks.firing import Firing
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+_WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
+
+rewriting(
+    "begins-after-each-takeover",
+    "G5",
+    "what has begun does not begin again",
+    recovery,
+    "any(one.commit for one in heads)",
+    "False",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_it_begins_once",
+    why=_WHY,
+)
+
+rewriting(
+    "each-child-begins",
+    "G5",
+    "one child of a split begins, the one with the key",
+    recovery,
+    "key not in state.config.keys",
+    "False",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_one_child_of_a_split_begins_unless_its_parent_has",
+    why=_WHY,
+)
+
+rewriting(
+    "source-reads-without-bound",
+    "G13",
+    "with a full outbox a source reads only what holds the watermark",
+    Firing,
+    "(at := held_at(one, domain)) < pending",
+    "(at := held_at(one, domain)) is not None",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_a_full_outbox_takes_what_holds_the_watermark_alone",
+    why=_WHY,
+)
+
+rewriting(
+    "reader-of-another-position",
+    "G1",
+    "a kept reader is used only where its last read ended",
+    handles,
+    "kept.place == place",
+    "True",
+    seeds=0,
+    test="tests/connectors/test_reading.py::test_a_reader_of_a_former_owner_is_not_used",
+    why=_WHY,
+)
+
+rewriting(
+    "split-without-hold",
+    "G7",
+    "a split holds the watermark at its own",
+    reading,
+    "hold=Timestamp(state.watermark)",
+    "hold=Timestamp(LAST_TIMESTAMP)",
+    seeds=0,
+    test="tests/connectors/test_reading.py::test_the_slowest_split_holds_the_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "unreachable-splits-are-idle",
+    "G7",
+    "a split is idle only if its source says that nothing waits there",
+    reading,
+    "state.behind == 0 and",
+    "",
+    seeds=0,
+    test="tests/connectors/test_reading.py::test_a_split_that_is_behind_is_never_idle",
+    why=_WHY,
+)
+
+rewriting(
+    "batches-without-numbers",
+    "G1",
+    "each batch has a number of its own",
+    writing,
+    "pending.number += 1",
+    "pending.number = 1",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_each_record_is_written_once",
+    why=_WHY,
+)
+
+rewriting(
+    "progress-apart-from-records",
+    "G1",
+    "a batch that is in the database is not written again",
+    databases,
+    "moved == 1",
+    "True",
+    seeds=0,
+    test="tests/connectors/test_database.py::test_a_batch_that_comes_again_changes_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "ids-of-numbers-alone",
+    "G1",
+    "the id of a batch depends on its records and on the batches before",
+    writing,
+    "(place, after, pending.values, pending.times)",
+    "place",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_equal_ids_mean_equal_batches",
+    why=_WHY,
+)
+
+rewriting(
+    "numbers-without-ids",
+    "G1",
+    "a batch follows the one with the id before it",
+    databases,
+    "(found.run, found.id) == (run, batch.id)",
+    "found.run == run and found.batch >= batch.number",
+    seeds=0,
+    test="tests/connectors/test_database.py::test_another_batch_of_a_number_is_no_repetition",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-writes-after-its-original",
+    "G1",
+    "a fork begins a chain of its own",
+    writing,
+    'batch.after if written.sink == sink else ""',
+    "batch.after",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_a_fork_writes_under_its_own_name",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-goes-on-with-the-run",
+    "G1",
+    "a fork begins a run of its own",
+    writing,
+    "if pending.sink != (sink := _sink_of(ctx)):",
+    "sink = pending.sink or _sink_of(ctx)\n    if not pending.sink:",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_a_fork_writes_under_its_own_name",
+    why=_WHY,
+)
+
+rewriting(
+    "autocommit-accepted",
+    "G2",
+    "a database that keeps what was taken back is refused",
+    databases,
+    "self._progress(probe) is not None",
+    "False",
+    seeds=0,
+    test="tests/connectors/test_database.py::test_a_driver_without_transactions_is_refused",
+    why=_WHY,
+)
+
+rewriting(
+    "batches-held-by-the-first",
+    "G7",
+    "a batch holds the watermark at its oldest record",
+    writing,
+    "or held < pending.held",
+    "",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_the_watermark_waits_for_the_oldest_unwritten_record",
+    why=_WHY,
+)
+
+rewriting(
+    "shards-change-by-updates",
+    "G15",
+    "an update keeps the shard of a key",
+    updating,
+    "_ANY_SHARD in was.function and _ANY_SHARD in now.function",
+    "True",
+    seeds=0,
+    test="tests/connectors/test_writing.py::test_an_update_changes_neither_shards_nor_key",
+    why=_WHY,
+)
