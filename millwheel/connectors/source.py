@@ -25,10 +25,10 @@ class Splits:
 
     Attributes:
         names: Their names, each up to 512 bytes. A name always means the same split.
-        final: Whether no other split will ever come. Only then can the stream of the source end, and no search follows,
+        final: Whether no other split will ever come. Only then can the stream of the source end. No search follows,
             also after updates.
-        no_older_than: No split that comes later has a record that is older. It holds the low watermark. None: the time of the
-            call, less ``out_of_order`` of the stream.
+        no_older_than: No split that comes later has a record that is older. It holds the low watermark. None: the time
+            of the call, less ``out_of_order`` of the stream.
     """
 
     names: Sequence[str]

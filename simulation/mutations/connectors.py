@@ -43,8 +43,8 @@ rewriting(
     "G13",
     "with a full outbox a source reads only what holds the watermark",
     Firing,
-    "min_stated() >= pending or",
-    "min_stated() is None or",
+    "(at := held_at(one, domain)) < pending",
+    "(at := held_at(one, domain)) is not None",
     seeds=0,
     test="tests/worker/interval/test_beginning.py::test_a_full_outbox_takes_what_holds_the_watermark_alone",
     why=_WHY,
@@ -82,7 +82,19 @@ rewriting(
     "hold=MIN_TIMESTAMP",
     "hold=record.timestamp",
     seeds=0,
-    test="tests/connectors/test_sources.py::test_a_split_that_is_found_late_holds_the_watermark",
+    test="tests/connectors/test_sources.py::test_a_split_that_cannot_be_read_holds_the_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "idle-split-follows-the-end",
+    "G7",
+    "an idle split follows the clock at the beginning of its read",
+    reading,
+    "watermark = max(watermark, asked -",
+    "watermark = max(watermark, ctx.now -",
+    seeds=0,
+    test="tests/connectors/test_sources.py::test_an_idle_split_follows_the_beginning_of_a_read",
     why=_WHY,
 )
 

@@ -1,7 +1,7 @@
 """A program that reads numbers by itself, adds them up, and writes each one and the sums to SQLite.
 
-A test submits a copy of this file. The database is where the environment variable ``COUNTED_DB`` says. With ``COUNTED_ENDLESS`` no test
-sees the last number.
+A test submits a copy of this file. The database is where the environment variable ``COUNTED_DB`` says.
+With ``COUNTED_ENDLESS`` no test sees the last number.
 """
 
 from __future__ import annotations

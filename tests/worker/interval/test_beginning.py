@@ -9,9 +9,12 @@ import pytest
 import millwheel as mw
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.hook_failures import failure_text
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Acknowledged, CatalogChanged, OpenedParent, Parent, SendDelivery
+from millwheel.worker.process.hook_status import failures_of
 from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 LOW, HIGH = ALL_KEYS.split(b"m")
@@ -192,6 +195,27 @@ def test_a_source_reads_no_more_while_its_topology_drains() -> None:
     assert driver.core.state.intake.pending.min() == MAX_TIMESTAMP
     driver.handle(CatalogChanged(frozenset({INJECTOR})))
     assert read(driver).keys() == {12}
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_hold_of_a_source_is_explained_by_its_split() -> None:
+    driver = IntervalDriver(Feeds(), settings=IntervalSettings(outbox_records=1, batch_records=1))
+    driver.deliver(("slow", "hold 1767268800000000", 10), watermark=5)
+    driver.watermark(MAX_TIMESTAMP)
+    driver.commit_all()
+    kind, text = driver.core.explain_hold()
+    assert kind == HoldKind.HOLD_KIND_STATE
+    assert text.startswith("split 'slow' has been read up to 2026-01-01T12:00:00"), text
+
+
+def test_a_failing_source_is_not_to_be_given_up() -> None:
+    begins = Begins()
+    begins.fails = 9
+    failures = failures_of(IntervalDriver(begins).core)
+    assert failures is not None
+    text = failure_text(failures.oldest[0], 0)
+    assert "see whether the source can be reached" in text
+    assert "mw.dead_letter" not in text
 
 
 def test_nothing_begins_while_its_topology_drains() -> None:
