@@ -21,7 +21,7 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
+__all__ = ["MOST_BYTES", "MOST_RECORDS", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
 
 P = TypeVar("P")
 
@@ -29,10 +29,10 @@ _SHORTEST_PAUSE: Final = 10_000
 _LONGEST_PAUSE: Final = 1_000_000
 """The bounds of the pause after a read without records, in microseconds. In between it is a quarter of the time that
 has passed since the last record."""
-_MOST_SPLITS: Final = 100_000
+MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
-_MOST_RECORDS: Final = 10_000
-_MOST_BYTES: Final = 16 << 20
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 16 << 20
 """The most of one read (G13)."""
 _READS_AT_ONCE: Final = 100
 _PAUSE_AFTER: Final = 100_000
@@ -109,9 +109,9 @@ class FindSplits(Computation[None, Found]):
         async with asyncio.timeout(CALL_SECONDS):
             splits = await self._source.splits()
         known = set(ctx.state.names)
-        if len(known.union(splits.names)) > _MOST_SPLITS:
+        if len(known.union(splits.names)) > MOST_SPLITS:
             raise UsageError(
-                f"the source has more than {_MOST_SPLITS:,} splits by now: let a split have several of its parts, such "
+                f"the source has more than {MOST_SPLITS:,} splits by now: let a split have several of its parts, such "
                 "as all files of a day, and give the stream another name, which begins without any"
             )
         for name in splits.names:
@@ -187,13 +187,13 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
-        if len(read.records) > _MOST_RECORDS:
-            raise UsageError(f"a read has {len(read.records):,} records: return {_MOST_RECORDS:,} at most")
+        if len(read.records) > MOST_RECORDS:
+            raise UsageError(f"a read has {len(read.records):,} records: return {MOST_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
         ctx._cause = asked  # times in another unit are found by comparison with it
         newest = self._produce(ctx, state, read, asked)
-        if ctx._produced > _MOST_BYTES:
-            raise UsageError(f"a read has {ctx._produced:,} bytes in its records: return {_MOST_BYTES:,} at most")
+        if ctx._produced > MOST_BYTES:
+            raise UsageError(f"a read has {ctx._produced:,} bytes in its records: return {MOST_BYTES:,} at most")
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
         state.position, state.behind, state.ended = read.position, read.behind, read.ended
         state.records += len(read.records)

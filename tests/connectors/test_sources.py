@@ -116,18 +116,18 @@ def test_pauses_of_a_split_without_records_grow() -> None:
 @pytest.mark.guarantee("G13")
 def test_a_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World({"a": on_time((1, 1), (2, 2), (3, 3))}, final=False)
-    monkeypatch.setattr(reading, "_MOST_RECORDS", 2)
+    monkeypatch.setattr(reading, "MOST_RECORDS", 2)
     with pytest.raises(mw.UsageError, match="a read has 3 records: return 2 at most"):
         TopologyHarness(reads(Numbers(world)))
-    monkeypatch.setattr(reading, "_MOST_RECORDS", 3)
-    monkeypatch.setattr(reading, "_MOST_BYTES", 100)
+    monkeypatch.setattr(reading, "MOST_RECORDS", 3)
+    monkeypatch.setattr(reading, "MOST_BYTES", 100)
     with pytest.raises(mw.UsageError, match="bytes in its records: return 100 at most"):
         TopologyHarness(reads(Numbers(world)))
 
 
 @pytest.mark.guarantee("G13")
 def test_a_source_has_a_bound_of_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_SPLITS", 2)
+    monkeypatch.setattr(reading, "MOST_SPLITS", 2)
     with pytest.raises(mw.UsageError, match="more than 2 splits by now: let a split have several"):
         TopologyHarness(reads(Numbers(World({"a": [], "b": [], "c": []}))))
 
