@@ -127,6 +127,13 @@ def _computations(old: specs.TopologySpec, new: specs.TopologySpec) -> Iterator[
                 "spread= begins or ends, and the first phase has what is open, or is to have it: give the step another "
                 "name=, to begin without state",
             )
+        if was.reads and computation.reads and was.reads != computation.reads:
+            yield Problem(
+                where,
+                f"it reads {computation.reads!r}, and its positions are those of {was.reads!r}: give the stream of the "
+                "other source another name. If both are one source that is read in another way, let identity() of the "
+                "source return what both have in common",
+            )
         problem = state_problem(was, computation)
         if problem:
             yield Problem(where, problem)

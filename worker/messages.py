@@ -224,6 +224,7 @@ class CatalogChanged:
     ``ended_queries`` are all injector processes (by sender name) and queries that an operator has retired. ``lives``
     is, for each sending injector group, the floor of its stream's present life: its sequencers are not below it.
     ``beside`` are groups that only send ids, or have sent some: their watermarks say which ids are forgotten.
+    ``drains`` says whether the topology drains, so that a source reads no more.
     """
 
     groups: frozenset[str]
@@ -233,6 +234,7 @@ class CatalogChanged:
     ended_queries: frozenset[str] = frozenset()
     lives: Mapping[str, int] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
+    drains: bool = False
 
 
 @dataclass(slots=True)

@@ -11,14 +11,17 @@ from millwheel.connectors.reading import FindSplits, ReadSplits, Timing
 from millwheel.connectors.source import Source
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.sdk.declarations import NO_DURATION
+from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import key
 from millwheel.sdk.topology import TopologyGraph
-from millwheel.sdk.typeinfo import generic_arguments
+from millwheel.sdk.typeinfo import field_of, generic_arguments
 
 __all__ = ["declare_source"]
 
-
 _FIND_EVERY: Final = seconds(1)
+_MOST_IDENTITY: Final = 512
+_MOST_NAME: Final = 63 - len("-splits")
+"""The most characters of a stream's name that computations are named after."""
 
 
 def declare_source(
@@ -32,14 +35,68 @@ def declare_source(
     idle_after: Duration | None = None,
     find_every: Duration = _FIND_EVERY,
     bad: str | None = None,
+    **others: Any,
 ) -> None:
-    """Add the computations that read ``source`` into the stream ``name``. The options: see ``Topology.source``."""
+    """Add the computations that read ``source`` into the stream ``name``. The options: see ``Topology.source``.
+
+    Raises:
+        UsageError: The source, its identity or an option cannot be used.
+    """
+    if others:
+        other, known = next(iter(others)), ["retention", "codec", *(declare_source.__kwdefaults__ or {})]
+        hint = did_you_mean(other, known)
+        raise UsageError(f"source({name!r}, ...) that is read has no option {other!r}{hint}: it has {', '.join(known)}")
+    _check(name, record_type, source, timestamp, out_of_order, idle_after, find_every)
+    identity = source.identity()
+    if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_IDENTITY:
+        raise UsageError(
+            f"{type(source).__name__}.identity() returns 1 to {_MOST_IDENTITY} characters, not {identity!r:.80}"
+        )
     timing = Timing(int(out_of_order), None if idle_after is None else int(idle_after), int(find_every))
     splits, called = f"{name}.splits", re.sub("[^a-z0-9]+", "-", name).strip("-")
-    topology.add(FindSplits(source, splits, timing), name=f"{called}-splits", inputs={})
+    if len(called) > _MOST_NAME:
+        raise UsageError(
+            f"stream {name!r} names the computations {called}-splits and {called}-reader, which are too long: give it "
+            f"{_MOST_NAME} characters at most"
+        )
+    topology.add(FindSplits(source, identity, splits, timing), name=f"{called}-splits", inputs={})
     position = (generic_arguments(type(source), Source) or (Any, Any))[1]
     reads = ReadSplits[position]  # type: ignore[valid-type]
     time_of = attrgetter(timestamp) if isinstance(timestamp, str) else timestamp
     topology.add(
-        reads(source, name, record_type, timing, time_of, bad), name=f"{called}-reader", inputs={splits: key("name")}
+        reads(source, identity, name, record_type, timing, time_of, bad),
+        name=f"{called}-reader",
+        inputs={splits: key("name")},
     )
+
+
+def _check(
+    name: str,
+    record_type: Any,
+    source: object,
+    timestamp: object,
+    out_of_order: object,
+    idle_after: object,
+    find: object,
+) -> None:
+    """Raise UsageError for what can never be read."""
+    where = f"source({name!r})"
+    if not isinstance(source, Source):
+        made = f": write {source.__name__}(...)" if isinstance(source, type) and issubclass(source, Source) else ""
+        raise UsageError(f"{where} reads an instance of a connectors.Source, not {source!r:.80}{made}")
+    for option, value, least in (
+        ("out_of_order", out_of_order, 0), ("idle_after", idle_after, 1), ("find_every", find, 1),
+    ):  # fmt: skip
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(
+                f"{where} takes a Duration of at least {least} microseconds as {option}, not {value!r:.80}"
+            )
+    if timestamp is None or callable(timestamp):
+        return
+    if not isinstance(timestamp, str):
+        raise UsageError(
+            f"{where} takes the name of a field as timestamp, or a function of the value, not {timestamp!r:.80}"
+        )
+    fields = field_of(record_type, timestamp.partition(".")[0])
+    if isinstance(fields, str):
+        raise UsageError(f"{where}: the timestamp {timestamp!r} is no field of its records: {fields}")

@@ -17,14 +17,28 @@ from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source,
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
+from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
+__all__ = ["MOST_BYTES", "MOST_RECORDS", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
 
 P = TypeVar("P")
 
-_AGAIN_US: Final = 100_000
-"""The pause after a read without records, in microseconds. A reader that gets records sooner waits for them itself."""
+_SHORTEST_PAUSE: Final = 10_000
+_LONGEST_PAUSE: Final = 1_000_000
+"""The bounds of the pause after a read without records, in microseconds. In between it is a quarter of the time that
+has passed since the last record."""
+MOST_SPLITS: Final = 100_000
+"""The most splits of a source. The names of all of them are one state."""
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 16 << 20
+"""The most of one read (G13)."""
+_READS_AT_ONCE: Final = 100
+_PAUSE_AFTER: Final = 100_000
+"""A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
+_MOST_RAW: Final = 1_000
+"""The most characters of a bad record's value."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -72,8 +86,9 @@ class FindSplits(Computation[None, Found]):
 
     _begins_with = ""
 
-    def __init__(self, source: Source[Any, Any], output: str, timing: Timing) -> None:
+    def __init__(self, source: Source[Any, Any], identity: str, output: str, timing: Timing) -> None:
         self._source = source
+        self._identity = identity
         self._output = output
         self._timing = timing
 
@@ -83,6 +98,9 @@ class FindSplits(Computation[None, Found]):
     def _implementation(self) -> type:
         return type(self._source)
 
+    def _reads(self) -> str:
+        return self._identity
+
     def process_record(self, ctx: Context[Found], record: Record[None]) -> None:
         raise AssertionError("a computation without inputs gets no record")
 
@@ -91,6 +109,11 @@ class FindSplits(Computation[None, Found]):
         async with asyncio.timeout(CALL_SECONDS):
             splits = await self._source.splits()
         known = set(ctx.state.names)
+        if len(known.union(splits.names)) > MOST_SPLITS:
+            raise UsageError(
+                f"the source has more than {MOST_SPLITS:,} splits by now: let a split have several of its parts, such "
+                "as all files of a day, and give the stream another name, which begins without any"
+            )
         for name in splits.names:
             if name not in known:
                 known.add(name)
@@ -98,7 +121,8 @@ class FindSplits(Computation[None, Found]):
                 # It has the time of the hold, and holds the watermark until its reader does.
                 ctx.produce(self._output, Split(name), timestamp=Timestamp(ctx._earliest))
         if not splits.final:
-            oldest = asked - self._timing.out_of_order if splits.oldest is None else splits.oldest
+            oldest = splits.no_older_than
+            oldest = Timestamp(asked - self._timing.out_of_order) if oldest is None else oldest
             again = Timestamp(ctx.now + self._timing.find_every)
             ctx.set_timer(again, domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(min(oldest, LAST_TIMESTAMP)))
 
@@ -111,6 +135,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def __init__(
         self,
         source: Source[Any, P],
+        identity: str,
         output: str,
         record_type: Any,
         timing: Timing,
@@ -118,12 +143,15 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         bad: str | None,
     ) -> None:
         self._source = source
+        self._identity = identity
         self._output = output
         self._type = record_type
         self._timing = timing
         self._timestamp = timestamp
         self._bad = bad
         self._readers = Handles[SplitReader[Any, P]]()
+        self._reads_at: dict[str, tuple[int, int]] = {}
+        """By split: the time of the last read, and how many there were at that time."""
 
     def declared_outputs(self) -> Mapping[str, Any]:
         outputs = {self._output: self._type}
@@ -132,51 +160,84 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _implementation(self) -> type:
         return type(self._source)
 
+    def _reads(self) -> str:
+        return self._identity
+
     def process_record(self, ctx: Context[SplitState[P]], record: Record[Split]) -> None:
-        ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=record.timestamp)
+        # Nothing is known of its records. If the watermark is ahead of them, this hold keeps it where it is.
+        ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=MIN_TIMESTAMP)
 
     async def process_timer(self, ctx: Context[SplitState[P]], timer: Timer) -> None:
-        state, split = ctx.state, ctx.key
+        state, split, asked = ctx.state, ctx.key, ctx.now
         reader = await self._readers.take(
             split, state.position, lambda: self._source.open_reader(split, state.position)
         )
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 read = await reader.read()
-            self._take(ctx, state, read)
+            self._take(ctx, state, read, asked)
         except BaseException:
             await self._readers.close(reader)
             raise
         if read.ended:
+            self._reads_at.pop(split, None)
             await self._readers.close(reader)
         else:
             self._readers.keep(split, reader, read.position)
 
-    def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P]) -> None:
-        """Produce what was read, and set the timer of the next read."""
+    def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
+        """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
+        if len(read.records) > MOST_RECORDS:
+            raise UsageError(f"a read has {len(read.records):,} records: return {MOST_RECORDS:,} at most")
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
-        ctx._cause = ctx.now  # times in another unit are found by comparison with it
-        now, newest, at_of, output = ctx.now, state.watermark, self._timestamp, self._output
-        for value, stated in read.records:
-            if value.__class__ is BadRecord:
-                self._produce_bad(ctx, value)
-                continue
-            at = stated if at_of is None else at_of(value)
-            at = now if at is None else at
-            if at > newest + self._timing.out_of_order:
-                newest = at - self._timing.out_of_order
-            ctx.produce(output, value, timestamp=at)
+        ctx._cause = asked  # times in another unit are found by comparison with it
+        newest = self._produce(ctx, state, read, asked)
+        if ctx._produced > MOST_BYTES:
+            raise UsageError(f"a read has {ctx._produced:,} bytes in its records: return {MOST_BYTES:,} at most")
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
         state.position, state.behind, state.ended = read.position, read.behind, read.ended
         state.records += len(read.records)
         if read.records or not state.read_at:
-            state.read_at = now
-        if self._is_idle(state, now):
-            watermark = max(watermark, now - self._timing.out_of_order)
+            state.read_at = asked
+        if self._is_idle(state, asked):
+            # What comes to the split after the beginning of the read has a later time.
+            watermark = max(watermark, asked - self._timing.out_of_order)
         state.watermark = min(watermark, LAST_TIMESTAMP)
         if not read.ended:
-            at = now if read.records else Timestamp(now + _AGAIN_US)
+            at = Timestamp(ctx.now + self._pause(ctx.key, state, read, asked))
             ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(state.watermark))
+
+    def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
+        """Produce the records. Returns the watermark that follows from their times."""
+        newest, at_of = state.watermark, self._timestamp
+        for index, (value, stated) in enumerate(read.records):
+            if value.__class__ is BadRecord:
+                self._produce_bad(ctx, value)
+                continue
+            before = ctx._produced
+            try:
+                at = stated if at_of is None else at_of(value)
+                at = asked if at is None else at
+                ctx.produce(self._output, value, timestamp=at)
+            except Exception as error:
+                # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
+                if self._bad is None or ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
+                    raise
+                place = f"record {state.records + index + 1} since the beginning"
+                raw = repr(value)[:_MOST_RAW].encode(errors="replace")
+                self._produce_bad(ctx, BadRecord(ctx.key, place, error_message(error), raw))
+                continue
+            newest = max(newest, at - self._timing.out_of_order)
+        return newest
+
+    def _pause(self, split: str, state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
+        """How long the split waits for its next read, in microseconds."""
+        if not read.records:
+            return min(max((asked - state.read_at) // 4, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        last, count = self._reads_at.get(split, (asked, 0))
+        count = count + 1 if last == asked else 1
+        self._reads_at[split] = asked, count
+        return 0 if count < _READS_AT_ONCE else _PAUSE_AFTER
 
     def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
         if self._bad is None:
@@ -186,4 +247,9 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _is_idle(self, state: SplitState[P], now: int) -> bool:
         """Whether the split has had nothing for long, and says that nothing waits in it."""
         after = self._timing.idle_after
+        if after is not None and state.behind is None and not state.ended:
+            raise UsageError(
+                "idle_after= needs a source whose reads say how many records are behind them: with Read(..., behind=0) "
+                "a split has nothing more for now"
+            )
         return after is not None and state.behind == 0 and now - state.read_at >= after

@@ -11,6 +11,7 @@ import msgspec
 
 from millwheel.errors import MillwheelError
 from millwheel.model.time import Timestamp
+from millwheel.sdk.function_code import code_digest
 
 __all__ = ["BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
 
@@ -20,18 +21,19 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The splits that a source has now.
+    """The splits that a source has now. At most 100,000 are found in all.
 
     Attributes:
         names: Their names, each up to 512 bytes. A name always means the same split.
-        final: Whether no other split will ever come. Only then can the stream of the source end.
-        oldest: No split that comes later has a record that is older. It holds the low watermark. None: the time of the
-            call, less ``out_of_order`` of the stream.
+        final: Whether no other split will ever come. Only then can the stream of the source end. No search follows,
+            also after updates.
+        no_older_than: No split that comes later has a record that is older. It holds the low watermark. None: the time
+            of the call, less ``out_of_order`` of the stream.
     """
 
     names: Sequence[str]
     final: bool = False
-    oldest: Timestamp | None = None
+    no_older_than: Timestamp | None = None
 
 
 class BadRecord(msgspec.Struct, frozen=True):
@@ -58,7 +60,7 @@ class BadRecordError(MillwheelError):
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[T, P]):
-    """What one read of a split got.
+    """What one read of a split got: at most 10,000 records, of 16 MiB in all as they are stored.
 
     Attributes:
         records: The values, each with its event time. None as the time: that of the read. A :class:`BadRecord` in
@@ -67,8 +69,8 @@ class Read(Generic[T, P]):
         watermark: No later record of the split is older. None: the newest event time so far, less ``out_of_order`` of
             the stream.
         ended: Whether the split has no more records, ever.
-        behind: How many records wait in the split after this read, as far as the source knows. For people, and 0 says
-            that the split has nothing more for now.
+        behind: How many records wait in the split after this read, as far as the source knows. For people. And 0 says
+            that the split has nothing more for now: without it, ``idle_after`` has no effect.
     """
 
     records: Sequence[tuple[T | BadRecord, Timestamp | None]]
@@ -83,10 +85,15 @@ class SplitReader(ABC, Generic[T, P]):
 
     @abstractmethod
     async def read(self) -> Read[T, P]:
-        """Return the next records: some hundred or thousand, if there are so many.
+        """Return the next records: some hundred or thousand, if there are so many. Without any, return none at once.
 
-        Without any, wait for up to a second, and return none. What it raises is shown as the error of the split, and
-        the read is tried again by another reader, after a back-off.
+        The next read follows at once after records. Otherwise it follows after a pause, which grows from 10 ms to a
+        second. A read that waits for records keeps a place that other splits need: an interval has 256. So it waits for
+        some 50 ms at most.
+
+        What it raises is shown as the error of the split, and the read is tried again by another reader, after a
+        back-off. A split that is gone, and whose records nothing needs, returns ``ended=True``. Otherwise it holds the
+        low watermark for ever.
         """
 
     async def close(self) -> None:
@@ -122,8 +129,18 @@ class Source(ABC, Generic[T, P]):
             async def read(self) -> connectors.Read[int, int]:
                 found = [(n, None) for n in range(self.position, self.source.upto, 2)[:100]]
                 self.position += 2 * len(found)
-                return connectors.Read(found, self.position, ended=self.position >= self.source.upto)
+                return connectors.Read(found, self.position, ended=self.position >= self.source.upto, behind=0)
     """
+
+    def identity(self) -> str:
+        """Say what the source reads. An update is refused if it changes this: the positions belong to it.
+
+        By default it is the class with all attributes of the instance, in a digest. Override it if a parameter only
+        says how the source reads, such as an address or a size, and may change: ``return f"topic {self.topic}"``.
+        """
+        slots = [name for one in type(self).__mro__ for name in vars(one).get("__slots__", ()) if hasattr(self, name)]
+        parameters = {**vars(self), **{name: getattr(self, name) for name in slots}}
+        return f"{type(self).__qualname__} {code_digest([parameters]).partition(':')[2]}"
 
     @abstractmethod
     async def splits(self) -> Splits:

@@ -65,6 +65,10 @@ class Computation(ABC, Generic[In, State]):
     Steps of the library alone set it.
     """
 
+    def _reads(self) -> str:
+        """What it reads from outside, which an update must not change. Steps of the library override it."""
+        return ""
+
     def migrate(self, stored: StoredState) -> State:
         """Convert a stored state of an earlier version. MillWheel calls this when it next reads a key's state.
 

@@ -91,6 +91,7 @@ def _computation(plan: Plan, computation: ComputationDeclaration) -> topology_pb
         state_type=type_name(computation.state_type),
         straggler_delay_us=options.straggler_delay,
         begins_by_itself=made is not None and made._begins_with is not None,
+        reads=made._reads() if made is not None else "",
         state=state_schema(
             computation.state_type,
             made.state_codec if made is not None else None,

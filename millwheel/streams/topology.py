@@ -102,7 +102,7 @@ class Topology(TopologyGraph):
         Args:
             name: The stream's name.
             record_type: The type of its values.
-            reads: Where the records are, such as :func:`millwheel.sources.files`.
+            reads: Where the records are: a :class:`millwheel.connectors.Source`.
             retention: What the stream keeps for subscribers that do not exist yet.
             codec: A user-defined encoding of its values.
             options: See below.
@@ -113,7 +113,8 @@ class Topology(TopologyGraph):
         - ``out_of_order``: how much older than the newest record of its split a record may be without being late.
           Microseconds, 0 by default.
         - ``idle_after``: after so long without a record, a split that has nothing more follows the wall clock. So it
-          does not hold the low watermark back. Microseconds. By default, it waits for records.
+          does not hold the low watermark back. Microseconds. By default, it waits for records. The source must say
+          whether a split has more (``Read.behind``).
         - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
         - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
           default, their split stops at them, and its error says what is wrong.

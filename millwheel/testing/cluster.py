@@ -14,7 +14,9 @@ from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.codecs import ValueCodec
 from millwheel.sdk.compiled import compile_computation, consumers_of
 from millwheel.sdk.declarations import StreamKind
+from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.options import ComputationOptions
+from millwheel.sdk.plan import Plan
 from millwheel.sdk.scope import OutputBinding
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.store.memory import MemoryStore
@@ -64,7 +66,14 @@ class _Removed:
 class VirtualCluster:
     """Runs the present version of a topology. It implements ``HarnessPeers`` for the driver of its cores."""
 
-    def __init__(self, now: int, cuts: Iterable[str], settings: IntervalSettings, hook_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        now: int,
+        cuts: Iterable[str],
+        settings: IntervalSettings,
+        hook_timeout_seconds: float,
+        fed: Iterable[str] = (),
+    ) -> None:
         """Start without a topology.
 
         Args:
@@ -72,6 +81,7 @@ class VirtualCluster:
             cuts: The keys at which each computation's intervals are split.
             settings: The bounds and delays of the interval cores.
             hook_timeout_seconds: The real seconds that an asynchronous hook may take.
+            fed: The streams that the test feeds in place of their sources.
         """
         self.driver = CoreDriver(MemoryStore(), now, self, hook_timeout_seconds)
         self.failures: list[HookFailed] = []
@@ -84,6 +94,7 @@ class VirtualCluster:
         self.injected = InjectedBatches()
         self.incarnations: dict[str, IncarnationId] = {}
         """By a computation's name: the incarnation id, under which its journals, states and watermark are kept."""
+        self._fed = frozenset(fed)
         self._settings = settings
         points = sorted(cut.encode() for cut in cuts)
         self._intervals = [KeyInterval(a, b) for a, b in zip([b"", *points], [*points, None], strict=True)]
@@ -146,23 +157,28 @@ class VirtualCluster:
     # The cluster's own work.
 
     def load(self, topology: TopologyGraph) -> None:
-        """Take over a version of the topology. New computations and sources start."""
-        self.topology = topology
-        self.plan = plan = topology.plan()
+        """Take over a version of the topology. New computations and sources start.
+
+        Raises:
+            UsageError: No source reads a stream that the test feeds in its place.
+        """
+        plan = topology.plan()
+        left_out = _sources_of(plan, self._fed)
+        self.topology, self.plan = topology, plan
         for name, stream in plan.streams.items():
             assert stream.codec is not None, "a topology that passed its check has a codec for every stream"
             self.codecs[name] = stream.codec
         sources = [
             name
             for name, stream in plan.streams.items()
-            if stream.declaration is not None and stream.declaration.kind is not StreamKind.STREAM
+            if name in self._fed or (stream.declaration and stream.declaration.kind is not StreamKind.STREAM)
         ]
         for name in [name for name in self.declared if name not in sources]:
             del self.declared[name], self.watermarks[injector_group(name)]
         for name in sources:
             self.declared.setdefault(name, int(MIN_TIMESTAMP))
             self.watermarks.setdefault(injector_group(name), int(MIN_TIMESTAMP))
-        for name in [name for name in plan.computations if name not in self.incarnations]:
+        for name in [name for name in plan.computations if name not in self.incarnations and name not in left_out]:
             self.incarnations[name] = new_incarnation(name, next(self._numbers))
             for journal in self._journals(self.incarnations[name]):
                 result_of(self.driver.store.create_journal(journal))
@@ -235,7 +251,9 @@ class VirtualCluster:
             sequencer=next(self._numbers),
             groups=frozenset(group for stream in followed for group in self._groups_of(stream)),
             slack={
-                injector_group(one.name): one.id_slack for one in declarations if one and one.kind is StreamKind.SOURCE
+                injector_group(one.name): one.id_slack
+                for one in declarations
+                if one and (one.kind is StreamKind.SOURCE or one.name in self._fed)
             },
             feedback=feedback,
             settings=self._settings,
@@ -243,7 +261,8 @@ class VirtualCluster:
 
     def _groups_of(self, stream: str) -> Iterable[GroupId]:
         """The groups whose minimum is the input watermark of a stream."""
-        yield from (self.incarnations[name] for name in self.plan.streams[stream].producers)
+        producers = self.plan.streams[stream].producers
+        yield from (self.incarnations[name] for name in producers if name in self.incarnations)
         yield from (incarnation for incarnation, removed in self._removed.items() if stream in removed.outputs)
         if stream in self.declared:
             yield injector_group(stream)
@@ -307,6 +326,25 @@ class VirtualCluster:
                 seen.add(identity)
                 record = Produced(codec.decode(value), Timestamp(timestamp))
                 self.produced.setdefault(delivery.stream, []).append(record)
+
+
+def _sources_of(plan: Plan, fed: Iterable[str]) -> set[str]:
+    """The computations that would read these streams."""
+    found: set[str] = set()
+    for name in fed:
+        stream = plan.streams.get(name)
+        readers = [one for one in (stream.producers if stream else ()) if _feeds(plan, one)]
+        if not readers:
+            raise UsageError(f"no source reads stream {name!r}{did_you_mean(name, list(plan.streams))}: fed= names one")
+        found.update(readers)
+        splits = [one for reader in readers for one in plan.computations[reader].inputs]
+        found.update(one for each in splits for one in plan.streams[each].producers)
+    return found
+
+
+def _feeds(plan: Plan, name: str) -> bool:
+    computation = plan.computations[name].computation
+    return computation is not None and computation._feeds
 
 
 def _journal(incarnation: IncarnationId, keys: KeyInterval) -> str:

@@ -66,12 +66,13 @@ class TopologyHarness:
         any_timestamp: Whether to accept every time. False rejects a time that is outside 1980 to 2200 in microseconds,
             but inside that range in seconds, milliseconds or nanoseconds. None, the default, is False unless the
             environment variable MILLWHEEL_ANY_TIMESTAMP is 1.
+        fed: Streams that :meth:`send` feeds in place of their sources, which do not run.
         hook_timeout_seconds: The limit for an asynchronous hook, in seconds of real time. A hook that exceeds it is
             cancelled and fails with a HookTimeoutError. A hook that never awaits anything cannot be stopped.
 
     Raises:
         TopologyError: The topology has mistakes.
-        UsageError: ``hook_timeout_seconds`` is not above 0.
+        UsageError: ``hook_timeout_seconds`` is not above 0. Or no source reads a stream of ``fed``.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TopologyHarness:
         now: Timestamp = _START,
         settings: IntervalSettings | None = None,
         any_timestamp: bool | None = None,
+        fed: Iterable[str] = (),
         hook_timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
     ) -> None:
         topology.check()
@@ -91,14 +93,18 @@ class TopologyHarness:
         if any_timestamp is not None:
             settings = replace(settings, any_timestamp=any_timestamp)
         self._any_timestamp = settings.any_timestamp
-        self._cluster = VirtualCluster(int(now), split_at, settings, hook_timeout_seconds)
+        self._cluster = VirtualCluster(int(now), split_at, settings, hook_timeout_seconds, fed)
         self._raised = 0
         """The number of failures that were already raised, or left to their policies."""
         self._left: dict[str, RecordsLeftError] = {}
         """By stream: the error for injected records that had no ACK when their only consumer was removed."""
         self._cluster.load(topology)
-        self._cluster.restart()
-        self._settle()
+        try:
+            self._cluster.restart()
+            self._settle()
+        except BaseException:
+            self.close()  # a source reads from the beginning, and nothing else could close what it has opened
+            raise
 
     def __enter__(self) -> TopologyHarness:
         """The harness, which is closed at the end of the block."""
@@ -257,7 +263,8 @@ class TopologyHarness:
         """
         check_update(self.topology, topology)
         before, plan = self._cluster.plan, topology.plan()
-        for name in [name for name in before.computations if name not in plan.computations]:
+        gone = [name for name in self._cluster.incarnations if name not in plan.computations]
+        for name in gone:
             for stream in self._cluster.remove(name):
                 if not any(reader in plan.computations for reader in before.streams[stream].consumers):
                     self._left[stream] = RecordsLeftError(stream, name)
@@ -398,7 +405,8 @@ class TopologyHarness:
         if stream not in known:
             raise UsageError(
                 f"stream {stream!r} is no source of topology {self.topology.name!r}{did_you_mean(stream, known)}: "
-                "only what is declared by source(...) or external(...) is fed by a test"
+                "only what is declared by source(...) or external(...) is fed by a test, and by "
+                "TopologyHarness(..., fed=[...]) what a source would read"
             )
         if stream in self._left:
             raise self._left.pop(stream)

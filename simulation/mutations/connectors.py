@@ -5,6 +5,8 @@ from __future__ import annotations
 from millwheel.connectors import databases, handles, reading, writing
 from millwheel.master import updating
 from millwheel.worker.interval import recovery
+from millwheel.worker.interval.commits.timer_changes import TimerChanges
+from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.hooks.firing import Firing
 from simulation.mutations.base import rewriting
 
@@ -45,6 +47,78 @@ rewriting(
     "(at := held_at(one, domain)) is not None",
     seeds=0,
     test="tests/worker/interval/test_beginning.py::test_a_full_outbox_takes_what_holds_the_watermark_alone",
+    why=_WHY,
+)
+
+rewriting(
+    "new-splits-read-at-once",
+    "G13",
+    "with a full outbox one split reads at a time",
+    Firing,
+    "clocks.elapsed < self.next_feed and",
+    "False and",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_many_new_splits_read_one_by_one_once_the_outbox_is_full",
+    why=_WHY,
+)
+
+rewriting(
+    "late-split-lets-go",
+    "G7",
+    "a split that is found late keeps the watermark where it is",
+    TimerChanges,
+    "if self._feeds else setting.cause",
+    "if False else setting.cause",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_a_hold_that_comes_too_late_keeps_the_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "new-split-without-hold",
+    "G7",
+    "a split of which nothing is known holds the watermark",
+    reading,
+    "hold=MIN_TIMESTAMP",
+    "hold=record.timestamp",
+    seeds=0,
+    test="tests/connectors/test_sources.py::test_a_split_that_cannot_be_read_holds_the_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "idle-split-follows-the-end",
+    "G7",
+    "an idle split follows the clock at the beginning of its read",
+    reading,
+    "watermark = max(watermark, asked -",
+    "watermark = max(watermark, ctx.now -",
+    seeds=0,
+    test="tests/connectors/test_sources.py::test_an_idle_split_follows_the_beginning_of_a_read",
+    why=_WHY,
+)
+
+rewriting(
+    "source-reads-in-a-drain",
+    "G8",
+    "a drain stops the reads of a source",
+    IntervalCore,
+    "event.drains and",
+    "False and",
+    seeds=0,
+    test="tests/worker/interval/test_beginning.py::test_a_source_reads_no_more_while_its_topology_drains",
+    why=_WHY,
+)
+
+rewriting(
+    "positions-of-another-source",
+    "G1",
+    "an update to another source is refused",
+    updating,
+    "if was.reads and",
+    "if False and",
+    seeds=0,
+    test="tests/connectors/test_sources.py::test_an_update_to_another_source_is_refused",
     why=_WHY,
 )
 

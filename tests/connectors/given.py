@@ -45,7 +45,7 @@ class Numbers(Source[int, int]):
         self.most = most
 
     async def splits(self) -> Splits:
-        return Splits(list(self.world.splits), final=self.world.final, oldest=self.world.oldest)
+        return Splits(list(self.world.splits), final=self.world.final, no_older_than=self.world.oldest)
 
     async def open_reader(self, split: str, position: int | None) -> SplitReader[int, int]:
         self.world.opened.append((split, position))

@@ -128,7 +128,7 @@ def test_an_idle_split_follows_the_clock() -> None:
         assert harness.watermark("numbers-reader") == at(-4)
         world.splits["a"] += on_time((3, 200))
         harness.advance_clock(mw.seconds(40))  # "b" has had nothing for 70 seconds, and "a" for 40
-        assert harness.watermark("numbers-reader") == at(170 - 5)
+        assert at(164) <= harness.watermark("numbers-reader") <= at(165)  # by its last poll
 
 
 def test_a_split_with_records_is_never_idle() -> None:
@@ -231,5 +231,5 @@ def test_key_inspect_shows_how_far_a_split_was_read() -> None:
 
 
 def test_a_source_has_no_options_of_injectors() -> None:
-    with pytest.raises(TypeError, match="id_slack"):
+    with pytest.raises(mw.UsageError, match=r"has no option 'id_slack'.*: it has retention, codec, timestamp, out"):
         mw.Topology("shop").source("numbers", int, Numbers(World()), id_slack=mw.hours(1))  # type: ignore[call-overload]

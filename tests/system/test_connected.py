@@ -79,3 +79,25 @@ async def test_each_number_is_in_the_database_once(tmp_path: Path, monkeypatch: 
         for split in range(counted.SPLITS)
         for window in range(windows)
     ]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.guarantee("G8", section="4.1")
+async def test_a_drain_stops_a_source_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "counted.db"
+    monkeypatch.setenv("COUNTED_DB", str(path))
+    monkeypatch.setenv("COUNTED_ENDLESS", "1")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE numbers (split INTEGER, number INTEGER)")
+        connection.execute("CREATE TABLE sums (split INTEGER, at INTEGER, numbers INTEGER)")
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_copy(server.address, counted.__file__, "counted", tmp_path)
+        await until(lambda: all_rows(path, "SELECT count(*) FROM numbers")[0][0] > 100, patience(60), every=0.2)
+        drained = await run_cli(server.address, "topology", "drain", "counted", "--yes", "--wait", "120")
+        assert drained.code == 0, drained
+        written = all_rows(path, "SELECT split, number FROM numbers ORDER BY split, number")
+        for split in range(counted.SPLITS):
+            own = [number for one, number in written if one == split]
+            assert own == list(range(len(own)))
+        await asyncio.sleep(1)
+        assert all_rows(path, "SELECT split, number FROM numbers ORDER BY split, number") == written

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from millwheel.model.time import TimeDomain, Timestamp, format_timestamp
+from millwheel.model.time import MIN_TIMESTAMP, TimeDomain, Timestamp, format_timestamp
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
 from millwheel.worker.interval.state import IntervalState
@@ -110,6 +110,9 @@ def _hold(state: IntervalState, value: int, timers: int) -> str:
     if found is None:
         return ""
     key, tag, domain, at = found
+    if state.program.feeds:
+        read = f"has been read up to {format_timestamp(Timestamp(value))}" if value > MIN_TIMESTAMP else "is new"
+        return f"split {_shown(key)} {read}, and its next records may be as old"
     clock = "its low watermark" if domain is TimeDomain.EVENT_TIME else "the clock"
     return f"timer {tag!r} of key {_shown(key)} waits until {clock} is {format_timestamp(Timestamp(at))}"
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from millwheel.model.time import TimeDomain
+from millwheel.model.time import MIN_TIMESTAMP, TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.clocks import IntervalClocks
 from millwheel.worker.interval.holds import Hold, Holds
@@ -36,6 +36,8 @@ class IntervalTimers:
         self.processing_time = self.tables[TimeDomain.PROCESSING_TIME]
         self.spilled = SpilledTimers(holds)
         """Spilled timers: those that only the store holds."""
+        self.wall_stands = False
+        """Whether no timer in processing time fires: it would read records, and the topology drains."""
         self.ahead: dict[bytes, None] = {}
         """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark."""
 
@@ -49,6 +51,8 @@ class IntervalTimers:
 
         With ``key``, the time is for this key. A timer that is due by its key's watermark bound is never spilled.
         """
+        if self.wall_stands and domain is TimeDomain.PROCESSING_TIME:
+            return MIN_TIMESTAMP
         clocks = self._clocks
         limit = clocks.time_in(domain)
         if (first := self.spilled.first[domain]) is not None:

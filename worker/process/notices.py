@@ -14,6 +14,7 @@ from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import SEQUENCER, injector_key
 from millwheel.model.deliveries import Sender
 from millwheel.model.incarnation import INJECTOR_PREFIX, injector_group, is_injector
+from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.worker.log import LogCore, RetentionChanged
 from millwheel.worker.messages import CatalogChanged, SequenceChecked
 from millwheel.worker.owner import OwnerPhase
@@ -79,7 +80,7 @@ class HostNotices:
             lives = {group: floors[group] for group in map(injector_group, streams) if group in floors}
             beside = frozenset(slack) - groups
             by_inputs[inputs, feedback] = CatalogChanged(groups, slack, retired, mine, queries, lives, beside)
-        changes = [(one, self._with_kept(one, by_inputs[one.built.inputs, one.built.feedback])) for one in hosted]
+        changes = [(one, self._for(one, by_inputs[one.built.inputs, one.built.feedback])) for one in hosted]
         followed = frozenset().union(*(changed.groups | changed.beside for _, changed in changes))
         # Invariant: what was broadcast of a group's former life is dropped before hosts receive what is known (G7).
         self.watch.follow(followed, self._catalog.injector_lives())
@@ -108,6 +109,12 @@ class HostNotices:
                 retention = retention_of(record)
                 if retention != core.state.retention:
                     one.host.post(RetentionChanged(retention))
+
+    def _for(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
+        """What the host receives. ``changed``: the part that all intervals with the same inputs receive."""
+        changed, topology = self._with_kept(one, changed), self._catalog.topologies.get(one.topology)
+        drains = topology is not None and topology.state == catalog.TOPOLOGY_STATE_DRAINING
+        return replace(changed, drains=True) if drains else changed
 
     def _with_kept(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
         """With what says which ids are forgotten of groups that are no inputs (any more), though the interval has some.

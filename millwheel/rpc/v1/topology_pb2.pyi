@@ -362,6 +362,7 @@ class ComputationSpec(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     BEGINS_BY_ITSELF_FIELD_NUMBER: _builtins.int
+    READS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class", for describe and error messages."""
@@ -378,6 +379,8 @@ class ComputationSpec(_message.Message):
     """The time for which a weak production may wait for its ACK before it is stored (6.1.3)."""
     begins_by_itself: _builtins.bool
     """Whether it begins without any record, and has no inputs: it finds the splits of a source."""
+    reads: _builtins.str
+    """What the source reads whose splits it finds or reads. An update must not change it: the positions belong to it."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputSpec]: ...
     @_builtins.property
@@ -409,10 +412,11 @@ class ComputationSpec(_message.Message):
         code: Global___CodeReference | None = ...,
         state: Global___StateSchema | None = ...,
         begins_by_itself: _builtins.bool = ...,
+        reads: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "failure_policy", b"failure_policy", "state", b"state"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins_by_itself", b"begins_by_itself", "code", b"code", "exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "state", b"state", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins_by_itself", b"begins_by_itself", "code", b"code", "exactly_once", b"exactly_once", "failure_policy", b"failure_policy", "implementation", b"implementation", "inputs", b"inputs", "late_policy", b"late_policy", "late_stream", b"late_stream", "name", b"name", "outputs", b"outputs", "reads", b"reads", "state", b"state", "state_type", b"state_type", "straggler_delay_us", b"straggler_delay_us", "strong_productions", b"strong_productions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

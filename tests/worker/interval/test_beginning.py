@@ -9,10 +9,13 @@ import pytest
 import millwheel as mw
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.hook_failures import failure_text
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import JournalHead
 from millwheel.worker.interval import IntervalSettings
-from millwheel.worker.messages import Acknowledged, OpenedParent, Parent, SendDelivery
-from tests.worker.interval.driver import IntervalDriver
+from millwheel.worker.messages import Acknowledged, CatalogChanged, OpenedParent, Parent, SendDelivery
+from millwheel.worker.process.hook_status import failures_of
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 LOW, HIGH = ALL_KEYS.split(b"m")
 
@@ -144,6 +147,94 @@ def read(driver: IntervalDriver) -> dict[int, list[int]]:
             found[times[first]] = times[first : first + 2]
         TOKENS[times[0]] = send.delivery.token
     return found
+
+
+class Discovers(Feeds):
+    """A split of which nothing is known holds the watermark before its first record."""
+
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[tuple[str, str]]) -> None:
+        ctx.state = 1_000
+        ctx.set_timer(ctx.now, domain=mw.TimeDomain.PROCESSING_TIME, hold=record.timestamp)
+
+
+@pytest.mark.guarantee("G13", section="4.5")
+@pytest.mark.guarantee("G8", section="4.5")
+def test_many_new_splits_read_one_by_one_once_the_outbox_is_full() -> None:
+    """All of them hold the watermark at one time, so each of them must read in the end."""
+    driver = IntervalDriver(Discovers(), settings=IntervalSettings(outbox_records=10, batch_records=4))
+    for split in range(100):
+        driver.deliver((f"split {split}", "hold 10", 10))
+    driver.watermark(MAX_TIMESTAMP)
+    assert records_read(driver) <= 10 + 4 * 2 + 2
+    for _ in range(5):
+        driver.pass_time(100_000)
+        assert records_read(driver) == 2  # no ACK comes: consumers may wait for the watermark
+    for _ in range(200):
+        driver.pass_time(100_000)
+        records_read(driver)
+    assert driver.output == 1_000  # each has read, and only those before the outbox was full more than once
+    assert driver.core.state.outbox.unacked.records <= 2 * 100 + 10
+
+
+def records_read(driver: IntervalDriver) -> int:
+    """How many records were read since the last call."""
+    driver.commit_all()
+    return sum(len(send.delivery.timestamps) for send in driver.take(SendDelivery))
+
+
+@pytest.mark.guarantee("G8", section="4.1")
+def test_a_source_reads_no_more_while_its_topology_drains() -> None:
+    driver = IntervalDriver(Feeds(), settings=IntervalSettings(outbox_records=1, batch_records=1))
+    driver.deliver(("a", "hold 10", 10))
+    driver.watermark(MAX_TIMESTAMP)
+    assert read(driver).keys() == {10}
+    driver.handle(CatalogChanged(frozenset({INJECTOR}), drains=True))
+    ack(driver, 10)
+    driver.pass_time(1_000_000)
+    assert read(driver) == {}
+    assert driver.core.state.intake.pending.min() == MAX_TIMESTAMP
+    driver.handle(CatalogChanged(frozenset({INJECTOR})))
+    assert read(driver).keys() == {12}
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_hold_of_a_source_is_explained_by_its_split() -> None:
+    driver = IntervalDriver(Feeds(), settings=IntervalSettings(outbox_records=1, batch_records=1))
+    driver.deliver(("slow", "hold 1767268800000000", 10), watermark=5)
+    driver.watermark(MAX_TIMESTAMP)
+    driver.commit_all()
+    kind, text = driver.core.explain_hold()
+    assert kind == HoldKind.HOLD_KIND_STATE
+    assert text.startswith("split 'slow' has been read up to 2026-01-01T12:00:00"), text
+
+
+def test_a_failing_source_is_not_to_be_given_up() -> None:
+    begins = Begins()
+    begins.fails = 9
+    failures = failures_of(IntervalDriver(begins).core)
+    assert failures is not None
+    text = failure_text(failures.oldest[0], 0)
+    assert "see whether the source can be reached" in text
+    assert "mw.dead_letter" not in text
+
+
+def test_nothing_begins_while_its_topology_drains() -> None:
+    driver = IntervalDriver(Begins(), early=[CatalogChanged(frozenset(), drains=True)])
+    assert driver.commit_all() == 0
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_hold_that_comes_too_late_keeps_the_watermark() -> None:
+    """Its records are older than the watermark: it stays where it is, until the split has passed it."""
+    driver = IntervalDriver(Feeds(), settings=IntervalSettings(outbox_records=1, batch_records=1))
+    driver.deliver(("a", "hold 500", 10), watermark=10)
+    driver.watermark(MAX_TIMESTAMP)
+    assert read(driver).keys() == {500}
+    driver.deliver(("slow", "hold 10", MAX_TIMESTAMP - 1))
+    for first in (500, 502, 504):
+        assert read(driver).keys() == ({first} if first > 500 else set())
+        ack(driver, first)
+    assert driver.output == 500
 
 
 TOKENS: dict[int, int] = {}

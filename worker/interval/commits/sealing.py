@@ -69,7 +69,7 @@ class Sealer:
     def __init__(self, state: IntervalState, failed: Callable[[bytes, Exception], None]) -> None:
         self._setup: IntervalSetup = state
         self._clocks = state.clocks
-        self._timer_changes = TimerChanges(state.timers, state.holds, state.output)
+        self._timer_changes = TimerChanges(state.timers, state.holds, state.output, state.program.feeds)
         self._cells = state.cells
         self._pages = state.pages
         self._outbox = state.outbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from millwheel.model.time import TimeDomain
+from millwheel.model.time import LAST_TIMESTAMP, TimeDomain
 from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem
 from millwheel.worker.interval.clocks import OutputWatermark
@@ -21,10 +21,12 @@ TimerName = tuple[bytes, bool, str]
 class TimerChanges:
     """Changes timers and stated holds at a seal. In each method ``ending`` is the hold of the commit."""
 
-    def __init__(self, timers: IntervalTimers, holds: Holds, output: OutputWatermark) -> None:
+    def __init__(self, timers: IntervalTimers, holds: Holds, output: OutputWatermark, feeds: bool) -> None:
+        """``feeds``: whether the computation reads records from outside. Its timers have no cause in event time."""
         self._timers = timers
         self._holds = holds
         self._output = output
+        self._feeds = feeds
 
     def clear_fired(self, fired: Mapping[bytes, Iterable[TimerItem]], ending: Hold) -> list[TimerName]:
         """Remove the timers that have fired. Returns their names."""
@@ -68,8 +70,8 @@ class TimerChanges:
             hold = setting.hold
             if held_at(setting, domain) < self._output.value:
                 # A hold below the reported watermark has no effect. The hold becomes the cause's timestamp: what a late
-                # record causes is late.
-                hold = setting.cause
+                # record causes is late. What a source reads has no cause. So its hold keeps the watermark where it is.
+                hold = min(self._output.value, LAST_TIMESTAMP) if self._feeds else setting.cause
             if previous is not None and (previous.at, previous.hold) == (setting.at, hold) and not processing:
                 # The timer is unchanged, as when each record of a window sets it. Nothing is journaled.
                 continue

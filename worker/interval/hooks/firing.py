@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
@@ -18,6 +18,9 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold, held_at
 
 __all__ = ["Firing"]
+
+_FEED_APART: Final = 100_000
+"""Microseconds between two reads of a source while the outbox is full and no ACK comes."""
 
 
 class Firing:
@@ -33,6 +36,10 @@ class Firing:
         self._holds = state.holds
         self._intake = state.intake
         self._outbox = state.outbox
+        self._acks_before = 0
+        """How many ACKs had come when a source last read while the outbox was full."""
+        self.next_feed = 0
+        """When a source may read again while the outbox is full, a time of ``elapsed``. An ACK lets it do so before."""
 
     def run_all_due(self, outbox_full: bool) -> None:
         """Fire the timers that are due. While the outbox is full, fire only those that may hold the watermark (G13).
@@ -66,21 +73,28 @@ class Firing:
             self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
 
     def _feed(self, pending: int) -> None:
-        """While the outbox is full, run the timers of a source that hold the watermark below every un-ACKed production.
+        """While the outbox is full, run the timer of a source with the lowest hold below every un-ACKed production.
 
-        Each of them reads records and raises its hold. So a split adds the records of one more read, and waits then
-        (G13). Consumers admit what holds the watermark, so the others go on later (G8).
+        It reads records and raises its hold. Consumers admit what holds the watermark, so the others go on later (G8).
+        Many splits may hold the watermark at one time, as new ones do. Each ACK lets one of them read. Without an ACK
+        one of them reads in each ``_FEED_APART``: perhaps their consumers wait for the watermark (G13).
         """
-        domain = TimeDomain.PROCESSING_TIME
-        upto = self._timers.due_until(domain)
-        due = {
-            key: at
-            for key, _, one in self._timers.tables[domain].items()
-            if one.at <= upto and (at := held_at(one, domain)) < pending
-        }
-        for key in sorted(due, key=lambda one: due[one]):
-            if key not in self._blocked.keys and not self._fire_of_key(key, domain, upto):
-                return
+        clocks, acks, domain = self._clocks, self._outbox.acks, TimeDomain.PROCESSING_TIME
+        if self._holds.min_stated() >= pending or self.runner.full():
+            return
+        if clocks.elapsed < self.next_feed and acks == self._acks_before:
+            return
+        table, upto = self._timers.tables[domain], self._timers.due_until(domain)
+        if table.first_time is None or table.first_time > upto:
+            return
+        due = (
+            (at, key)
+            for key, _, one in table.items()
+            if one.at <= upto and (at := held_at(one, domain)) < pending and key not in self._blocked.keys
+        )
+        self._acks_before, self.next_feed = acks, clocks.elapsed + _FEED_APART
+        if (lowest := min(due, default=None)) is not None:
+            self._fire_of_key(lowest[1], domain, upto)
 
     @property
     def _has_holder(self) -> bool:

@@ -101,7 +101,12 @@ class KeyScheduler:
             return None
         if self._interrupted:
             return self._clocks.elapsed + 1
-        return self._table.next_retry() if self._table.keys else None
+        retry = self._table.next_retry() if self._table.keys else None
+        again = self._firing.next_feed
+        if again > self._clocks.elapsed and self._some_timer_queued and self.outbox_full:
+            # A source with a full outbox reads again after a while, although no ACK comes.
+            return again if retry is None else min(retry, again)
+        return retry
 
     def holds(self) -> Iterator[Hold]:
         """The holds of the batch, of due timers that wait, and of those in an asynchronous hook."""

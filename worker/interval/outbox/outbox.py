@@ -66,6 +66,8 @@ class Outbox:
         self.flows = OutboxFlows(self._batches, locate, self._replace)
         self.unacked = UnackedBatches[ProductionBatch]()
         """Totals over all outbound batches."""
+        self.acks = 0
+        """How many ACKs have come."""
 
     def __iter__(self) -> Iterator[ProductionBatch]:
         return iter(self._batches.values())
@@ -232,6 +234,7 @@ class Outbox:
         batch = self._batches.get(token)
         if batch is None:
             return None
+        self.acks += 1
         if batch.flow.answered(token):
             self.flows.eager[batch.flow] = None
         if self.unacked.acknowledge(batch, remaining):
