@@ -67,7 +67,7 @@ class Firing:
             else:
                 # The watermark has reached every timer that was due by a bound.
                 timers.ahead.clear()
-        if outbox_full and self._setup.program.feeds:
+        if self._setup.program.feeds and outbox_full:
             self._feed(self._outbox.unacked.held.min())
         else:
             self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
