@@ -21,6 +21,8 @@ from tests.snapshots.test_restored import snapshot
 from tests.submitting import submit_copy
 from tests.system.server import Server, run_cli
 
+WORDS = Path(words.__file__).read_text()
+
 
 @pytest.mark.guarantee("G1", section="6.1.1")
 @pytest.mark.timeout(60)
@@ -60,7 +62,7 @@ async def test_a_name_is_refused_where_it_would_be_ignored(tmp_path: Path) -> No
         grpc.aio.insecure_channel(server.address) as channel,
     ):
         request = wire.RestoreSnapshotRequest(location=str(tmp_path), name="s", topology="next")
-        with pytest.raises(grpc.aio.AioRpcError, match="call RestoreFork") as refused:
+        with pytest.raises(grpc.aio.AioRpcError, match="makes the original, and not 'next'") as refused:
             await snapshot_pb2_grpc.SnapshotServiceStub(channel).RestoreSnapshot(request)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -68,7 +70,7 @@ async def test_a_name_is_refused_where_it_would_be_ignored(tmp_path: Path) -> No
 @pytest.mark.timeout(180)
 async def test_only_a_fork_has_another_name_than_its_code(tmp_path: Path) -> None:
     other = tmp_path / "other.py"
-    other.write_text(Path(words.__file__).read_text().replace('Topology("words")', 'Topology("other")'))
+    other.write_text(WORDS.replace('Topology("words")', 'Topology("other")'))
     async with Server(tmp_path / "db", tmp_path / "log") as server:
         await submit_copy(server.address, words.__file__, "words", tmp_path)
         for command, *options in (("validate", "--update"), ("update", "--yes")):

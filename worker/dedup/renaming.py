@@ -2,6 +2,10 @@
 
 What names a sequence, a sending group or an injector process is renamed. The ids themselves stay
 (docs/decisions/0034-snapshots.md).
+
+The horizons of injector groups do not: a restored group begins without a watermark, below all of them, and a delivery
+below its group's horizon is sent again for ever. The ids above them are here, and the group's next watermark forgets
+them. A delivery from before the restore names another incarnation, so none comes.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.model.incarnation import is_injector
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.worker.dedup.results import FORMAT, DedupError
 from millwheel.worker.names import RestoredNames
 
@@ -43,7 +49,7 @@ def renamed_delta(wire: Sequence[Any], names: RestoredNames) -> list[Any]:
         _renamed(marks, names),
         [names(sequence) for sequence in retired],
         [_sequencer(row, names) for row in sequencers],
-        _renamed(horizons, names.group),
+        [[names.group(row[0]), *row[1:]] for row in horizons if not is_injector(row[0])],
     ]
 
 
@@ -71,6 +77,8 @@ def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
         kind = row[0]
         if kind == "sequencer":
             row[1:] = _sequencer(row[1:], names)
+        elif kind == "horizon" and is_injector(row[1]):
+            row[1:] = [names.group(row[1]), MIN_TIMESTAMP, MIN_TIMESTAMP]
         elif kind in _SEQUENCES:
             row[1] = names(row[1])
             if kind == "sequence":
