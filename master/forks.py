@@ -27,7 +27,8 @@ def refuse_fork(known: Catalog, record: catalog.TopologyRecord, *, renamed: bool
         raise RequestError(
             FailureCode.FAILED_PRECONDITION,
             f"topology {record.spec.name!r} is a fork, and this cluster has format {known.format}: forks need {FORKS}",
-            f"let all processes run this version, and raise the format by cluster.format = {FORKS} (docs/upgrading.md)",
+            f"let all processes run this version, and raise the format by cluster.format = {FORKS}, or by "
+            f"`millwheel server start-dev --cluster-format {FORKS}` (docs/upgrading.md)",
             reason="FORMAT_TOO_OLD",
         )
     if not renamed:

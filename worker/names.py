@@ -18,18 +18,38 @@ class RestoredNames:
     no other name in the snapshot does: only the topology's own streams have injectors, and only its own logs are in it.
     """
 
-    def __init__(self, names: Mapping[str, str], original: str = "", fork: str = "") -> None:
+    def __init__(
+        self,
+        names: Mapping[str, str],
+        original: str = "",
+        fork: str = "",
+        lives: Mapping[str, int] | None = None,
+        life: int = 0,
+    ) -> None:
         """
         Args:
             names: The fresh incarnations and journals, by those in the snapshot.
             original: The topology's name in the snapshot.
             fork: Its name from now on. The names are the same without a fork.
+            lives: The numbers of the present lives of injected streams in the snapshot, by the group's name from now
+                on. Empty if they stay.
+            life: The number that replaces them.
         """
         self._names = names
         self._original = original
         self._fork = fork
+        self.lives = lives or {}
+        self.life = life
+        self.floors: set[str] = set()
+        """The groups whose life has its floor in the journal that is translated."""
         self.queries: set[str] = set()
         """The queries of batches whose ids were seen, by their names in the snapshot."""
+
+    def of_journal(self) -> RestoredNames:
+        """The same for one journal, which has no floors yet. The queries that it sees are noted here, too."""
+        made = RestoredNames(self._names, self._original, self._fork, self.lives, self.life)
+        made.queries = self.queries
+        return made
 
     def __call__(self, name: str) -> str:
         """Translate the name of an incarnation, a journal or a sequence.

@@ -8,10 +8,11 @@ from typing import Final
 
 from millwheel.cli.asking import confirm
 from millwheel.model.catalog import LIVE_STATES
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["Replacement", "replacement_of"]
+__all__ = ["Replacement", "refuse_other_name", "replacement_of"]
 
 _NO_STATE: Final = ("", "None")
 """The types of states of computations without state. An old spec states none."""
@@ -58,4 +59,25 @@ def replacement_of(running: catalog.TopologyRecord, new: specs.TopologySpec) -> 
         tuple(name for name in after if name not in before),
         tuple(one.name for one in removed),
         tuple(one.name for one in removed if one.state_type not in _NO_STATE),
+    )
+
+
+def refuse_other_name(running: catalog.TopologyRecord, code: str) -> None:
+    """Refuse an update by the code of a topology named ``code``, if that is another one than ``running``.
+
+    The code of a fork says its original's name. No other topology may have such code: masters and workers from before
+    forks load code under the name that it says.
+
+    Raises:
+        RequestError: The names differ, and the topology is no fork.
+    """
+    name = running.spec.name
+    if code == name or running.HasField("fork"):
+        return
+    raise RequestError(
+        FailureCode.FAILED_PRECONDITION,
+        f"the code is that of topology {code!r}, and topology {name!r} is no fork: only a fork has another name than "
+        "its code says",
+        f"name the code of {name!r}, without --as",
+        reason="NOT_A_FORK",
     )

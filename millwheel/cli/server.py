@@ -14,6 +14,7 @@ import typer
 import uvloop
 
 from millwheel.config.addresses import is_loopback, optional_url
+from millwheel.model.formats import NEWEST_FORMAT
 from millwheel.rpc.addresses import DEFAULT_PORT
 from millwheel.rpc.identity import process_tls
 
@@ -110,6 +111,15 @@ def start_dev(
             help="Send spans of sampled records, and metrics, to this collector of OpenTelemetry: http://host:port.",
         ),
     ] = "",
+    cluster_format: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=NEWEST_FORMAT,
+            help="Raise the data in --db to this format. Versions that do not know it refuse the data from then on. "
+            "0: leave it; new data has the newest one.",
+        ),
+    ] = 0,
     log_level: Annotated[LogLevel, typer.Option(help="The least level that is logged, to stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Run a whole cluster in one process, with its data in a directory, until Ctrl-C.
@@ -141,6 +151,7 @@ def start_dev(
         check_values=check_values,
         policy=policy,
         slow_hook=slow_hook_seconds,
+        cluster_format=cluster_format,
         otlp=OtlpSection(_collector(otlp_endpoint), delay_seconds=1.0, metrics_seconds=15.0),
     )
     uvloop.run(_serve(settings))

@@ -21,7 +21,7 @@ from millwheel.cli.options import DEFAULT_ADDRESS, DEFAULT_PATIENCE_SECONDS, Add
 from millwheel.cli.output import OutputFormat, print_plain, print_table
 from millwheel.cli.reaching import ask, retrying_client
 from millwheel.cli.records import describe_topology, plain_quota, summarize_topology
-from millwheel.cli.replacing import Replacement, replacement_of
+from millwheel.cli.replacing import Replacement, refuse_other_name, replacement_of
 from millwheel.cli.topology_quota import quota, quota_text
 from millwheel.cli.topology_rollback import rollback
 from millwheel.cli.waiting import wait_for_update, wait_until_running
@@ -145,12 +145,15 @@ def update(
 
     Example: millwheel topology update zeitgeist.py:zeitgeist --wait 60
     """
-    packaged = load(target, include or (), sign_key).named(as_name)
+    loaded = load(target, include or (), sign_key)
+    packaged = loaded.named(as_name)
     spec = packaged.spec()
 
     async def look() -> Replacement:
         async with retrying_client(address, timeout, patience) as client:
-            return replacement_of((await client.get_topology(spec.name)).topology, spec)
+            running = (await client.get_topology(spec.name)).topology
+            refuse_other_name(running, loaded.topology.name)
+            return replacement_of(running, spec)
 
     async def work(expected: int) -> tuple[catalog.TopologyRecord, bool]:
         async with retrying_client(address, timeout, patience) as client:
@@ -200,11 +203,14 @@ def validate(
     With --update, it also names the computations that the update adds and removes. With -o json there is then one
     object, with the problems and these names.
     """
-    packaged = load(target, include or ()).named(as_name)
+    loaded = load(target, include or ())
+    packaged = loaded.named(as_name)
     problems = packaged.topology.validate()
     replacement = Replacement(packaged.topology.name)
     if not problems and (remote or as_update):
-        problems, replacement = asyncio.run(_remote_check(packaged.spec(), as_update, address, timeout))
+        problems, replacement = asyncio.run(
+            _remote_check(packaged.spec(), loaded.topology.name, as_update, address, timeout)
+        )
     if output is not OutputFormat.TABLE:
         listed = [{"where": one.where, "message": one.message} for one in problems]
         print_plain({"problems": listed, **replacement.names()} if as_update else listed, output)
@@ -216,14 +222,19 @@ def validate(
 
 
 async def _remote_check(
-    spec: specs.TopologySpec, update: bool, address: str, timeout: float
+    spec: specs.TopologySpec, code: str, update: bool, address: str, timeout: float
 ) -> tuple[list[Problem], Replacement]:
-    """The problems among the running topologies. If there are none, what an update adds and removes."""
+    """The problems among the running topologies. If there are none, what an update adds and removes.
+
+    ``code``: the name that the code gives its topology.
+    """
     async with ControlClient(address, deadline=timeout) as client:
         problems = await client.validate(spec, update=update)
         if problems or not update:
             return problems, Replacement(spec.name)
-        return problems, replacement_of((await client.get_topology(spec.name)).topology, spec)
+        running = (await client.get_topology(spec.name)).topology
+        refuse_other_name(running, code)
+        return problems, replacement_of(running, spec)
 
 
 @app.command("list")

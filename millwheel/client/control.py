@@ -259,11 +259,26 @@ class ControlClient:
 
         ``request_id`` identifies the request, so that a retry does not restore twice. ``topology`` is the topology's
         name, by default that in the snapshot. With another name it is a fork.
+
+        Raises:
+            RequestError: The master refuses it, or is of a version from before forks and shall make one.
         """
         request = snapshot_pb2.RestoreSnapshotRequest(
             location=location, name=name, paused=paused, request_id=request_id or uuid4().hex, topology=topology
         )
-        return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
+        if not topology:
+            return await self._call(lambda: self._snapshots().RestoreSnapshot(request, timeout=self._deadline))
+        try:
+            return await self._call(lambda: self._snapshots().RestoreFork(request, timeout=self._deadline))
+        except RequestError as error:
+            if error.code is not FailureCode.UNIMPLEMENTED:
+                raise
+            raise RequestError(
+                FailureCode.FAILED_PRECONDITION,
+                f"there can be no topology {topology!r} of the snapshot: the master is of a version from before forks",
+                "let all processes run this version (docs/upgrading.md). Nothing was restored",
+                reason="MASTER_TOO_OLD",
+            ) from error
 
     # Intervals.
 

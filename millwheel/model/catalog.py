@@ -357,9 +357,14 @@ class Catalog:
         return self.streams().get(name)
 
     def id_stream(self, stream: str) -> str:
-        """The name within which users' ids of a stream's records are hashed. A fork has that of its original (G1)."""
+        """The name within which users' ids of a stream's records are hashed.
+
+        An injected stream of a fork has that of its original (G1). What a fork produces has no users' ids.
+        """
         record = self.topologies.get(owner_of(stream))
         if record is None or not record.HasField("fork"):
+            return stream
+        if not any(one.injected for one in record.spec.streams if one.name == stream):
             return stream
         return full_name(record.fork.id_topology, local_name(record.spec.name, stream))
 

@@ -107,6 +107,8 @@ class DevSettings:
     """Spans and metrics for a collector of OpenTelemetry."""
     slow_hook: float = 1.0
     """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
+    cluster_format: int = 0
+    """The format to raise the data to. 0: new data has the newest one, and all other data stays as it is."""
 
 
 @dataclass(slots=True)
@@ -146,7 +148,8 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
             access.topology_of = topology_lookup(backends.coordinator)
             stack.push_async_callback(cancel, asyncio.create_task(access.watch()))
         await refuse_old_maps(backends.coordinator, path)
-        await ensure_cluster_settings(backends.coordinator, ClusterSection(authority_shards=1))
+        section = ClusterSection(authority_shards=1, format=settings.cluster_format)
+        await ensure_cluster_settings(backends.coordinator, section)
         failed = asyncio.get_running_loop().create_future()
         authority = await _start_authority(stack, backends, server, address, registry)
         conditions = ProcessConditions(stalls.share, stalls.longest)

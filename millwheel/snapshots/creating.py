@@ -23,7 +23,7 @@ from millwheel.master.replica import MasterReplica
 from millwheel.model.backoff import Backoff
 from millwheel.model.catalog import ACTIVE_STATES, Catalog, OwnedInterval, incarnations_of, outputs_of
 from millwheel.model.catalog_keys import SEQUENCER, topology_key
-from millwheel.model.formats import NEWEST_FORMAT
+from millwheel.model.formats import OLDEST_FORMAT
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.stream_names import dead_letter_stream
 from millwheel.model.topology_index import codes_of
@@ -137,7 +137,7 @@ class _Attempt:
             name=request.name,
             request_id=request.request_id,
             millwheel_version=version,
-            cluster_format=NEWEST_FORMAT,
+            cluster_format=max(known.format, OLDEST_FORMAT),
             topology=self._record,
             logs=self._logs,
         )

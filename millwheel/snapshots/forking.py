@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from millwheel.model.incarnation import injector_group
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.worker.names import RestoredNames
 
-__all__ = ["refuse_unnamed_queries", "restored_record"]
+__all__ = ["begin_lives", "refuse_unnamed_queries", "restored_lives", "restored_record"]
 
 
 def restored_record(manifest: wire.SnapshotManifest, name: str) -> catalog.TopologyRecord:
     """The record of the snapshot, for a topology of that name. Its incarnations are those of the snapshot.
 
     A fork keeps the name within which ids are hashed: its receivers have these hashes. What the original's operators
-    have asked for and allowed is not the fork's.
+    have asked for and allowed is not the fork's. Its lives of injected streams still have the original's numbers.
     """
     record, original = catalog.TopologyRecord(), manifest.topology.spec.name
     record.CopyFrom(manifest.topology)
@@ -35,6 +36,20 @@ def restored_record(manifest: wire.SnapshotManifest, name: str) -> catalog.Topol
         )
     )
     return record
+
+
+def restored_lives(manifest: wire.SnapshotManifest, name: str) -> dict[str, int]:
+    """The numbers of the lives of the injected streams in the snapshot, by the groups of a fork of that name."""
+    names = RestoredNames({}, manifest.topology.spec.name, name)
+    return {injector_group(names.stream(one)): number for one, number in manifest.topology.injected_since.items()}
+
+
+def begin_lives(record: catalog.TopologyRecord, number: int) -> None:
+    """Let the injected streams of a fork begin lives with this number.
+
+    Readers of an earlier topology of the name have ids of that one, and drop them at a new life (G1).
+    """
+    record.injected_since.update(dict.fromkeys(record.injected_since, number))
 
 
 def _rename(spec: specs.TopologySpec, names: RestoredNames, name: str) -> None:

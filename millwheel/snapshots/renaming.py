@@ -42,7 +42,7 @@ class RenamedJournal:
         self._folder = folder
         self._journal = journal
         self._is_log = is_log
-        self._names = names
+        self._names = names.of_journal()
         self._divided: dict[PartId, bytes] = {}
         self._where = f"{folder.where}, journal {journal.journal}"
 

@@ -30,7 +30,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.chunks import read_file
 from millwheel.snapshots.files import RowItem, read_items
-from millwheel.snapshots.forking import refuse_unnamed_queries, restored_record
+from millwheel.snapshots.forking import begin_lives, refuse_unnamed_queries, restored_lives, restored_record
 from millwheel.snapshots.location import SnapshotFolder
 from millwheel.snapshots.manifest import read_manifest
 from millwheel.snapshots.renaming import RenamedJournal
@@ -124,6 +124,9 @@ def _request(
     for name, incarnation in manifest.topology.incarnations.items():
         record.incarnations[name] = IncarnationId(names(incarnation))
     _note_former(record, manifest.topology, names)
+    renamed = record.spec.name != manifest.topology.spec.name
+    if renamed:
+        begin_lives(record, fresh.sequencer)
     logs = []
     for log in manifest.logs:
         restored = catalog.StreamLogRecord()
@@ -135,7 +138,6 @@ def _request(
         for cursor in manifest.batches
         if cursor.query in names.queries
     )
-    renamed = record.spec.name != manifest.topology.spec.name
     return RestoreTopology(fresh.sequencer, record, fresh.maps, tuple(logs), batches, fresh.drawn, renamed)
 
 
@@ -154,9 +156,12 @@ class _FreshNames:
     def __init__(self, manifest: wire.SnapshotManifest, topology: str, block: SequencerBlock) -> None:
         numbers = iter(range(block.first, block.last + 1))
         names: dict[str, str] = {}
-        self.names = RestoredNames(names, manifest.topology.spec.name, topology)
+        original = manifest.topology.spec.name
         self.sequencer = next(numbers)
-        """The writer of the restored journals. Every owner's sequencer is larger."""
+        """The writer of the restored journals. Every owner's sequencer is larger. It also numbers the lives of a fork's
+        injected streams: it is above all sequencers of earlier lives under these names."""
+        lives = {} if topology == original else restored_lives(manifest, topology)
+        self.names = RestoredNames(names, original, topology, lives, self.sequencer)
         self.maps: dict[IncarnationId, catalog.IntervalMapRecord] = {}
         self.drawn = self.sequencer
         """The last number that is used here."""

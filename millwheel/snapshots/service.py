@@ -46,7 +46,11 @@ class SnapshotServicer(SnapshotServiceServicer):
         return await answering(context, lambda: self._snapshots.call(_same(request), lambda: self._create(request)))
 
     async def RestoreSnapshot(self, request: wire.RestoreSnapshotRequest, context: Any) -> wire.RestoreSnapshotResponse:
-        """Make a topology of a snapshot."""
+        """Make the topology of a snapshot."""
+        return await answering(context, lambda: self._restore_original(request))
+
+    async def RestoreFork(self, request: wire.RestoreSnapshotRequest, context: Any) -> wire.RestoreSnapshotResponse:
+        """Make a topology of a snapshot, under the name of the request."""
         return await answering(context, lambda: self._restore(request))
 
     async def _create(self, request: wire.CreateSnapshotRequest) -> wire.CreateSnapshotResponse:
@@ -70,6 +74,16 @@ class SnapshotServicer(SnapshotServiceServicer):
             return await create_snapshot(self._replica, self._version, folder, named)
         finally:
             self._taking.discard(topology)
+
+    async def _restore_original(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
+        if request.topology:
+            raise RequestError(
+                FailureCode.INVALID_ARGUMENT,
+                f"RestoreSnapshot makes the original, and not {request.topology!r}",
+                "call RestoreFork",
+                reason="FORK_REFUSED",
+            )
+        return await self._restore(request)
 
     async def _restore(self, request: wire.RestoreSnapshotRequest) -> wire.RestoreSnapshotResponse:
         from millwheel.snapshots.location import SnapshotLocation

@@ -245,3 +245,39 @@ rewriting(
     test="tests/worker/test_programs.py::test_a_program_runs_under_the_names_of_original_and_fork",
     why=_WHY,
 )
+
+rewriting(
+    "fork-with-its-originals-life",
+    "G1",
+    "a fork's receivers know its life by its own number",
+    renaming,
+    "since <= sequencer < TERMINAL_SEQUENCER",
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_a_forks_receivers_know_its_life_by_its_number",
+    why=_WHY,
+)
+
+rewriting(
+    "fork-continues-a-former-life",
+    "G1",
+    "readers of an earlier topology of the name see a new life",
+    forking.begin_lives,
+    "dict.fromkeys(record.injected_since, number)",
+    "{}",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_a_forks_injected_streams_begin_lives",
+    why=_WHY,
+)
+
+rewriting(
+    "horizons-outlive-their-injectors",
+    "G1",
+    "a restored group of injectors is below no horizon",
+    renaming,
+    'kind == "horizon" and is_injector(row[1])',
+    "False",
+    seeds=0,
+    test="tests/snapshots/test_fork_names.py::test_a_fresh_injector_is_below_no_restored_horizon",
+    why=_WHY,
+)

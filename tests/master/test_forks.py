@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millwheel.coordination.contract import Put
+from millwheel.master.injecting import refuse_old_hashes
 from millwheel.master.messages import (
     BeginRestore,
     CancelTopology,
@@ -76,6 +77,17 @@ def test_a_forks_routing_names_the_stream_of_its_hashes() -> None:
     assert routing_of(known, "zeitgeist/queries").id_stream == ""
     assert {one.topology for one in routing_of(known, "next/queries").consumers} == {"next"}
     assert {one.topology for one in routing_of(known, "zeitgeist/queries").consumers} == {"zeitgeist"}
+
+
+def test_older_clients_read_what_a_fork_produces() -> None:
+    """Nothing of it is hashed. Only who injects must know of forks."""
+    cluster, master = started()
+    restore(master, fork(cluster))
+    known = cluster.catalog()
+    assert routing_of(known, "next/windows").id_stream == ""
+    refuse_old_hashes(known, "next/windows", knows_id_stream=False)
+    with pytest.raises(RequestError, match="of a version from before forks"):
+        refuse_old_hashes(known, "next/queries", knows_id_stream=False)
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from millwheel.coordination.contract import Put
-from millwheel.model.catalog_keys import topology_key
+from millwheel.model.catalog_keys import CLUSTER_SETTINGS, topology_key
+from millwheel.model.formats import NEWEST_FORMAT, OLDEST_FORMAT
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
@@ -40,6 +41,20 @@ async def create(coordinator: MemoryCoordinator, known: Any, folder: Path) -> wi
     return await creating.create_snapshot(
         cast("Any", replica), "1", place, wire.CreateSnapshotRequest(topology="t", name="s")
     )
+
+
+@pytest.mark.parametrize("number", [OLDEST_FORMAT, NEWEST_FORMAT])
+async def test_a_snapshot_has_the_format_of_its_cluster(tmp_path: Path, number: int) -> None:
+    """A version that the cluster may go back to reads it."""
+    coordinator = MemoryCoordinator()
+    record = catalog.TopologyRecord(state=catalog.TOPOLOGY_STATE_RUNNING, version=1)
+    record.spec.name = "t"
+    settings = catalog.ClusterSettingsRecord(authority_shards=1, format=number)
+    await coordinator.transact(
+        (), (Put(topology_key("t"), record.SerializeToString()), Put(CLUSTER_SETTINGS, settings.SerializeToString()))
+    )
+    taken = await create(coordinator, await read_catalog(coordinator), tmp_path / "a")
+    assert taken.manifest.cluster_format == number
 
 
 @pytest.mark.guarantee("G1", section="6.1")

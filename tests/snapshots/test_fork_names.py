@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.client.injector.ids import IdHasher, drawn_scope, partition_scope
 from millwheel.model.keys import ALL_KEYS
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.rpc.v1 import topology_pb2 as specs
-from millwheel.snapshots.forking import refuse_unnamed_queries, restored_record
+from millwheel.snapshots.forking import begin_lives, refuse_unnamed_queries, restored_lives, restored_record
 from millwheel.worker.dedup import BatchIds, Dedup, DeliveryIds, OpaqueIds, PositionIds, Sender, decode_delta
 from millwheel.worker.dedup.renaming import renamed_delta, renamed_snapshot
-from millwheel.worker.dedup.results import IdDelta
+from millwheel.worker.dedup.results import CheckOutcome, IdDelta
 from millwheel.worker.dedup.snapshot import load
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.names import RestoredNames
@@ -58,7 +59,9 @@ def forked() -> RestoredNames:
 
 
 def expected() -> IdDelta:
-    return facts("next", "windows.13.j14", "next/dead-letters.19", "shop")
+    found = facts("next", "windows.13.j14", "next/dead-letters.19", "shop")
+    found.horizons = []
+    return found
 
 
 def receiver(*, based: bool) -> Dedup:
@@ -98,6 +101,7 @@ def test_no_name_of_the_original_is_left() -> None:
     former, made = Dedup(ALL_KEYS, "totals.5.j6"), Dedup(ALL_KEYS, "totals.5.j6")
     former.replay(original())
     made.replay(expected())
+    made.tables.opaque_source("injector/next/orders")
     blobs = tuple(renamed_snapshot(blob, forked()) for blob in former.snapshot().blobs)
     assert blobs == made.snapshot().blobs
     assert not any(b"shop/" in blob for blob in (*blobs, encode(renamed_delta(original().to_wire(), forked()))))
@@ -163,3 +167,61 @@ def test_a_query_without_its_stream_has_no_fork() -> None:
     assert names.query("load") == "load"
     with pytest.raises(RequestError, match="records of query 'load' are in it"):
         refuse_unnamed_queries(names, "next")
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("based", [False, True], ids=["entries", "base"])
+def test_a_fresh_injector_is_below_no_restored_horizon(based: bool) -> None:
+    """The group has no watermark yet. A delivery that is sent again for ever would stop the stream for good."""
+    dedup = receiver(based=based)
+    sender = Sender("injector/next/orders/p", 30, None, "injector/next/orders", MIN_TIMESTAMP)
+    verdict = dedup.check(OpaqueIds(hashed("shop/orders", "a", "new")), [b"k"] * 2, [100] * 2, sender)
+    assert (verdict.outcome, list(verdict.fresh_indexes)) == (CheckOutcome.JUDGED, [1])
+
+
+def lived(names: RestoredNames, *, based: bool, floor: bool) -> Dedup:
+    """A receiver of a fork whose original has had two lives of a stream: id "old" is of the first, "a" of the second.
+
+    ``floor``: the journal has the floor of the second life, number 5. Without it, it is of an earlier version.
+    """
+    group, process = "injector/shop/orders", "injector/shop/orders/p"
+    first = IdDelta(opaque=[(group, 60, hashed("shop/orders", "old"))], sequencers=[("", process, 3)])
+    begun = [("", f"{group}/", 5)] if floor else []
+    second = IdDelta(opaque=[(group, 60, hashed("shop/orders", "a"))], sequencers=[*begun, ("", process, 7)])
+    third = IdDelta(opaque=[(group, 60, hashed("shop/orders", "b"))], sequencers=[("", process, 9)])
+    made = Dedup(ALL_KEYS, "totals.20.j21")
+    if based:
+        former = Dedup(ALL_KEYS, "totals.5.j6")
+        for one in (first, second):
+            former.replay(one)
+        load(made.tables, [renamed_snapshot(blob, names) for blob in former.snapshot().blobs], {})
+    for one in (third,) if based else (first, second, third):
+        made.replay(decode_delta(renamed_delta(one.to_wire(), names)))
+    return made
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+@pytest.mark.parametrize("floor", [True, False], ids=["floor", "earlier"])
+@pytest.mark.parametrize("based", [False, True], ids=["entries", "base"])
+def test_a_forks_receivers_know_its_life_by_its_number(based: bool, floor: bool) -> None:
+    """They keep their ids when the catalog shows it. A reader of an earlier topology of the name drops its own."""
+    names = RestoredNames({}, "shop", "next", {"injector/next/orders": 5}, 20).of_journal()
+    dedup = lived(names, based=based, floor=floor)
+    dedup.begin_life("injector/next/orders", 20, first=True)
+    assert fresh(dedup, OpaqueIds(hashed("shop/orders", "a", "b", "new"))) == 1
+    reader = Dedup(ALL_KEYS, "reads.9.j10")
+    for row in (
+        IdDelta(admitted=[("next/orders/s/p:0", "injector/next/orders/p")]),
+        IdDelta(positions=[("next/orders/s/p:0", [0])]),
+    ):
+        reader.replay(row)
+    reader.begin_life("injector/next/orders", 20, first=True)
+    assert fresh(reader, PositionIds("next/orders/s/p:0", 0, [0])) == 1
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_forks_injected_streams_begin_lives() -> None:
+    record = restored_record(manifest(), "next")
+    begin_lives(record, 20)
+    assert dict(record.injected_since) == {"next/orders": 20}
+    assert restored_lives(manifest(), "next") == {"injector/next/orders": 5}

@@ -241,3 +241,58 @@ async def test_a_fork_is_updated_under_its_own_name(tmp_path: Path) -> None:
         done = await run_cli(server.address, "topology", "describe", "next")
         assert "a fork of words, from snapshot s, taken 20" in done.out
         assert (await describe(server, "words"))["version"] == 1
+
+
+READER = WORDS.replace('Topology("words")', 'Topology("reader")').replace('source("texts"', 'source("own"')
+READER_INPUTS = 'inputs={"texts": mw.key("text")'
+
+
+def reader(*, reads: bool) -> str:
+    """A topology that counts the words of its own stream, and perhaps those of ``next``."""
+    more = 'words.external("next/texts", Word)\n' if reads else ""
+    also = ', "next/texts": mw.key("text")' if reads else ""
+    changed = READER.replace(READER_INPUTS, f'inputs={{"own": mw.key("text"){also}')
+    assert changed != READER
+    return changed.replace("words.add(", f"{more}words.add(", 1)
+
+
+@pytest.mark.guarantee("G1", section="6.1")
+@pytest.mark.timeout(240)
+async def test_a_reader_of_an_earlier_topology_reads_the_fork(tmp_path: Path) -> None:
+    """It has the positions of that topology's records. The fork's records have the same ones, and are others."""
+    place, server = str(tmp_path / "backups"), Server(tmp_path / "db", tmp_path / "log")
+    programs = {
+        "both": reader(reads=True),
+        "own": reader(reads=False),
+        "next": WORDS.replace('Topology("words")', 'Topology("next")'),
+    }
+    for name, program in programs.items():
+        (tmp_path / f"{name}.py").write_text(program)
+
+    async def run(*command: str) -> None:
+        done = await run_cli(server.address, "topology", *command, timeout=patience(60))
+        assert done.code == 0, done.err
+
+    async def send(stream: str, first: int, count: int) -> None:
+        async with Injector(stream, address=server.address, process="p", source="s") as injector:
+            sent = range(first, first + count)
+            await injector.send_many(
+                [Word("cat", one) for one in sent], [1 + one for one in sent], positions=range(count)
+            )
+
+    async with server:
+        await submit_copy(server.address, words.__file__, "words", tmp_path)
+        await send("words/texts", 900, 5)
+        await snapshot(server, "create", "words", "--to", place, "--name", "s")
+        await run("submit", f"{tmp_path / 'next.py'}:words", "--wait", "20")
+        await run("submit", f"{tmp_path / 'both.py'}:words", "--wait", "20")
+        await send("next/texts", 100, 10)
+        await run("update", f"{tmp_path / 'own.py'}:words", "--yes", "--wait", "20")
+        await run("cancel", "next", "--yes")
+        await snapshot(server, "restore", place, "s", "--as", "next")
+        await run("update", f"{tmp_path / 'both.py'}:words", "--yes", "--wait", "20")
+        await send("next/texts", 900, 10)
+        found = await counts(server.address, "reader", 20)
+        assert [one.times for one in found] == list(range(1, 21))
+        assert found[-1].sum == sum(range(100, 110)) + sum(range(900, 910))
+        assert [one.times for one in await counts(server.address, "next", 10)] == list(range(1, 11))

@@ -57,6 +57,7 @@ def test_renamed_ids_are_those_of_the_fresh_journals() -> None:
     names = RestoredNames(NAMES)
     wire = renamed_delta(delta("up.1", "up.1.j2").to_wire(), names)
     expected = delta("up.7", "up.7.j8")
+    del expected.horizons[1]  # the injectors begin again, below their former horizon
     assert decode_delta(wire).to_wire() == expected.to_wire()
     assert names.queries == {"query"}
     former = known([delta("up.1", "up.1.j2")], "test.1.j1").snapshot()

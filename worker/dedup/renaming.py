@@ -2,6 +2,10 @@
 
 What names a sequence, a sending group or an injector process is renamed. The ids themselves stay
 (docs/decisions/0034-snapshots.md).
+
+The horizons of injector groups do not: a restored group begins without a watermark, below all of them, and a delivery
+below its group's horizon is sent again for ever. The ids above them are here, and the group's next watermark forgets
+them. A delivery from before the restore names another incarnation, so none comes.
 """
 
 from __future__ import annotations
@@ -11,6 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
+from millwheel.model.incarnation import is_injector
+from millwheel.model.time import MIN_TIMESTAMP
+from millwheel.store.contract import TERMINAL_SEQUENCER
+from millwheel.worker.dedup.known_sequencers import life_span
 from millwheel.worker.dedup.results import FORMAT, DedupError
 from millwheel.worker.names import RestoredNames
 
@@ -42,8 +50,8 @@ def renamed_delta(wire: Sequence[Any], names: RestoredNames) -> list[Any]:
         [[names(sequence), names.group(process)] for sequence, process in admitted],
         _renamed(marks, names),
         [names(sequence) for sequence in retired],
-        [_sequencer(row, names) for row in sequencers],
-        _renamed(horizons, names.group),
+        [renamed for row in sequencers for renamed in _sequencers(row, names)],
+        [[names.group(row[0]), *row[1:]] for row in horizons if not is_injector(row[0])],
     ]
 
 
@@ -52,10 +60,26 @@ def _renamed(rows: Sequence[Sequence[Any]], name: Callable[[str], str]) -> list[
     return [[name(row[0]), *row[1:]] for row in rows]
 
 
-def _sequencer(row: Sequence[Any], names: RestoredNames) -> list[Any]:
-    """A row of the sequencer map. Its span names an injector process, or has producing keys."""
+def _sequencers(row: Sequence[Any], names: RestoredNames) -> list[list[Any]]:
+    """A row of the sequencer map. Its span names an injector process or a life, or has producing keys.
+
+    A fork's streams begin a life under a number of its own, so the floor of the present life gets this number. A
+    journal of an earlier version may have no such floor. It gets one before the first sequencer of the present life:
+    the ids of that life come with this sequencer or later (``Dedup.begin_life``).
+    """
     group, span, sequencer = row
-    return [names.group(group), names.group(span) if isinstance(span, str) else span, sequencer]
+    if not isinstance(span, str):
+        return [[names.group(group), span, sequencer]]
+    span = names.group(span)
+    for injectors, since in names.lives.items():
+        floor = life_span(injectors)
+        if span.startswith(floor) and since <= sequencer < TERMINAL_SEQUENCER:
+            own = [[group, span, sequencer]] if span != floor else []
+            if own and injectors in names.floors:
+                return own
+            names.floors.add(injectors)
+            return [["", floor, names.life], *own]
+    return [[names.group(group), span, sequencer]]
 
 
 def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
@@ -67,10 +91,14 @@ def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
     number, rows = msgspec.msgpack.decode(blob)
     if number != FORMAT:
         raise DedupError(f"ids of format {number}; this version renames format {FORMAT}")
+    found: list[Any] = []
     for row in rows:
         kind = row[0]
         if kind == "sequencer":
-            row[1:] = _sequencer(row[1:], names)
+            found += [[kind, *renamed] for renamed in _sequencers(row[1:], names)]
+            continue
+        if kind == "horizon" and is_injector(row[1]):
+            row[1:] = [names.group(row[1]), MIN_TIMESTAMP, MIN_TIMESTAMP]
         elif kind in _SEQUENCES:
             row[1] = names(row[1])
             if kind == "sequence":
@@ -81,4 +109,5 @@ def renamed_snapshot(blob: bytes, names: RestoredNames) -> bytes:
             row[1] = names.query(row[1])
         elif kind != "counter":
             raise DedupError(f"row {kind!r} of a snapshot is unknown")
-    return msgspec.msgpack.encode((FORMAT, rows))
+        found.append(row)
+    return msgspec.msgpack.encode((FORMAT, found))

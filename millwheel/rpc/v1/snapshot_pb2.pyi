@@ -332,7 +332,7 @@ class RestoreSnapshotRequest(_message.Message):
     exists. Empty: every request is another one.
     """
     topology: _builtins.str
-    """The name of the topology. Empty: that in the snapshot. With another one it is a fork."""
+    """RestoreFork alone: the name of the topology. Empty: that in the snapshot. With another one it is a fork."""
     def __init__(
         self,
         *,

@@ -255,6 +255,11 @@ class SnapshotServiceStub:
                 request_serializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.FromString,
                 _registered_method=True)
+        self.RestoreFork = channel.unary_unary(
+                '/millwheel.v1.SnapshotService/RestoreFork',
+                request_serializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class SnapshotServiceServicer:
@@ -269,7 +274,15 @@ class SnapshotServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RestoreSnapshot(self, request, context):
-        """Makes a topology of a snapshot. Answers when it exists.
+        """Makes the topology of a snapshot. Answers when it exists.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreFork(self, request, context):
+        """The same, under the name of the request. A master from before forks refuses the call. It would ignore the name, and
+        make the original.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,6 +298,11 @@ def add_SnapshotServiceServicer_to_server(servicer, server):
             ),
             'RestoreSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.RestoreSnapshot,
+                    request_deserializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.SerializeToString,
+            ),
+            'RestoreFork': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreFork,
                     request_deserializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.SerializeToString,
             ),
@@ -342,6 +360,33 @@ class SnapshotService:
             request,
             target,
             '/millwheel.v1.SnapshotService/RestoreSnapshot',
+            millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.SerializeToString,
+            millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreFork(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.SnapshotService/RestoreFork',
             millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotRequest.SerializeToString,
             millwheel_dot_v1_dot_snapshot__pb2.RestoreSnapshotResponse.FromString,
             options,

@@ -106,7 +106,11 @@ class SnapshotServiceStub:
     CreateSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshot_pb2.CreateSnapshotRequest, _snapshot_pb2.CreateSnapshotResponse]
     """Takes a snapshot of a topology while it runs. Answers when everything is stored."""
     RestoreSnapshot: _grpc.UnaryUnaryMultiCallable[_snapshot_pb2.RestoreSnapshotRequest, _snapshot_pb2.RestoreSnapshotResponse]
-    """Makes a topology of a snapshot. Answers when it exists."""
+    """Makes the topology of a snapshot. Answers when it exists."""
+    RestoreFork: _grpc.UnaryUnaryMultiCallable[_snapshot_pb2.RestoreSnapshotRequest, _snapshot_pb2.RestoreSnapshotResponse]
+    """The same, under the name of the request. A master from before forks refuses the call. It would ignore the name, and
+    make the original.
+    """
 
 @_typing.type_check_only
 class SnapshotServiceAsyncStub(SnapshotServiceStub):
@@ -116,7 +120,11 @@ class SnapshotServiceAsyncStub(SnapshotServiceStub):
     CreateSnapshot: _aio.UnaryUnaryMultiCallable[_snapshot_pb2.CreateSnapshotRequest, _snapshot_pb2.CreateSnapshotResponse]  # type: ignore[assignment]
     """Takes a snapshot of a topology while it runs. Answers when everything is stored."""
     RestoreSnapshot: _aio.UnaryUnaryMultiCallable[_snapshot_pb2.RestoreSnapshotRequest, _snapshot_pb2.RestoreSnapshotResponse]  # type: ignore[assignment]
-    """Makes a topology of a snapshot. Answers when it exists."""
+    """Makes the topology of a snapshot. Answers when it exists."""
+    RestoreFork: _aio.UnaryUnaryMultiCallable[_snapshot_pb2.RestoreSnapshotRequest, _snapshot_pb2.RestoreSnapshotResponse]  # type: ignore[assignment]
+    """The same, under the name of the request. A master from before forks refuses the call. It would ignore the name, and
+    make the original.
+    """
 
 class SnapshotServiceServicer(metaclass=_abc_1.ABCMeta):
     """Served by the leading master."""
@@ -135,6 +143,16 @@ class SnapshotServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _snapshot_pb2.RestoreSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_snapshot_pb2.RestoreSnapshotResponse, _abc.Awaitable[_snapshot_pb2.RestoreSnapshotResponse]]:
-        """Makes a topology of a snapshot. Answers when it exists."""
+        """Makes the topology of a snapshot. Answers when it exists."""
+
+    @_abc_1.abstractmethod
+    def RestoreFork(
+        self,
+        request: _snapshot_pb2.RestoreSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_snapshot_pb2.RestoreSnapshotResponse, _abc.Awaitable[_snapshot_pb2.RestoreSnapshotResponse]]:
+        """The same, under the name of the request. A master from before forks refuses the call. It would ignore the name, and
+        make the original.
+        """
 
 def add_SnapshotServiceServicer_to_server(servicer: SnapshotServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
