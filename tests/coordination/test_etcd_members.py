@@ -104,7 +104,10 @@ async def test_nothing_is_lost_or_repeated_while_each_member_is_killed(members: 
         last, unsure = await asyncio.wait_for(putting, SOON)
         await writer.transact([], [Put("blind", b"0")])
         reported = [int(change.value or b"") for change in await seen(writer, "blind", start, 0)][:-1]
-        assert sorted(set(reported)) == reported
+        assert len(set(reported)) == len(reported)
+        # A put whose outcome is unknown may take effect after a later one: a member had it, and came back.
+        known = [one for one in reported if one not in unsure]
+        assert known == sorted(known)
         assert set(range(1, last + 1)) - set(reported) <= unsure
 
 
