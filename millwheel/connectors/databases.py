@@ -45,7 +45,7 @@ def database(
     """A sink that runs ``statement`` for each record. All records of a batch take effect in one transaction.
 
     The transaction also stores the id of the batch, in the table ``millwheel_progress``, which the sink makes. So each
-    record takes effect exactly once, whatever the statement does, and a former process can write no more.
+    record takes effect exactly once, for any statement, and a former process can write no more.
 
     For example, results that replace each other, in SQLite::
 

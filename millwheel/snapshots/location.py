@@ -101,7 +101,7 @@ class SnapshotFolder:
         self._store = store
         self._path = path
         self.is_local = local
-        """Whether it is a directory, of whatever file system."""
+        """Whether it is a directory, on any file system."""
 
     def is_of_this_host(self) -> bool:
         """Whether it is a directory of a file system of this host alone."""

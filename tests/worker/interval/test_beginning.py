@@ -1,4 +1,4 @@
-"""A computation without inputs begins by one timer, which fires once, whoever owns its key (G5; section 4.6)."""
+"""A computation without inputs begins by one timer, which fires once, also after takeovers (G5; section 4.6)."""
 
 from __future__ import annotations
 
