@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-__all__ = ["CALL_SECONDS", "Handles"]
+__all__ = ["CALL_SECONDS", "HandleInUse", "Handles"]
 
 CALL_SECONDS: Final = 60.0
 """The time limit of each call of a connector."""
@@ -32,6 +32,19 @@ class _IdleHandle(Generic[H]):
     timer: asyncio.TimerHandle
 
 
+class HandleInUse(Generic[H]):
+    """A handle during one use."""
+
+    def __init__(self, handle: H) -> None:
+        self.handle = handle
+        self.ended_at: tuple[Any] | None = None
+        """The place where the use ended. None: the handle is of no more use."""
+
+    def ends_at(self, place: Any) -> None:
+        """The use has ended at ``place``, where the next one may begin."""
+        self.ended_at = (place,)
+
+
 class Handles(Generic[H]):
     """Handles by key, between two uses.
 
@@ -44,26 +57,42 @@ class Handles(Generic[H]):
         self._kept: dict[str, _IdleHandle[H]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def take(self, key: str, place: Any, open_one: Callable[[], Awaitable[H]]) -> H:
-        """The handle of the key that stands at ``place``, or a new one. The caller keeps it or closes it afterwards."""
+    @asynccontextmanager
+    async def use(self, key: str, place: Any, open_one: Callable[[], Awaitable[H]]) -> AsyncIterator[HandleInUse[H]]:
+        """Use the handle of the key that stands at ``place``, or a new one.
+
+        Afterwards it is kept where the block has said that the use ended. It is closed if the block has said nothing,
+        or failed.
+        """
+        used = HandleInUse(await self._take(key, place, open_one))
+        try:
+            yield used
+        except BaseException:
+            await self._close(used.handle)
+            raise
+        if used.ended_at is None:
+            await self._close(used.handle)
+        else:
+            self._keep(key, used.handle, used.ended_at[0])
+
+    async def _take(self, key: str, place: Any, open_one: Callable[[], Awaitable[H]]) -> H:
         kept = self._kept.pop(key, None)
         if kept is not None:
             kept.timer.cancel()
             if kept.place == place:
                 return kept.handle
-            await self.close(kept.handle)
+            await self._close(kept.handle)
         async with asyncio.timeout(CALL_SECONDS):
             return await open_one()
 
-    def keep(self, key: str, handle: H, place: Any) -> None:
-        """Keep a handle until the next use of its key."""
+    def _keep(self, key: str, handle: H, place: Any) -> None:
         if (other := self._kept.pop(key, None)) is not None:
             other.timer.cancel()
             self._close_later(other.handle)
         timer = asyncio.get_running_loop().call_later(_UNUSED_SECONDS, self._unused, key)
         self._kept[key] = _IdleHandle(handle, place, timer)
 
-    async def close(self, handle: H) -> None:
+    async def _close(self, handle: H) -> None:
         """Close a handle. An error changes nothing: no call uses it any more."""
         with suppress(Exception):
             async with asyncio.timeout(CALL_SECONDS):
@@ -73,6 +102,6 @@ class Handles(Generic[H]):
         self._close_later(self._kept.pop(key).handle)
 
     def _close_later(self, handle: H) -> None:
-        task = asyncio.get_running_loop().create_task(self.close(handle))
+        task = asyncio.get_running_loop().create_task(self._close(handle))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -169,21 +169,15 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
     async def process_timer(self, ctx: Context[SplitState[P]], timer: Timer) -> None:
         state, split, asked = ctx.state, ctx.key, ctx.now
-        reader = await self._readers.take(
-            split, state.position, lambda: self._source.open_reader(split, state.position)
-        )
-        try:
+        position = state.position
+        async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
             async with asyncio.timeout(CALL_SECONDS):
-                read = await reader.read()
+                read = await used.handle.read()
             self._take(ctx, state, read, asked)
-        except BaseException:
-            await self._readers.close(reader)
-            raise
-        if read.ended:
-            self._reads_at.pop(split, None)
-            await self._readers.close(reader)
-        else:
-            self._readers.keep(split, reader, read.position)
+            if read.ended:
+                self._reads_at.pop(split, None)
+            else:
+                used.ends_at(read.position)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""

@@ -174,15 +174,11 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         # The first write under a name: in a fork, the batches that were in flight have numbers of the original.
         after = batch.after if written.sink == sink else ""
         key, place = f"{sink} {ctx.key}", SinkShard(sink, int(ctx.key), self._shards, batch.run)
-        writer = await self._writers.take(key, (batch.run, after), lambda: self._sink.open_writer(place))
-        try:
+        async with self._writers.use(key, (batch.run, after), lambda: self._sink.open_writer(place)) as used:
             values = map(self._codec.decode, batch.values)
             records = list(zip(values, map(Timestamp, batch.times), strict=True))
             async with asyncio.timeout(CALL_SECONDS):
-                await writer.write(SinkBatch(batch.number, records, batch.id, after))
-        except BaseException:
-            await self._writers.close(writer)
-            raise
-        self._writers.keep(key, writer, (batch.run, batch.id))
+                await used.handle.write(SinkBatch(batch.number, records, batch.id, after))
+            used.ends_at((batch.run, batch.id))
         written.sink, written.batch = sink, batch.number
         written.records, written.at = written.records + len(records), ctx.now
