@@ -19,6 +19,7 @@ from millwheel.master.record_compatibility import StreamDifference, stream_diffe
 from millwheel.model.catalog import Catalog, code_of
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
+from millwheel.sdk.spreading import ANY_SHARD
 
 __all__ = [
     "MAX_PREVIOUS_BYTES",
@@ -40,8 +41,6 @@ _SECOND_PHASES: Final = (
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
 _SHARDING: Final = "millwheel.connectors.writing:MakeBatches"
 """The implementation that collects the records of a sink's shards."""
-_ANY_SHARD: Final = "in any shard of"
-"""A key with this name puts no records of a sink in an order, as ``millwheel/streams/sinking.py`` says."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
@@ -171,7 +170,7 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
 
 def _reorders(was: specs.KeySpec, now: specs.KeySpec) -> bool:
     """Whether records of a key may go to another shard of a sink than former ones, and must not."""
-    return not (_ANY_SHARD in was.function and _ANY_SHARD in now.function)
+    return not (ANY_SHARD in was.function and ANY_SHARD in now.function)
 
 
 def _key_change(was: specs.KeySpec, now: specs.KeySpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millwheel.model.incarnation import INJECTOR_PREFIX, is_injector
-from millwheel.model.stream_names import local_name
+from millwheel.model.stream_names import local_name, query_parts
 from millwheel.sdk.dead_letters import LETTER_QUERY_PREFIX, letter_query
 
 __all__ = ["RestoredNames"]
@@ -79,19 +79,14 @@ class RestoredNames:
         self.queries.add(query)
         if query.startswith(LETTER_QUERY_PREFIX):
             return letter_query(self(query.removeprefix(LETTER_QUERY_PREFIX)))
-        head, topology, stream = _parts(query)
-        return f"{head}/{self._fork}/{stream}" if topology and topology == self._original else query
+        parts = query_parts(query)
+        return f"{parts[0]}/{self._fork}/{parts[2]}" if parts is not None and parts[1] == self._original else query
 
     def names_stream(self, query: str) -> bool:
         """Whether the query of a batch has the name of a stream of the topology, so that it can be translated."""
-        return query.startswith(LETTER_QUERY_PREFIX) or _parts(query)[1] == self._original
+        parts = query_parts(query)
+        return query.startswith(LETTER_QUERY_PREFIX) or (parts is not None and parts[1] == self._original)
 
     def has(self, name: str) -> bool:
         """Whether the name is one of those that are restored."""
         return name in self._names
-
-
-def _parts(query: str) -> tuple[str, str, str]:
-    """The parts of ``{query}/{topology}/{stream}``. The topology is empty if the query has no such form."""
-    parts = query.rsplit("/", 2)
-    return (parts[0], parts[1], parts[2]) if len(parts) == 3 else (query, "", "")

@@ -15,12 +15,13 @@ from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.keys import key
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import field_of, generic_arguments
+from millwheel.sdk.validation import MAX_NAME
 
 __all__ = ["declare_source"]
 
 _FIND_EVERY: Final = seconds(1)
 _MOST_IDENTITY: Final = 512
-_MOST_NAME: Final = 63 - len("-splits")
+_MOST_NAME: Final = MAX_NAME - len("-splits")
 """The most characters of a stream's name that computations are named after."""
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "is_valid",
     "local_name",
     "owner_of",
+    "query_parts",
 ]
 
 DEAD_LETTERS: Final = "dead-letters"
@@ -53,6 +54,12 @@ def local_name(topology: str, stream: str) -> str:
 def owner_of(stream: str) -> str:
     """The topology that a stream belongs to, by its full name. Only this topology writes the stream."""
     return stream.partition(_SEPARATOR)[0]
+
+
+def query_parts(query: str) -> tuple[str, str, str] | None:
+    """The parts of a batch query ``{query}/{topology}/{stream}``. None: the name has no such form."""
+    parts = query.rsplit(_SEPARATOR, 2)
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 and parts[1] else None
 
 
 def dead_letter_stream(topology: str) -> str:

@@ -78,6 +78,11 @@ class CompiledComputation:
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
 
+    @property
+    def of_source(self) -> bool:
+        """Whether it finds or reads the splits of a source."""
+        return self.feeds or self.begins_with is not None
+
 
 def compile_computation(
     topology: TopologyGraph, name: str, *, verify: bool = True, full_names: bool = False

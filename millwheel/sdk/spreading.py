@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -19,7 +19,11 @@ from millwheel.sdk.declarations import as_it_is
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import type_name
 
-__all__ = ["bytes_of", "bytes_reader", "copier", "hash_of", "spreader"]
+__all__ = ["ANY_SHARD", "bytes_of", "bytes_reader", "copier", "hash_of", "spreader"]
+
+
+ANY_SHARD: Final = "in any shard of"
+"""In the name of a key that puts no records of a sink in an order. An update may change such a key."""
 
 
 def _plain(value: Any) -> Any:

@@ -20,9 +20,11 @@ from millwheel.sdk.options import LateAction
 from millwheel.sdk.plan import Plan, PlannedStream, is_known
 from millwheel.sdk.typeinfo import accepts, type_name
 
-__all__ = ["find_problems"]
+__all__ = ["MAX_NAME", "find_problems"]
 
-_RESOURCE_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
+MAX_NAME: Final = 63
+"""The most characters in the name of a topology or a computation."""
+_RESOURCE_NAME: Final = re.compile(rf"[a-z][a-z0-9-]{{0,{MAX_NAME - 1}}}")
 _STREAM_NAME: Final = re.compile(r"[a-z][a-z0-9_.-]{0,127}")
 
 
@@ -53,7 +55,7 @@ def find_problems(
 
 
 def _names(plan: Plan, added: Sequence[ComputationDeclaration]) -> Iterator[Problem]:
-    rule = "a name is 1 to 63 of a-z, 0-9 and -, beginning with a letter"
+    rule = f"a name is 1 to {MAX_NAME} of a-z, 0-9 and -, beginning with a letter"
     if not _fits(_RESOURCE_NAME, plan.name):
         yield Problem(f"topology {plan.name!r}", rule)
     if not added and not any(

@@ -9,7 +9,9 @@ from millwheel.sdk.codecs import ValueCodec, ValueFormat, codec_for
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.plan import is_known
+from millwheel.sdk.spreading import ANY_SHARD
 from millwheel.sdk.typeinfo import type_name
+from millwheel.sdk.validation import MAX_NAME
 from millwheel.streams.declaring import Input, declare_step
 from millwheel.streams.derivations import spread_key
 from millwheel.streams.steps import Branch
@@ -19,13 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WriteOptions", "declare_sink"]
 
-_ANY_SHARD: Final = "in any shard of"
 _ORDERED_SHARDS: Final = "in the shard of its key, of"
-"""How a record gets its shard. An update may change the key of the first kind (``master/updating.py``)."""
+"""How a record gets its shard, if the records of a key keep their order."""
 _BATCH_RECORDS: Final = 1_000
 _BATCH_DELAY: Final = milliseconds(100)
-_MAX_NAME: Final = 63
-"""The most characters of a computation's name."""
 
 
 class WriteOptions(TypedDict, total=False):
@@ -58,7 +57,7 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
     if not isinstance(given_sink, Sink):
         what = f"the class {given_sink.__name__}" if isinstance(given_sink, type) else repr(given_sink)
         raise UsageError(f"to({name!r}) takes a sink: an instance of a subclass of connectors.Sink, not {what}")
-    if len(name) > (most := _MAX_NAME - len(MAKES)):
+    if len(name) > (most := MAX_NAME - len(MAKES)):
         raise UsageError(f"the name of a sink has up to {most} characters, because {MAKES!r} is added to it: {name!r}")
     if not is_known(given.record_type):
         raise UsageError(f"the type of what goes to the sink {name!r} is not known: give the map before it a type, to=")
@@ -70,7 +69,7 @@ def declare_sink(given: Input, name: str, sink: Sink[Any], options: WriteOptions
     codec, batches = codec_for(given.record_type, f"sink {name!r}"), f"{name}{BATCHES}"
     kind: Any = _kind_of(given.record_type, codec)
     makes, batch = MakeBatches[kind], EncodedBatch[kind]
-    how = f"{_ORDERED_SHARDS if ordered and shards > 1 else _ANY_SHARD} {shards}"
+    how = f"{_ORDERED_SHARDS if ordered and shards > 1 else ANY_SHARD} {shards}"
     spread = given._replace(extractor=spread_key(given.extractor, given.record_type, shards, how))
     declare_step(f"{name}{MAKES}", makes(codec, batches, batch, records, int(delay)), [spread], {}, {})
     of_batches = Input(given.topology, (Branch(batches),), batch, key("shard"))

@@ -259,7 +259,7 @@ rewriting(
     "G15",
     "an update keeps the shard of a key",
     updating,
-    "_ANY_SHARD in was.function and _ANY_SHARD in now.function",
+    "ANY_SHARD in was.function and ANY_SHARD in now.function",
     "True",
     seeds=0,
     test="tests/connectors/test_writing.py::test_an_update_changes_neither_shards_nor_key",

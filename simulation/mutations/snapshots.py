@@ -191,7 +191,7 @@ rewriting(
     "G1",
     "a fork has batches of queries of its own",
     names.RestoredNames.query,
-    "topology and topology == self._original",
+    "parts is not None and parts[1] == self._original",
     "False",
     seeds=0,
     test="tests/snapshots/test_fork_names.py::test_a_fork_knows_the_records_of_its_original",

@@ -11,7 +11,6 @@ One commit is in flight at a time. Meanwhile the next batch runs on the in-memor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
@@ -96,7 +95,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
         self._invariants = IntervalInvariants(state, scheduler, commits, passes)
         answers = StoreAnswers(state, scheduler, commits, admission)
         self._handlers |= {
-            CatalogChanged: partial(self._on_catalog_changed, senders),
+            CatalogChanged: self._on_catalog_changed,
             Appended: commits.appended,
             Acknowledged: commits.acknowledged,
             Tick: commits.idle,
@@ -180,11 +179,10 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
 
     # Events while serving.
 
-    def _on_catalog_changed(self, senders: FollowedSenders, event: CatalogChanged) -> None:
-        senders.catalog_changed(event)
-        program = self.state.program
+    def _on_catalog_changed(self, event: CatalogChanged) -> None:
+        self._senders.catalog_changed(event)
         # What it has read flows out, and its positions stay. So a drain comes to an end.
-        self.state.timers.wall_stands = event.drains and (program.feeds or program.begins_with is not None)
+        self.state.timers.wall_stands = event.drains and self.state.program.of_source
 
     def _on_refused(self, event: Refused) -> Sequence[IntervalEffect]:
         return [GiveUp(event.reason)] if self.state.outbox.get(event.token) is not None else []

@@ -40,8 +40,6 @@ def failures_of(core: IntervalCore) -> wire.HookFailures | None:
 
 def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
     """One blocked key."""
-    program = core.state.program
-    of_source = program.feeds or program.begins_with is not None
     found = wire.KeyFailure(
         key=failure.key,
         hook=failure.hook,
@@ -53,7 +51,7 @@ def key_failure(core: IntervalCore, failure: KeyFailure) -> wire.KeyFailure:
         attempts=failure.attempts,
         since_us=failure.since,
         last_us=failure.last,
-        dead_letter_problem=failure.letter or (_OF_SOURCE if of_source else ""),
+        dead_letter_problem=failure.letter or (_OF_SOURCE if core.state.program.of_source else ""),
     )
     if failure.next_attempt is not None and not core.stopped:
         found.next_attempt_us = core.state.clocks.wall_at(failure.next_attempt)

@@ -17,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from millwheel.model.incarnation import INJECTOR_PREFIX, IncarnationId, incarnation_of_journal, is_injector
-from millwheel.model.stream_names import is_full, owner_of
+from millwheel.model.stream_names import is_full, owner_of, query_parts
 from millwheel.rpc.v1 import access_pb2
 
 __all__ = [
@@ -146,8 +146,8 @@ def _of_stream(name: str) -> str | None:
 
 def topology_of_query(query: str) -> str | None:
     """Return the topology in ``{query}/{topology}/{stream}``. None: the name has no such form."""
-    parts = query.rsplit("/", 2)
-    return parts[1] or None if len(parts) == 3 else None
+    parts = query_parts(query)
+    return None if parts is None else parts[1]
 
 
 @cache
