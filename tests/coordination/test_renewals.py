@@ -238,7 +238,7 @@ async def test_a_holder_that_never_asks_again_loses_its_lease(coordinator: EtcdC
 
 
 async def test_a_lease_that_is_given_up_ends_without_etcd(coordinator: EtcdCoordinator) -> None:
-    """Its renewals end with the attempt to revoke it, whatever comes of that."""
+    """Its renewals end with the attempt to revoke it, also if that fails."""
     lease = await coordinator.grant_lease(60)
     asked = asyncio.ensure_future(coordinator.keep_alive(lease))
     await asyncio.gather(asked, coordinator.revoke_lease(lease), return_exceptions=True)
