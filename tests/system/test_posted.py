@@ -1,0 +1,88 @@
+"""Gateways of HTTP as processes: one is killed between sending and answering, and its request goes to another (G1)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientError, ClientSession
+
+from millwheel.client.control import ControlClient
+from millwheel.client.injector import Injector
+from millwheel.client.subscription import From, Subscription
+from millwheel.server.dev_server import DevSettings, running
+from tests.injectors import posted_shop
+from tests.injectors.gateways import LINES, lines, order
+from tests.patience import patience, until
+from tests.submitting import submit_copy
+from tests.system.server import MAIN, RunningCommand
+
+
+class Gateway(RunningCommand):
+    """``millwheel inject http``."""
+
+    def __init__(self, address: str, log: Path, *options: str) -> None:
+        inject = ["inject", "http", "orders", "--port", "0", "--address", address, *options]
+        super().__init__(log, [sys.executable, "-c", MAIN, *inject], piped=True)
+        self.url = ""
+
+    async def start(self) -> None:
+        """Start a process, and return when it listens."""
+        await self.spawn()
+        assert self.process.stdout is not None
+        line = await asyncio.wait_for(self.process.stdout.readline(), patience(30))
+        self.url = line.decode().strip()
+        assert self.url.startswith("http://"), self.tail()
+
+
+async def post(session: ClientSession, url: str, body: str, key: str) -> int:
+    async with session.post(url, data=body, headers={**LINES, "Idempotency-Key": key}) as response:
+        return response.status
+
+
+async def finish(address: str, process: str) -> None:
+    """End a process of the stream for good."""
+    async with Injector("orders", address=address, process=process) as injector:
+        await injector.finish(patience(20))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_a_request_to_a_killed_gateway_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening = tmp_path / "open"
+    monkeypatch.setenv(posted_shop.OPEN, str(opening))
+    body = lines([order(number, "stuck" if number % 50 == 7 else f"u{number % 5}") for number in range(300)])
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(running(DevSettings(db=tmp_path / "db", port=0, intervals=3)))
+        session = await stack.enter_async_context(ClientSession())
+        await submit_copy(server.address, posted_shop.__file__, "posted", tmp_path)
+        one, two = (Gateway(server.address, tmp_path / f"{name}.log", "--process", name) for name in ("one", "two"))
+        await asyncio.gather(stack.enter_async_context(one), stack.enter_async_context(two))
+        asked = asyncio.create_task(post(session, one.url, body, "lost"))
+        await until(opening.with_suffix(".tried").exists, patience(20))
+        await one.kill()
+        with pytest.raises((ClientError, OSError)):
+            await asked
+        again = asyncio.create_task(post(session, two.url, body, "lost"))
+        await asyncio.sleep(0.3)
+        opening.touch()
+        assert await again == 200
+        await one.start()
+        assert await post(session, one.url, body, "lost") == 200, "now all are known"
+        assert await one.stop() == 143
+        async with ControlClient(server.address) as client:
+            states = {each.process: each.idle for each in await client.list_injectors("posted/orders")}
+        assert states == {"one": True, "two": False}, "who ends by SIGTERM leaves the low watermark to the others"
+        await two.kill()
+        for process in ("one", "two"):
+            await finish(server.address, process)
+        found: list[int] = []
+        async with Subscription(
+            "echo", start=From.OLDEST, address=server.address, record_type=dict, until_end=True
+        ) as reader:
+            async for batch in reader:
+                found += [row["number"] for row in batch.values]
+        assert sorted(found) == list(range(300))
