@@ -126,10 +126,10 @@ class _Webhook(Sink[T], Generic[T]):
         given = {} if self.headers is None else dict(self.headers())
         if own := [name for name in given if name.lower() in _OWN]:
             raise WebhookError(f"the header {own[0]} is set by the sink: let `headers` leave it out")
-        return _Writer(self, place, url, given)
+        return _WebhookWriter(self, place, url, given)
 
 
-class _Writer(SinkWriter[T]):
+class _WebhookWriter(SinkWriter[T]):
     """Posts the batches of a shard.
 
     *Invariant (G1): all calls for a batch have one key, and one body.* Both follow from the batch, which was committed

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from millwheel.client.injector import Injector, InjectorSettings
+from millwheel.client.injector import Injector, InjectorSettings, Limits
 from millwheel.client.subscription import From, Subscription
 from millwheel.injectors.http.gateway import SOURCE, HttpGateway, HttpSettings
 from millwheel.injectors.http.serving import ServingLimits, serve_gateway
@@ -72,9 +72,14 @@ async def gateway(
     limits: ServingLimits = NO_LIMITS,
     tls: TlsFiles | None = None,
     access: Authorization | None = None,
+    window: int = 50_000,
 ) -> AsyncIterator[Gate]:
-    """A gateway of the stream ``orders``. It is gone without a farewell at the end."""
-    chosen = InjectorSettings(patience=patience(10), any_timestamp=settings.reader.any_timestamp)
+    """A gateway of the stream ``orders``. It is gone without a farewell at the end.
+
+    ``window``: how many un-ACKed records its injector has at most.
+    """
+    bounds = Limits(window_records=window)
+    chosen = InjectorSettings(patience=patience(10), any_timestamp=settings.reader.any_timestamp, limits=bounds)
     injector = Injector("orders", address=address, process=process, source=SOURCE, settings=chosen)
     await injector.open()
     try:

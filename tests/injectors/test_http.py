@@ -175,6 +175,22 @@ async def test_what_is_full_says_when_to_come_again(server: DevServer, posted: P
         assert numbers(await finish(server.address, gate)) == [2, 4, 5, 1, 3]
 
 
+@pytest.mark.guarantee("G7", section="5.2")
+async def test_a_record_that_waits_for_room_is_not_late(server: DevServer, posted: Path) -> None:
+    settings = HttpSettings(allowed_delay=seconds(0.1), answer_seconds=patience(5))
+    async with gateway(server.address, "one", settings, window=1) as gate:
+        stuck = asyncio.create_task(gate.post(lines([order(1, "stuck")]), "stuck"))
+        await until(lambda: gate.injector.unacked > 0, patience(10))
+        waits = [asyncio.create_task(gate.post(lines([order(2), order(3)]), f"waits {number}")) for number in range(2)]
+        await asyncio.sleep(0.8)  # longer than the allowed delay, and some promises
+        posted.touch()  # noqa: ASYNC240  # an empty file
+        for request in (stuck, *waits):
+            assert (await request).status == 200
+        found = await finish(server.address, gate)
+    assert [(row["number"], row["late"]) for row in found] == [(n, False) for n in (2, 2, 3, 3, 1)]
+    assert gate.injector.late == 0
+
+
 async def test_a_client_can_hold_little(server: DevServer, posted: Path) -> None:
     limits = ServingLimits(body=20_000, body_seconds=0.5, head_seconds=0.5, connections=20)
     async with gateway(server.address, "one", limits=limits) as gate:
