@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from millwheel.config.addresses import is_loopback
 from millwheel.injectors.http.bodies import BodyInflater, form_of, too_large
 from millwheel.injectors.http.gateway import TIME_HEADER, GivenHeaders, HttpGateway
 from millwheel.injectors.http.refusals import HttpRefusal, refusal_of
@@ -130,7 +131,7 @@ async def serve_gateway(
     Raises:
         RequestError: The port is not available.
     """
-    site = _Site(gateway, limits, access)
+    site = _Site(gateway, limits, access, own_machine=tls is None and is_loopback(host.strip("[]")))
     application = web.Application(middlewares=[site.answering], client_max_size=limits.body)
     path = f"/{gateway.stream}"
     application.add_routes(
@@ -197,10 +198,14 @@ class _Closed(asyncio.Protocol):
 class _Site:
     """The handlers of requests."""
 
-    def __init__(self, gateway: HttpGateway, limits: ServingLimits, access: Authorization | None) -> None:
+    def __init__(
+        self, gateway: HttpGateway, limits: ServingLimits, access: Authorization | None, *, own_machine: bool
+    ) -> None:
+        """``own_machine``: whether only programs of this machine may send."""
         self._gateway = gateway
         self._limits = limits
         self._access = access
+        self._own_machine = own_machine
         self._room = _Room(limits)
 
     @web.middleware
@@ -219,6 +224,7 @@ class _Site:
 
     async def post(self, request: web.Request) -> web.Response:
         """Take the records of a request."""
+        self._refuse_foreign_host(request)
         await self._refuse_stranger(request)
         form, headers = form_of(request.content_type), request.headers
         with self._room.request() as take:
@@ -226,6 +232,17 @@ class _Site:
             given = GivenHeaders(headers.get(self._limits.key_header, ""), headers.get(TIME_HEADER, ""))
             count = await self._gateway.take(body, form, given)
         return web.json_response({"records": count})
+
+    def _refuse_foreign_host(self, request: web.Request) -> None:
+        """Refuse a name of another machine: a page of another site can let its own name lead to this machine."""
+        name = (request.url.host or "").strip("[]")
+        if self._own_machine and name != "localhost" and not is_loopback(name):
+            raise HttpRefusal(
+                403,
+                "FOREIGN_HOST",
+                f"the request is for the host {name!r:.80}, and without TLS only this machine may send",
+                "send it to 127.0.0.1; a proxy on this machine must set the header Host so, too",
+            )
 
     async def _refuse_stranger(self, request: web.Request) -> None:
         """Raise RequestError unless the policy lets the caller inject into the stream."""

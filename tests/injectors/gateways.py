@@ -73,21 +73,23 @@ async def gateway(
     tls: TlsFiles | None = None,
     access: Authorization | None = None,
     window: int = 50_000,
+    stream: str = "posted/orders",
+    port: int = 0,
 ) -> AsyncIterator[Gate]:
-    """A gateway of the stream ``orders``. It is gone without a farewell at the end.
+    """A gateway. It is gone without a farewell at the end.
 
     ``window``: how many un-ACKed records its injector has at most.
     """
     bounds = Limits(window_records=window)
     chosen = InjectorSettings(patience=patience(10), any_timestamp=settings.reader.any_timestamp, limits=bounds)
-    injector = Injector("orders", address=address, process=process, source=SOURCE, settings=chosen)
+    injector = Injector(stream, address=address, process=process, source=SOURCE, settings=chosen)
     await injector.open()
     try:
         made = HttpGateway(injector, settings)
         running = asyncio.create_task(made.run())
         async with AsyncExitStack() as stack, ClientSession() as client:
             stack.callback(running.cancel)
-            yield Gate(await serve_gateway(stack, made, "127.0.0.1", 0, limits, tls, access), injector, client)
+            yield Gate(await serve_gateway(stack, made, "127.0.0.1", port, limits, tls, access), injector, client)
         await asyncio.gather(running, return_exceptions=True)
     finally:
         await injector.close()
@@ -103,12 +105,12 @@ def order(number: int, user: str = "ann", **more: Any) -> dict[str, Any]:
     return {"user": user, "number": number, **more}
 
 
-async def finish(address: str, *gates: Gate) -> list[dict[str, Any]]:
+async def finish(address: str, *gates: Gate, stream: str = "posted/echo") -> list[dict[str, Any]]:
     """End the stream, and return all orders that took effect."""
     for gate in gates:
         await gate.injector.finish(patience(20))
     found: list[dict[str, Any]] = []
-    async with Subscription("echo", start=From.OLDEST, address=address, record_type=dict, until_end=True) as reader:
+    async with Subscription(stream, start=From.OLDEST, address=address, record_type=dict, until_end=True) as reader:
         async for batch in reader:
             found += batch.values
     return sorted(found, key=lambda row: (row["user"], row["number"], row["nth"]))

@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy.local.child import free_ports
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import InjectorSupersededError
-from millwheel.client.subscription import Subscription
+from millwheel.client.subscription import From, Subscription
 from millwheel.injectors.http.bodies import BodyReader
 from millwheel.injectors.http.gateway import HttpGateway, HttpSettings
 from millwheel.injectors.http.serving import ServingLimits
@@ -96,6 +98,7 @@ async def test_one_wrong_record_refuses_the_request(server: DevServer, posted: P
             (400, "TIME_MALFORMED", {"Idempotency_Key": "k", "Millwheel_Event_Time": "1970-01-01T00:00:00Z"}),
             (400, "BODY_MALFORMED", {"Idempotency_Key": "k", "Content_Encoding": "gzip"}),
             (415, "CONTENT_TYPE", {"Idempotency_Key": "k", "Content_Encoding": "br"}),
+            (403, "FOREIGN_HOST", {"Idempotency_Key": "k", "Host": "evil.example:80"}),
             (415, "CONTENT_TYPE", {"Idempotency_Key": "k", "Content_Type": "text/plain"}),
         ):
             refused = await gate.post(lines([order(1)]), **headers)
@@ -143,7 +146,7 @@ async def test_a_repetition_that_comes_too_late_is_refused(server: DevServer, po
 @asynccontextmanager
 async def reading(address: str) -> AsyncIterator[Subscription]:
     """A reader that knows the low watermark of what comes out."""
-    async with Subscription("echo", address=address, watermarks=True, record_type=dict) as reader:
+    async with Subscription("posted/echo", address=address, watermarks=True, record_type=dict) as reader:
         yield reader
 
 
@@ -223,7 +226,7 @@ async def test_a_client_can_hold_little(server: DevServer, posted: Path) -> None
 def head(length: int) -> bytes:
     """The head of a request with a body."""
     return (
-        f"POST /posted/orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n"
+        f"POST /posted/orders HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n"
         f"Content-Length: {length}\r\n\r\n"
     ).encode()
 
@@ -280,3 +283,31 @@ async def test_a_gateway_ends_with_its_injector(server: DevServer, posted: Path)
                     assert response.status == status
             assert (await second.post(lines([order(1)]), "where")).status == 200
             assert numbers(await finish(server.address, second)) == [1]
+
+
+@pytest.mark.guarantee("G1", section="5.2")
+async def test_a_webhook_posts_to_a_gateway(
+    server: DevServer, posted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker runs it. The second gateway comes late, and goes away for a moment."""
+    port = free_ports(1)[0]
+    monkeypatch.setenv("MILLWHEEL_TEST_HOOK", f"http://127.0.0.1:{port}/forward/orders")
+    monkeypatch.setenv("MILLWHEEL_TEST_HOOK_TOKEN", "secret")
+    await submit_copy(server.address, posted_shop.__file__, "forward", tmp_path)
+    chosen: Any = {"stream": "forward/orders", "port": port}
+    async with gateway(server.address) as first:
+        assert (await first.post(lines([order(number) for number in range(100)]), "a")).status == 200
+        await asyncio.sleep(0.3)
+        async with gateway(server.address, "there", **chosen) as second:
+            await until(lambda: second.injector.acks > 0, patience(20))
+        assert (await first.post(lines([order(number) for number in range(100, 200)]), "b")).status == 200
+        async with gateway(server.address, "there", **chosen) as second:
+            seen: set[int] = set()
+            async with (
+                asyncio.timeout(patience(20)),
+                Subscription("forward/echo", start=From.OLDEST, address=server.address, record_type=dict) as reader,
+            ):
+                while len(seen) < 200:
+                    seen |= {row["number"] for row in (await anext(reader)).values}
+            found = await finish(server.address, second, stream="forward/echo")
+    assert numbers(found) == list(range(200))
