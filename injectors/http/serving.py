@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -23,11 +24,12 @@ from millwheel.rpc.principal import ANONYMOUS
 if TYPE_CHECKING:
     from millwheel.rpc.access.authorization import Authorization
 
-__all__ = ["ServingLimits", "serve_gateway"]
+__all__ = ["ServingLimits", "listen", "serve_gateway"]
 
 _STOP_SECONDS: Final = 4.0
 """How long open requests may take when the server stops. The injector process then needs some seconds, too."""
 _HANDSHAKE_SECONDS: Final = 10.0
+_BACKLOG: Final = 128
 _LINGER_SECONDS: Final = 1.0
 """How long the rest of a refused body is read, so that the client gets to read the answer."""
 _READ_BYTES: Final = 64 << 10
@@ -105,11 +107,34 @@ class _Room:
         )
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """Listen on a port. Requests wait until a gateway serves them.
+
+    Args:
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+
+    Raises:
+        RequestError: The port is not available.
+    """
+    name = host.strip("[]")
+    try:
+        return socket.create_server(
+            (name, port), family=socket.AF_INET6 if ":" in name else socket.AF_INET, backlog=_BACKLOG
+        )
+    except OSError as error:
+        raise RequestError(
+            FailureCode.UNAVAILABLE,
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            "stop the process that has the port, or choose another --port",
+            reason="PORT_UNAVAILABLE",
+        ) from error
+
+
 async def serve_gateway(
     stack: AsyncExitStack,
     gateway: HttpGateway,
-    host: str,
-    port: int,
+    listener: socket.socket,
     limits: ServingLimits,
     tls: TlsFiles | None = None,
     access: Authorization | None = None,
@@ -119,19 +144,16 @@ async def serve_gateway(
     Args:
         stack: Ends the server.
         gateway: What takes the records.
-        host: The address to listen on.
-        port: The port; 0 takes a free one.
+        listener: A socket that listens.
         limits: What clients may hold.
         tls: The certificates for HTTPS. None: HTTP, without a check who sends.
         access: Says who sends, and who may. It is needed with ``tls``.
 
     Returns:
         The URL for records.
-
-    Raises:
-        RequestError: The port is not available.
     """
-    site = _Site(gateway, limits, access, own_machine=tls is None and is_loopback(host.strip("[]")))
+    host, port = listener.getsockname()[:2]
+    site = _Site(gateway, limits, access, own_machine=tls is None and is_loopback(host))
     application = web.Application(middlewares=[site.answering], client_max_size=limits.body)
     path = f"/{gateway.stream}"
     application.add_routes(
@@ -156,20 +178,12 @@ async def serve_gateway(
     bounded = _BoundedConnections(runner.server, limits.connections)
     context = None if tls is None else _context(tls, access)
     handshake = None if tls is None else _HANDSHAKE_SECONDS
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            bounded, host, port, ssl=context, ssl_handshake_timeout=handshake, backlog=128
-        )
-    except OSError as error:
-        raise RequestError(
-            FailureCode.UNAVAILABLE,
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            "stop the process that has the port, or choose another --port",
-            reason="PORT_UNAVAILABLE",
-        ) from error
+    server = await asyncio.get_running_loop().create_server(
+        bounded, sock=listener, ssl=context, ssl_handshake_timeout=handshake, backlog=_BACKLOG
+    )
     stack.callback(server.close)
     shown = f"[{host}]" if ":" in host else host
-    return f"{'http' if tls is None else 'https'}://{shown}:{server.sockets[0].getsockname()[1]}{path}"
+    return f"{'http' if tls is None else 'https'}://{shown}:{port}{path}"
 
 
 def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:

@@ -189,14 +189,15 @@ async def _serve(
     metrics_port: int | None,
 ) -> None:
     from millwheel.injectors.http.gateway import HttpGateway
-    from millwheel.injectors.http.serving import serve_gateway
+    from millwheel.injectors.http.serving import listen, serve_gateway
 
     # SIGTERM from a service manager acts like Ctrl-C.
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     access = _access(policy)
-    with client_metrics(metrics_port):
+    # The port comes first. Otherwise a second gateway by mistake would end the first one, which has its name.
+    with client_metrics(metrics_port), listen(host, port) as listener:
         await injector.open()
         try:
             gateway = HttpGateway(injector, settings)
@@ -204,7 +205,7 @@ async def _serve(
                 if access is not None:
                     watching = asyncio.create_task(access.watch())
                     stack.callback(watching.cancel)
-                url = await serve_gateway(stack, gateway, host, port, limits, process_tls(), access)
+                url = await serve_gateway(stack, gateway, listener, limits, process_tls(), access)
                 typer.echo(url)
                 sys.stdout.flush()
                 await gateway.run()

@@ -14,7 +14,7 @@ from aiohttp import ClientSession
 from millwheel.client.injector import Injector, InjectorSettings, Limits
 from millwheel.client.subscription import From, Subscription
 from millwheel.injectors.http.gateway import SOURCE, HttpGateway, HttpSettings
-from millwheel.injectors.http.serving import ServingLimits, serve_gateway
+from millwheel.injectors.http.serving import ServingLimits, listen, serve_gateway
 from millwheel.rpc.access.authorization import Authorization
 from millwheel.rpc.identity import TlsFiles
 from tests.patience import patience
@@ -89,7 +89,9 @@ async def gateway(
         running = asyncio.create_task(made.run())
         async with AsyncExitStack() as stack, ClientSession() as client:
             stack.callback(running.cancel)
-            yield Gate(await serve_gateway(stack, made, "127.0.0.1", port, limits, tls, access), injector, client)
+            yield Gate(
+                await serve_gateway(stack, made, listen("127.0.0.1", port), limits, tls, access), injector, client
+            )
         await asyncio.gather(running, return_exceptions=True)
     finally:
         await injector.close()

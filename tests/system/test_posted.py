@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -76,7 +77,14 @@ async def test_a_request_to_a_killed_gateway_is_repeated(tmp_path: Path, monkeyp
         async with ControlClient(server.address) as client:
             states = {each.process: each.idle for each in await client.list_injectors("posted/orders")}
         assert states == {"one": True, "two": False}, "who ends by SIGTERM leaves the low watermark to the others"
-        await two.kill()
+        port = two.url.split("/")[2].partition(":")[2]
+        twin = Gateway(server.address, tmp_path / "twin.log", "--process", "two", "--port", port)
+        await twin.spawn()
+        assert await twin.ended() == 4, "it does not get the port, and the first one of the name goes on"
+        assert "cannot listen on 127.0.0.1" in twin.tail()
+        assert await post(session, two.url, body, "lost") == 200
+        two.process.send_signal(signal.SIGINT)
+        assert await two.ended() == 130
         for process in ("one", "two"):
             await finish(server.address, process)
         found: list[int] = []
