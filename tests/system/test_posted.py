@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import ssl
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from aiohttp import ClientError, ClientSession
+from aiohttp import ClientError, ClientSession, TCPConnector
 
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import Injector
 from millwheel.client.subscription import From, Subscription
+from millwheel.rpc.identity import ENVIRONMENT, TlsFiles
 from millwheel.server.dev_server import DevSettings, running
+from tests.access.identities import LOCAL, Identities, grant
 from tests.injectors import posted_shop
 from tests.injectors.gateways import LINES, lines, order
 from tests.patience import patience, until
 from tests.submitting import submit_copy
-from tests.system.server import MAIN, RunningCommand
+from tests.system.server import MAIN, RunningCommand, Server
 
 
 class Gateway(RunningCommand):
     """``millwheel inject http``."""
 
-    def __init__(self, address: str, log: Path, *options: str) -> None:
+    def __init__(self, address: str, log: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         inject = ["inject", "http", "orders", "--port", "0", "--address", address, *options]
-        super().__init__(log, [sys.executable, "-c", MAIN, *inject], piped=True)
+        super().__init__(log, [sys.executable, "-c", MAIN, *inject], environment, piped=True)
         self.url = ""
 
     async def start(self) -> None:
@@ -36,7 +41,7 @@ class Gateway(RunningCommand):
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), patience(30))
         self.url = line.decode().strip()
-        assert self.url.startswith("http://"), self.tail()
+        assert self.url.startswith("http"), self.tail()
 
 
 async def post(session: ClientSession, url: str, body: str, key: str) -> int:
@@ -94,3 +99,33 @@ async def test_a_request_to_a_killed_gateway_is_repeated(tmp_path: Path, monkeyp
             async for batch in reader:
                 found += [row["number"] for row in batch.values]
         assert sorted(found) == list(range(300))
+
+
+def tls_environment(files: TlsFiles) -> dict[str, str]:
+    """The environment of a process with this identity."""
+    return dict(zip(ENVIRONMENT, map(str, (files.ca, files.cert, files.key)), strict=True))
+
+
+@pytest.mark.timeout(240)
+async def test_the_command_serves_https_by_a_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway's own certificate has the role inject and no other one, and its clients need that role, too."""
+    identities = Identities(tmp_path / "certificates")
+    for name, value in tls_environment(identities.certificate("all", ("process", "admin"), LOCAL)).items():
+        monkeypatch.setenv(name, value)
+    environment = {**os.environ, **tls_environment(identities.certificate("gate", ("inject",), LOCAL))}
+    policy = identities.policy(grant("token:ada", ("inject",), ("posted",)))
+    context = ssl.create_default_context(cafile=str(identities.server.ca))
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(ClientSession(connector=TCPConnector(ssl=context)))
+        server = await stack.enter_async_context(Server(tmp_path / "db", tmp_path / "server.log", options=["--no-ui"]))
+        await submit_copy(server.address, posted_shop.__file__, "posted", tmp_path)
+        options = ("--policy", str(policy), "--process", "gate")
+        gate = await stack.enter_async_context(
+            Gateway(server.address, tmp_path / "gate.log", *options, environment=environment)
+        )
+        assert gate.url.startswith("https://127.0.0.1:")
+        for subject, expected in (("ada", 200), ("bob", 403)):
+            headers = {**LINES, "Idempotency-Key": "k", "Authorization": f"Bearer {identities.token(subject)}"}
+            async with session.post(gate.url, data=lines([order(1)]), headers=headers) as response:
+                assert response.status == expected, await response.text()
+        assert await gate.stop() == 143, gate.tail()
