@@ -190,7 +190,7 @@ class HttpGateway:
     # Keys. Records of another body would count as known, so they would be lost without a word.
 
     def _refuse_reused(self, key: str, digest: bytes) -> None:
-        if key and not self._settings.reader.id_field and self._keys.get(key, digest) != digest:
+        if self._keys.get(key, digest) != digest:
             raise HttpRefusal(
                 409,
                 "KEY_REUSED",
@@ -199,7 +199,7 @@ class HttpGateway:
             )
 
     def _remember(self, key: str, digest: bytes) -> None:
-        if key:
+        if key and not self._settings.reader.id_field:
             self._keys[key] = digest
             self._keys.move_to_end(key)
             if len(self._keys) > _MAX_KEYS:

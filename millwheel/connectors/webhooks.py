@@ -28,13 +28,8 @@ __all__ = ["WebhookError", "webhook"]
 T = TypeVar("T")
 
 _OWN: Final = (
-    "connection",
-    "content-type",
-    "content-length",
-    "idempotency-key",
-    "host",
-    "transfer-encoding",
-    "content-encoding",
+    *("connection", "content-type", "content-length", "content-encoding", "transfer-encoding", "host"),
+    *("idempotency-key", "millwheel-sink", "millwheel-after"),
 )
 """The headers that the sink sets."""
 _FORMS: Final = {"lines": "application/x-ndjson", "array": "application/json", "object": "application/json"}
@@ -134,7 +129,8 @@ class _WebhookWriter(SinkWriter[T]):
 
     *Invariant (G1): all calls for a batch have one key, and one body.* Both follow from the batch, which was committed
     before. The next batch comes after an answer 2xx to this one. Who may break it: a former process, whose call for an
-    older batch arrives late. Its key is known to a receiver that keeps the keys.
+    older batch arrives late. Its key is known to a receiver that keeps the keys. And an update by which values have
+    other fields in JSON, or another ``form``: it changes the body of a batch that was under way, and not its records.
     """
 
     def __init__(self, sink: _Webhook[T], place: SinkShard, url: str, headers: Mapping[str, str]) -> None:
@@ -178,13 +174,13 @@ class _WebhookWriter(SinkWriter[T]):
 
     def _headers_of(self, batch: SinkBatch[T]) -> Mapping[str, str]:
         return {
+            "User-Agent": "MillWheel",
             **self._headers,
             "Connection": "close",
             "Content-Type": _FORMS[self._sink.form],
             "Idempotency-Key": batch.id,
             "Millwheel-Sink": f"{quote(self._place.sink)}/{self._place.shard}",
             **({"Millwheel-After": batch.after} if batch.after else {}),
-            "User-Agent": "MillWheel",
         }
 
     def _body(self, batch: SinkBatch[T]) -> bytes:
