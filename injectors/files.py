@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from millwheel.client.injector import Injector, InjectorSupersededError
+from millwheel.client.injector import Injector
 from millwheel.client.injector.likelihood import (
     OLDEST_USUAL_US,
     UNIT_NANOSECONDS,
@@ -36,6 +36,7 @@ from millwheel.client.injector.likelihood import (
 from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
+from millwheel.injectors.leaving import step_aside
 from millwheel.injectors.parsing import (
     ColumnType,
     FileFormat,
@@ -61,8 +62,6 @@ log = logging.getLogger("millwheel.injectors")
 READ_BYTES: Final = 256 << 10
 _MAX_LINE_BYTES: Final = 4 << 20
 _SAVE_SECONDS: Final = 1.0
-LEAVE_SECONDS: Final = 8.0
-"""How long a run that has failed tries to make its process idle. Container runtimes kill it 10 seconds later."""
 _MAX_WARNINGS: Final = 10
 _UNIT_OPTIONS: Final = {unit: f"--unit {unit}" for unit in UNIT_NANOSECONDS}
 _RAW_TYPES: Final = ("bytes", "str", "Any", "")
@@ -204,10 +203,10 @@ class FileInjector:
             else:
                 await self._injector.idle()
         except RefusedLineError as error:
-            await self._step_aside()
+            await step_aside(self._injector)
             raise RefusedLineError(f"{error}; {self._injected_before()}") from error
         except BaseException:
-            await self._step_aside()
+            await step_aside(self._injector)
             raise
         finally:
             self._save_checkpoint(at_once=True)
@@ -227,28 +226,6 @@ class FileInjector:
                 if not self._settings.tail:
                     return
                 await asyncio.sleep(self._settings.poll)
-
-    async def _step_aside(self) -> None:
-        """After a failure, make the process idle, so that no low watermark waits for it.
-
-        If records are un-ACKed, they may not be delivered. Then the process stays active, and holds the low watermark.
-        """
-        injector = self._injector
-        try:
-            async with asyncio.timeout(LEAVE_SECONDS):
-                await injector.idle()
-                await injector.settle()
-        except InjectorSupersededError:
-            pass  # the name belongs to a newer process now
-        except (MillwheelError, TimeoutError) as error:
-            log.warning(
-                "injector process %s stays active, and low watermarks wait for it (%s): run it again, or end it by "
-                "`millwheel injector finish %s %s`",
-                injector.process,
-                str(error) or "records are not ACKed",
-                injector.stream,
-                injector.process,
-            )
 
     def _injected_before(self) -> str:
         """How many records the run injected before it stopped, as text."""

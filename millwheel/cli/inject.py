@@ -1,4 +1,4 @@
-"""``millwheel inject file``."""
+"""``millwheel inject file``; ``millwheel inject http`` is in ``inject_http.py``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Annotated, Final
 
 import typer
 
+from millwheel.cli.inject_http import inject_http
 from millwheel.cli.metrics_page import client_metrics
 from millwheel.cli.options import DEFAULT_ADDRESS, Address, Output, Stream
 from millwheel.cli.output import OutputFormat, print_plain
 from millwheel.cli.progress import InjectionProgress, known_or_late, showing
+from millwheel.cli.times import timestamp_field
 from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
-from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
+from millwheel.injectors.parsing import ColumnType, FileFormat, TimeUnit
 from millwheel.model.time import seconds
 from millwheel.model.wording import counted
 from millwheel.rpc.failures import RequestError
@@ -46,6 +48,9 @@ _HOW_TO_GO_ON: Final = (
 )
 
 app = typer.Typer(help="Feed a stream from outside.", no_args_is_help=True, add_completion=False)
+
+
+app.command("http")(inject_http)
 
 
 @app.callback()
@@ -126,7 +131,7 @@ def inject_file(
         directory,
         names,
         form,
-        _timestamp_field(timestamp, unit),
+        timestamp_field(timestamp, unit),
         id_field,
         seconds(disorder),
         tail=tail,
@@ -238,16 +243,6 @@ async def _inject(
         async with showing(read, sys.stderr), injector:
             await files.run()
     return files, injector.late
-
-
-def _timestamp_field(field: str, unit: TimeUnit | None) -> TimestampField | None:
-    if field and unit is None:
-        raise typer.BadParameter(
-            f"say how the field {field!r} is written: --unit {', '.join(TimeUnit)}", param_hint="--unit"
-        )
-    if unit is not None and not field:
-        raise typer.BadParameter("it belongs to --timestamp, which is not given", param_hint="--unit")
-    return None if unit is None else TimestampField(field, unit)
 
 
 def _column_type(option: str) -> tuple[str, ColumnType]:

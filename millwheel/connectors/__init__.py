@@ -3,6 +3,7 @@
 from millwheel.connectors.databases import DatabaseError, database
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.connectors.webhooks import WebhookError, webhook
 
 __all__ = [
     "BadRecord",
@@ -15,5 +16,7 @@ __all__ = [
     "Source",
     "SplitReader",
     "Splits",
+    "WebhookError",
     "database",
+    "webhook",
 ]

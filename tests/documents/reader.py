@@ -1,7 +1,7 @@
 """A reader follows a page: types its commands and runs its programs, in the order of the page.
 
-Everything runs in one directory. One thing differs from the page: the server has a free port instead of 7433, so that
-readers do not collide.
+Everything runs in one directory. One thing differs from the page: servers have free ports instead of 7433 and 8480, so
+that readers do not collide.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reader:
 
     def __init__(self, place: Path, python: Path = Path(sys.executable)) -> None:
         self.place = place
-        self._port = str(free_ports(1)[0])
+        self._port, self._http_port = map(str, free_ports(2))
         self._page = types.ModuleType("page")
         self._groups: list[int] = []
         self._imported: list[str] = []
@@ -83,10 +83,13 @@ class Reader:
                 self._type(block, command)
 
     def _own(self, block: Block) -> str:
-        return block.code.replace("127.0.0.1:7433", f"127.0.0.1:{self._port}")
+        own = block.code.replace("127.0.0.1:7433", f"127.0.0.1:{self._port}")
+        return own.replace("127.0.0.1:8480", f"127.0.0.1:{self._http_port}")
 
     def _type(self, block: Block, command: Command) -> None:
         text = command.text.replace("server start-dev", f"server start-dev --port {self._port}")
+        text = text.replace("inject http", f"inject http --port {self._http_port}")
+        text = text.replace("127.0.0.1:8480", f"127.0.0.1:{self._http_port}")
         self._commands += 1
         log = self.place / f".command-{self._commands}"
         with log.open("wb") as output:

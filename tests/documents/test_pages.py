@@ -102,6 +102,7 @@ WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology
 """The start of a page that continues the README: the README's program, and the server that runs it."""
 
 CONTINUES = (
+    "docs/http.md",
     "docs/injectors.md",
     "docs/lookups.md",
     "docs/snapshots.md",

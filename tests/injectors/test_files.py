@@ -466,7 +466,7 @@ async def test_a_run_with_a_successor_does_not_name_it_as_its_own(
 async def test_a_run_that_ends_with_unacked_records_stays_active(
     server: DevServer, submit: Submit, logs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("millwheel.injectors.files.LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr("millwheel.injectors.leaving.LEAVE_SECONDS", 0.2)
     await submit("poisoned")
     write(logs / "a.jsonl", 0, 1)
     injector = Injector("orders", address=server.address, process="cli")

@@ -2,22 +2,26 @@
 
 from millwheel.client.injector.blocking import BlockingInjector
 from millwheel.client.injector.errors import (
+    ForgottenIdsError,
     InjectorClosedError,
     InjectorError,
     InjectorSupersededError,
     InvalidRecordsError,
     NotAckedError,
     RecordsLeftError,
+    RefusedRecordError,
     StreamDrainingError,
 )
 from millwheel.client.injector.ids import BatchOf
 from millwheel.client.injector.injector import Injector
 from millwheel.client.injector.messages import Limits
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.client.injector.unacked import SentRecords
 
 __all__ = [
     "BatchOf",
     "BlockingInjector",
+    "ForgottenIdsError",
     "Injector",
     "InjectorClosedError",
     "InjectorError",
@@ -27,5 +31,7 @@ __all__ = [
     "Limits",
     "NotAckedError",
     "RecordsLeftError",
+    "RefusedRecordError",
+    "SentRecords",
     "StreamDrainingError",
 ]

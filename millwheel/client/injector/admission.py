@@ -14,6 +14,7 @@ from typing import Any, Final
 from millwheel.client.injector.asking import RecordAsker
 from millwheel.client.injector.checking import DeclaredTypes
 from millwheel.client.injector.encoding import GivenKeys, RecordEncoder
+from millwheel.client.injector.errors import RefusedRecordError
 from millwheel.client.injector.ids import BatchOf, IdScope, RecordIds, UserId
 from millwheel.client.injector.keying import KeyColumn, RecordKeys, first_refused
 from millwheel.client.injector.messages import Columns, within
@@ -21,7 +22,9 @@ from millwheel.client.injector.retries import KeyRetries
 from millwheel.client.injector.room_waits import RoomCause, RoomWaits
 from millwheel.client.injector.session import InjectorSession
 from millwheel.client.injector.settings import InjectorSettings
+from millwheel.client.injector.unacked import SentRecords
 from millwheel.model.incarnation import IncarnationId
+from millwheel.sdk.errors import MillwheelError
 from millwheel.sdk.topology import TopologyGraph
 
 __all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordAdmission", "SendTurns"]
@@ -184,19 +187,31 @@ class RecordAdmission:
                 return end
             end = start + max(1, room)
 
-    async def _wait_for_room(self, newest: int) -> None:
-        """Wait until a record of timestamp ``newest`` may be accepted: not idle, has room, not throttled."""
+    async def _wait_for_room(self, newest: int, count: int = 1) -> None:
+        """Wait until records up to timestamp ``newest`` may be accepted: not idle, has room, not throttled.
+
+        ``count``: how many of them there must be room for. More than the window has need all of it.
+        """
         session, core = self._session, self._session.core
         # During a wait for room, another task may have declared the process idle. So all conditions are checked again.
-        while session.asleep or not core.room() or core.throttled(newest):
+        while not self._takes(count, newest):
             if session.asleep:
                 await session.membership.wake()
-            elif not core.room():
+            elif not self._fits(count):
                 with self.waits.waiting(RoomCause.WINDOW):
-                    await session.until(lambda: core.room() > 0, newest=newest)
+                    await session.until(lambda: self._fits(count), newest=newest)
             else:
                 with self.waits.waiting(RoomCause.SKEW):
                     await session.until(lambda: not core.throttled(newest), newest=newest)
+
+    def _takes(self, count: int, newest: int) -> bool:
+        """Whether so many records may be accepted now."""
+        return self._fits(count) and not self._session.asleep and not self._session.core.throttled(newest)
+
+    def _fits(self, count: int) -> bool:
+        """Whether there is room for so many records. More than the window has room for are accepted alone."""
+        core = self._session.core
+        return core.room() >= count or (core.room() > 0 and not core.unacked)
 
     async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
         """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.
@@ -258,25 +273,117 @@ class RecordAdmission:
         self, call: _SendCall, start: int, data: Sequence[bytes], found: Mapping[IncarnationId, KeyColumn]
     ) -> Columns:
         """The records before the first one that no consumer takes. If there are none, that record's error is raised."""
-        core, routing = self._session.core, self._session.routing
-        present = {name: column for name, column in found.items() if name in routing.consumers}
+        present = self._present(found)
         for column in present.values():
             column.cut(len(data))
-        voters = [
-            column
-            for name, column in present.items()
-            if (routing.log_only or not routing.consumers[name].log) and not core.unkeyed.blocked(name, call.scope)
-        ]
-        refused = first_refused(voters, strict=self._strict)
+        refused = self._first_refused(present, call.scope)
         if refused is not None and refused[0] == 0:
             raise refused[1]
         count = len(data) if refused is None else refused[0]
+        return self._columns(call, start, data[:count], present)
+
+    def _present(self, found: Mapping[IncarnationId, KeyColumn]) -> dict[IncarnationId, KeyColumn]:
+        """The keys at those consumers that the stream still has."""
+        consumers = self._session.routing.consumers
+        return {name: column for name, column in found.items() if name in consumers}
+
+    def _first_refused(
+        self, present: Mapping[IncarnationId, KeyColumn], scope: IdScope
+    ) -> tuple[int, MillwheelError] | None:
+        """The index of the first record that no consumer takes, and why. None if there is none."""
+        core, routing = self._session.core, self._session.routing
+        voters = [
+            column
+            for name, column in present.items()
+            if (routing.log_only or not routing.consumers[name].log) and not core.unkeyed.blocked(name, scope)
+        ]
+        return first_refused(voters, strict=self._strict)
+
+    def _columns(
+        self, call: _SendCall, start: int, data: Sequence[bytes], present: Mapping[IncarnationId, KeyColumn]
+    ) -> Columns:
+        """The records from ``start`` on, whose encoded values are ``data``, for the core."""
+        count = len(data)
         for column in present.values():
             column.cut(count)
         known = self.ids.known(call.ids, call.positions, slice(start, start + count))
         keys = {name: column.keys for name, column in present.items()}
         why = {name: column.why for name, column in present.items() if len(column.keys) < count}
-        return Columns(data[:count], call.timestamps[start : start + count], keys, call.scope, known, why)
+        return Columns(data, call.timestamps[start : start + count], keys, call.scope, known, why)
+
+    # Records that are accepted together.
+
+    async def send_together(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        ids: Sequence[UserId] | None,
+        check: Callable[[], None],
+    ) -> SentRecords:
+        """Send records: all of them, or none. See :meth:`Injector.send_together`. There is at least one.
+
+        Invariant: nothing is awaited between the last look at the routing and the acceptance. So no other routing, and
+        no call that waited longer, can come between, and the core accepts all records in one step.
+
+        Args:
+            values: The records.
+            timestamps: Their times, in microseconds.
+            ids: The user's ids of the records, if they have some.
+            check: Called right before the records are accepted. It may raise.
+        """
+        scope = self.ids.scope(ids, None, "", None)
+        call = _SendCall(values, timestamps, ids, None, scope, None, False, self._session.follower.fetches.begun)
+        newest, routing = max(timestamps), None
+        while routing is not self._session.routing or not self._takes(len(values), newest):
+            await self._wait_for_room(newest, len(values))
+            routing = self._session.routing
+            data = await self._encoded_together(call)
+            found = {name: await self._whole_column(name, call, data) for name in routing.consumers}
+        self._session.check()
+        check()
+        self._drain()
+        present = self._present(found)
+        refused = self._first_refused(present, scope)
+        if refused is not None:
+            raise RefusedRecordError(*refused)
+        columns = self._columns(call, 0, data, present)
+        self._session.step(columns)
+        self.ids.next += len(values) if ids is None else 0
+        self._retries.start()
+        return SentRecords(scope, frozenset(columns.ids), self._session.core.accepted)
+
+    async def _encoded_together(self, call: _SendCall) -> list[bytes]:
+        """The encoded records. RefusedRecordError names the first one that is not of the stream's type."""
+        encode = self.encoder.value_encoder(self._session.routing.format)
+        data: list[bytes] = []
+        for index, value in enumerate(call.values):
+            try:
+                data += self.encoder.check([encode(value)])
+            except MillwheelError as error:
+                raise RefusedRecordError(index, error) from error
+        refused = self.types.first_refused(data, self._session.routing)
+        if refused is not None:
+            # As in _check_again: the topology may have just been updated.
+            await self._session.follower.fetches.after(call.fetches)
+            self._session.check()
+            refused = self.types.first_refused(data, self._session.routing)
+        if refused is not None:
+            raise RefusedRecordError(*refused)
+        return data
+
+    async def _whole_column(self, name: IncarnationId, call: _SendCall, data: list[bytes]) -> KeyColumn:
+        """One consumer's keys and problems for all records of a call, asked for in parts."""
+        whole, start = KeyColumn([]), 0
+        while start < len(data):
+            part = within(data[start : start + CHUNK_RECORDS], CHUNK_BYTES)
+            column = await self._key_column(name, call, start, part)
+            if len(whole.keys) == start:  # none of the records before is without a key
+                whole.keys += column.keys
+                whole.why = column.why
+            whole.problems |= {start + at: error for at, error in column.problems.items()}
+            whole.unknown |= column.unknown
+            start += len(part)
+        return whole
 
 
 def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.sdk.errors import MillwheelError
 
 __all__ = [
+    "ForgottenIdsError",
     "InjectorClosedError",
     "InjectorError",
     "InjectorSupersededError",
     "InvalidRecordsError",
     "NotAckedError",
     "RecordsLeftError",
+    "RefusedRecordError",
     "StreamDrainingError",
 ]
 
@@ -74,6 +77,39 @@ class RecordsLeftError(InjectorError):
             f"{computation!r}, which read stream {stream!r}, has ended with records un-ACKed: they are not in; "
             "send them again from a new injector, under the ids that they have"
         )
+
+
+class RefusedRecordError(MillwheelError):
+    """A record that the stream does not take, among records that are sent together. None of them was sent.
+
+    Attributes:
+        index: Its place among them.
+        why: What is wrong with it: a ValueEncodeError, KeyExtractionError or TooLargeError.
+    """
+
+    def __init__(self, index: int, why: MillwheelError) -> None:
+        super().__init__(f"record {index}: {why}")
+        self.index = index
+        self.why = why
+
+
+class ForgottenIdsError(MillwheelError):
+    """A record so old that the stream may have forgotten its id. None of the records of the call was sent.
+
+    If it was sent before, it would count as a new record now.
+
+    Attributes:
+        index: Its place among the records of the call.
+        kept_from: Ids of records from this time on are known, in microseconds.
+    """
+
+    def __init__(self, index: int, timestamp: int, kept_from: int) -> None:
+        super().__init__(
+            f"its time is {format_timestamp(Timestamp(timestamp))}, and the stream knows the ids of records from "
+            f"{format_timestamp(Timestamp(kept_from))} on: if it was sent before, it would count twice"
+        )
+        self.index = index
+        self.kept_from = kept_from
 
 
 class InjectorClosedError(InjectorError):

@@ -12,19 +12,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import Any, Final
 
 from millwheel.client.injector.encoding import GivenKeys
-from millwheel.client.injector.errors import NotAckedError
-from millwheel.client.injector.ids import BatchOf, UserId
+from millwheel.client.injector.errors import ForgottenIdsError, NotAckedError
+from millwheel.client.injector.ids import BatchOf, IdScope, UserId
 from millwheel.client.injector.messages import WatermarkDeclared
 from millwheel.client.injector.process import InjectorProcess
+from millwheel.client.injector.unacked import SentRecords, unacked_ids
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["Injector"]
 
 _RECORDS_IN_A_ROW: Final = 256
+_LOOK_SECONDS: Final = 0.1
+"""How often a call looks for its own records among the un-ACKed ones, while records before them have no ACK."""
 
 
 class Injector(InjectorProcess):
@@ -36,6 +41,9 @@ class Injector(InjectorProcess):
 
     _turn = _RECORDS_IN_A_ROW
     """How many more single records are sent before other tasks may run."""
+    _looked_at = -_LOOK_SECONDS
+    """When ``_seen_unacked`` was computed, by the event loop's clock."""
+    _seen_unacked: Mapping[IdScope, AbstractSet[Any]] = MappingProxyType({})
 
     async def send(
         self,
@@ -109,6 +117,93 @@ class Injector(InjectorProcess):
                 raise UsageError(f"{count} values, but {len(given)} keys for {name}")
         self._times.check(timestamps, "a record's timestamp")
         await self._admission.send(values, timestamps, ids, positions, partition, batch, keys, encoded=encoded)
+
+    async def send_together(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[int],
+        *,
+        ids: Sequence[UserId] | None = None,
+        again: bool = True,
+    ) -> SentRecords:
+        """Send records, all of them or none. Returns when all are accepted; :meth:`until_acked` waits for their ACKs.
+
+        This suits requests that are refused as a whole, and repeated as a whole. Calls may run side by side. Records of
+        different calls have no order then.
+
+        Example::
+
+            sent = await injector.send_together([Query("cat videos")], [now], ids=["7f3a"])
+            await injector.until_acked(sent)
+
+        Args:
+            values: The records. More than the window of un-ACKed records has wait until nothing else is un-ACKed.
+            timestamps: Microseconds since the epoch.
+            ids: The user's ids of the records, unique within the source. Without ids each record counts as new.
+            again: Whether a record may have been sent before, under its id and with the same timestamp. If the stream
+                may have forgotten its id, the call is refused. False where the timestamp differs each time: then it
+                says nothing about the id.
+
+        Returns:
+            The records, for :meth:`until_acked`.
+
+        Raises:
+            RefusedRecordError: A record is not of the stream's type, has no key, or is too large.
+            ForgottenIdsError: A record is older than the low watermark by more than the stream's ``id_slack``.
+            UsageError: The columns do not fit together, an id is empty, or a time is probably not in microseconds.
+            InjectorError: The injector has stopped; the error says why.
+        """
+        self._session.check()
+        if len(timestamps) != len(values) or (ids is not None and len(ids) != len(values)):
+            raise UsageError(f"{len(values)} values, {len(timestamps)} timestamps and {len(ids or ())} ids")
+        self._times.check(timestamps, "a record's timestamp")
+        core = self._session.core
+        if not values:
+            return SentRecords(self._ids.scope((), None, "", None), frozenset(), core.accepted)
+
+        def refuse_forgotten() -> None:
+            """Invariant: no receiver has forgotten the id of an accepted record, if it ever had that.
+
+            Receivers forget what the low watermark has passed by ``id_slack``. That watermark is not above this
+            process's published one, which stays where it is until the record is ACKed, or does not pass it.
+            """
+            kept_from = core.publication.value - self._session.routing.id_slack
+            if ids is not None and again and min(timestamps) < kept_from:
+                index = next(at for at, timestamp in enumerate(timestamps) if timestamp < kept_from)
+                raise ForgottenIdsError(index, timestamps[index], kept_from)
+
+        return await self._admission.send_together(values, timestamps, ids, refuse_forgotten)
+
+    async def until_acked(self, sent: SentRecords) -> None:
+        """Wait until every consumer has ACKed these records. Their effects are then durable.
+
+        Unlike :meth:`flush`, it waits for no other records: one whose hook fails delays only its own call.
+
+        Args:
+            sent: What :meth:`send_together` returned.
+
+        Raises:
+            InjectorError: The injector has stopped.
+        """
+        core = self._session.core
+        while not core.flushed(sent.end):
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS) as limit:
+                    await self._session.until(lambda: core.flushed(sent.end))
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                if sent.ids.isdisjoint(self._unacked_ids().get(sent.scope, ())):
+                    break
+        if core.failed is not None:
+            raise core.failed
+
+    def _unacked_ids(self) -> Mapping[IdScope, AbstractSet[Any]]:
+        """The ids of all un-ACKed records, at most some milliseconds old, because many calls ask for them."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._looked_at + _LOOK_SECONDS / 2:
+            self._looked_at, self._seen_unacked = now, unacked_ids(self._session.core)
+        return self._seen_unacked
 
     async def advance(self, watermark: Timestamp | int) -> None:
         """Promise that no later record has a timestamp below ``watermark``.

@@ -9,6 +9,7 @@ from typing import Self
 
 from millwheel.client.control import DEFAULT_ADDRESS
 from millwheel.client.injector.admission import RecordAdmission
+from millwheel.client.injector.errors import InjectorError
 from millwheel.client.injector.ids import RecordIds
 from millwheel.client.injector.intake import RecordIntake
 from millwheel.client.injector.likelihood import TimeCheck
@@ -205,6 +206,11 @@ class InjectorProcess(ABC):
             self._session.step(EndDeclared())
         await self.flush(timeout)
         await self._session.membership.settle()
+
+    @property
+    def failure(self) -> InjectorError | None:
+        """Why the injector has stopped, or is not open. None while it works."""
+        return self._session.stopped()
 
     # Counts.
 

@@ -80,6 +80,8 @@ class StreamRouting:
     """The types that topologies declare for the stream. Empty if any record may be valid."""
     id_stream: str = ""
     """The name within which users' ids are hashed. It belongs to ``consumers``: they know other hashes of no record."""
+    id_slack: int = 0
+    """How long users' ids are kept after the stream's low watermark has passed their records, in microseconds."""
 
     @property
     def log_only(self) -> bool:

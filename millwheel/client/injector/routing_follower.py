@@ -177,6 +177,7 @@ def routing_from_wire(message: control_pb2.WatchRoutingResponse) -> StreamRoutin
         message.stream.record_type,
         tuple(message.schemas),
         message.id_stream or message.stream.name,
+        message.stream.id_slack_us,
     )
 
 

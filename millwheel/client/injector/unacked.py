@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.ids import IdScope
@@ -11,11 +11,31 @@ from millwheel.model.incarnation import IncarnationId
 from millwheel.model.sketch import TimestampSketch
 from millwheel.rpc.watermarks import PendingWork
 
-__all__ = ["oldest_route", "pending_work", "unacked_by_consumer", "unacked_records"]
+__all__ = [
+    "SentRecords",
+    "oldest_route",
+    "pending_work",
+    "unacked_by_consumer",
+    "unacked_ids",
+    "unacked_records",
+]
+
+
+class SentRecords(NamedTuple):
+    """Records that were sent together: their ids, unique in ``scope``. ``end``: how many were accepted up to them."""
+
+    scope: IdScope
+    ids: frozenset[int | bytes]
+    end: int
 
 
 def unacked_records(core: InjectorCore) -> int:
     """Records that at least one consumer has not ACKed, each counted once."""
+    return sum(map(len, unacked_ids(core).values()))
+
+
+def unacked_ids(core: InjectorCore) -> dict[IdScope, set[Any]]:
+    """The ids of the records that at least one consumer has not ACKed, by the scope in which they are unique."""
     found: dict[IdScope, set[Any]] = {}
     for queue in core.outbound.queues():
         ids = found.setdefault(queue.scope, set())
@@ -23,7 +43,7 @@ def unacked_records(core: InjectorCore) -> int:
             ids.update(batch.ids[at] for at in batch.indexes())
     for scope, waiting in core.unkeyed.ids():
         found.setdefault(scope, set()).update(waiting)
-    return sum(map(len, found.values()))
+    return found
 
 
 def unacked_by_consumer(core: InjectorCore) -> dict[IncarnationId, int]:

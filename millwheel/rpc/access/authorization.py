@@ -107,7 +107,7 @@ class Authorization(Interceptor):
         }
         return wrapped(handler, wrappers, method, handler.request_deserializer)
 
-    # For the console.
+    # For servers of HTTPS: the console, and gateways.
 
     @property
     def policy(self) -> AccessPolicy:
@@ -124,10 +124,16 @@ class Authorization(Interceptor):
             raise error
 
     def note_request(
-        self, what: str, peer: str, outcome: str, principal: Principal = ANONYMOUS, reason: str = ""
+        self,
+        what: str,
+        peer: str,
+        outcome: str,
+        principal: Principal = ANONYMOUS,
+        reason: str = "",
+        service: str = "console",
     ) -> None:
-        """Write a line of the audit log for a login, or for a request that the console itself refuses."""
-        refusal = RefusedCall(principal, peer, f"console/{what}", outcome, reason)
+        """Write a line of the audit log for a login, or for a request over HTTPS that ``service`` itself refuses."""
+        refusal = RefusedCall(principal, peer, f"{service}/{what}", outcome, reason)
         if outcome == "OK":
             audit(principal, peer, refusal.method, outcome)
         else:
