@@ -1,12 +1,14 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
 from millwheel.connectors.databases import DatabaseError, database
+from millwheel.connectors.files import FilesError, read_files, write_files
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 
 __all__ = [
     "BadRecord",
     "DatabaseError",
+    "FilesError",
     "Read",
     "Sink",
     "SinkBatch",
@@ -16,4 +18,6 @@ __all__ = [
     "SplitReader",
     "Splits",
     "database",
+    "read_files",
+    "write_files",
 ]

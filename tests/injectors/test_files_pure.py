@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel.injectors.identity import ContentHash, partition_name
-from millwheel.injectors.parsing import (
+from millwheel.connectors.files.parsing import (
     ColumnType,
     FileFormat,
     LineError,
