@@ -23,7 +23,7 @@ from millwheel.model.time import Duration
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Format", "read_files"]
+__all__ = ["MOST_FILES", "Format", "read_files"]
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ Format = Literal["jsonl", "csv", "lines", "parquet"]
 
 _MOST_NAME: Final = 512
 """The most bytes of a split's name."""
-_MOST_FILES: Final = 100_000
+MOST_FILES: Final = 100_000
 """The most splits of a source."""
 
 
@@ -106,9 +106,9 @@ class _Files(Source[T, FilePosition], Generic[T]):
         names = await on_thread(partial(storage_of(self.pattern.root).find, self.pattern.parts))
         if not names and not self.watch:
             raise FilesError(f"no file matches {self.pattern}: put one there, or give watch=True if files come later")
-        if len(names) > _MOST_FILES:
+        if len(names) > MOST_FILES:
             raise FilesError(
-                f"{len(names):,} files match {self.pattern}, and a stream reads {_MOST_FILES:,} at most: make several "
+                f"{len(names):,} files match {self.pattern}, and a stream reads {MOST_FILES:,} at most: make several "
                 "streams with narrower patterns, such as one for each month, or fewer and larger files"
             )
         for name in names:

@@ -92,6 +92,14 @@ def small_reads(read_bytes: int, read_lines: int = 1_000, longest: int = 1_000) 
         yield
 
 
+@contextmanager
+def without_syncs() -> Iterator[pytest.MonkeyPatch]:
+    """No machine fails here, and to wait for its disk takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield patch
+
+
 def age(path: Path, seconds: int) -> None:
     """Let a file have had its last change so long ago."""
     changed = path.stat().st_mtime - seconds

@@ -26,7 +26,7 @@ import millwheel as mw
 from millwheel.connectors import FilesError, Sink, SinkBatch, SinkShard, SinkWriter, write_files
 from millwheel.sdk.errors import UsageError
 from millwheel.windows.result import Result
-from tests.connectors.files.given import Sale, contents_of, files_in, records_in
+from tests.connectors.files.given import Sale, contents_of, files_in, records_in, without_syncs
 from tests.connectors.given import at, running
 from tests.house.tree import ROOT
 from tests.patience import patience
@@ -77,8 +77,7 @@ def test_each_record_is_in_the_folder_once(
     lake = write_files(folder, Sale, by="cents")
     topology.source("sales", Sale).to("lake", lake, batch_records=3)
     real = os.replace
-    with running(topology) as harness, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)  # no machine fails here, and it takes long
+    with running(topology) as harness, without_syncs() as patch:
         for number, cents in enumerate(sales):
             renames = iter([True, False] if number in full else [])  # the second rename finds a full disk
 
