@@ -235,10 +235,15 @@ def test_a_file_that_grows_at_its_end_has_not_ended(tmp_path: Path) -> None:
     source = read_files(path, str)
     with small_reads(4):
         reads = read_on(source, "a.txt")
-        assert [value for value, _ in next(reads).records] == ["one"]
+        assert records_of([next(reads)]) == ["one"]
         with path.open("a") as file:
             file.write("three\n")
-        assert [value for read in reads for value, _ in read.records] == ["two", "three"]
+        later = [next(reads), next(reads)]
+        assert records_of(later) == ["two", "three"]
+        assert not later[-1].ended
+        with path.open("a") as file:
+            file.write("four\n")
+        assert values_of(source, "a.txt", later[-1].position) == ["four"]
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])

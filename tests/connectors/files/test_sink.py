@@ -172,6 +172,33 @@ def test_a_restored_topology_is_noticed_and_can_go_on(tmp_path: Path) -> None:
     assert cents_in(tmp_path) == [1, 20]
 
 
+@pytest.mark.guarantee("G1")
+def test_a_batch_that_was_begun_is_known_after_a_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its files may be there, beside those of another batch with its number."""
+    real, full = os.replace, "hour=14"
+
+    def replace(source: Any, target: Any) -> None:
+        if full in str(target):
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+    async def original(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 0))
+        with pytest.raises(FilesError, match="No space left"):
+            await writer.write(batch(2, HOUR, 2 * HOUR))
+
+    async def restored(writer: SinkWriter[Sale]) -> None:
+        with pytest.raises(FilesError, match=r"has batch 2 .* another batch 2 comes next"):
+            await writer.write(batch(2, 1, id="2b"))
+
+    sink: Sink[Sale] = write_files(tmp_path, Sale, by_time="hour")
+    with_writers(sink, place(), do=original)
+    assert cents_in(tmp_path) == [0, HOUR]
+    with_writers(sink, place(), do=restored)
+
+
 def test_a_folder_that_was_emptied_or_set_back_is_noticed(tmp_path: Path) -> None:
     sink: Sink[Sale] = write_files(tmp_path, Sale)
 
