@@ -147,14 +147,16 @@ class LinesReader(SplitReader[T, FilePosition]):
             self._move(data, 0, Inside.LINE)
         else:
             lines, size = split_lines(data, ended=ended)
-            if len(lines) > READ_LINES:
-                del lines[READ_LINES:]
+            if len(lines) > (most := min(READ_LINES, reader.most_records)):
+                del lines[most:]
                 size = sum(map(len, lines)) + len(lines)
             values, inside = self._parsed(reader, lines)
             records = [(value, None) for value in values]
             self._move(data[:size], len(lines), inside)
         ended = ended and self._position.offset == position.offset + len(data)
         behind = text.left(self._position.offset, self._position.line)
+        if ended:
+            self._open = None  # a decompressor is large
         return Read(records, self._position, ended=ended, behind=behind)
 
     def _is_unchanged(self) -> bool:

@@ -19,6 +19,9 @@ __all__ = ["PARQUET", "Columns", "LineReader", "RecordType", "format_of"]
 PARQUET: Final = "parquet"
 _FORMATS: Final = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "txt": "lines", "log": "lines", PARQUET: PARQUET}
 """The formats, by the endings of names."""
+_CELL_BYTES: Final = 9
+_MOST_OVERHEAD: Final = 8 << 20
+"""The most that names of fields add to one read."""
 _FIELDS: Final = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 
 
@@ -80,6 +83,8 @@ class RecordType:
         """By the stored name. None: the type has no fields of its own."""
         if isinstance(described, _FIELDS):
             self.fields = {one.encode_name: one for one in described.fields}
+        self.overhead = sum(len(name) + _CELL_BYTES for name in self.fields or ())
+        """About how many bytes a record has beside its values when it is stored: the names of its fields."""
         if form == FileFormat.LINES and (record_type not in (str, bytes) or columns != Columns()):
             raise UsageError(
                 f"lines are str or bytes, without other fields, and not {type_name(record_type)}: choose another format"
@@ -107,6 +112,11 @@ class RecordType:
         """Whether a field is a whole number, such as a Timestamp."""
         return self.fields is not None and name in self.fields and _has(self.fields[name].type, inspect.IntType)
 
+    @property
+    def most_records(self) -> int:
+        """The most records of a read, so that the names of their fields do not make it too large."""
+        return max(_MOST_OVERHEAD // max(self.overhead, 1), 1)
+
     def required(self) -> set[str]:
         """The fields without a default."""
         return {name for name, field in (self.fields or {}).items() if field.required}
@@ -123,6 +133,7 @@ class LineReader:
         self._type = record_type
         self._columns = columns
         self._name = name
+        self.most_records = record_type.most_records
         self._parser = LineParser(FileFormat(form), None, 0, header, text=record_type.type is str)
         self._json: msgspec.json.Decoder[Any] | None = None
         if form == FileFormat.JSONL and columns == Columns():

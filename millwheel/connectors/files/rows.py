@@ -21,8 +21,6 @@ T = TypeVar("T")
 READ_ROWS: Final = 1_000
 _READ_BYTES: Final = 4 << 20
 """The most of one read, as far as rows are not larger than that."""
-_CELL_BYTES: Final = 32
-"""What a cell has beside its value when it is stored: the name of its field."""
 _FOOTER_BYTES: Final = 64 << 10
 """So many bytes at the end of a file identify it: there is where its columns are, with their sizes."""
 _RAW_CHARACTERS: Final = 1_000
@@ -68,12 +66,14 @@ class RowsReader(SplitReader[T, FilePosition]):
         batch, position = self._batch, self._position
         rows = []
         if batch:
-            most = max(_READ_BYTES * len(batch) // (batch.nbytes + _CELL_BYTES * batch.num_columns * len(batch)), 1)
+            most = max(min(_READ_BYTES * len(batch) // max(batch.nbytes, 1), self._type.most_records), 1)
             rows = [self._record(number, row) for number, row in enumerate(batch[:most].to_pylist(), position.line + 1)]
             self._batch = batch[most:]
         done = position.offset + len(rows)
         self._position = FilePosition(done, done, digest=position.digest)
         records: list[tuple[Any, Timestamp | None]] = [(row, None) for row in rows]
+        if done >= self._rows:
+            self._batches = self._batch = None
         return Read(records, self._position, ended=done >= self._rows, behind=self._rows - done)
 
     def _open(self, info: FileInfo) -> Iterator[Any]:
@@ -88,7 +88,8 @@ class RowsReader(SplitReader[T, FilePosition]):
                 "pattern leaves this file out"
             )
         self._position = FilePosition(position.offset, position.line, digest=digest)
-        file = load_parquet().ParquetFile(RangeFile(self._storage, info))
+        # Not whole columns of a group of rows: there may be many files.
+        file = load_parquet().ParquetFile(RangeFile(self._storage, info), buffer_size=self._storage.chunk)
         self._rows = file.metadata.num_rows
         return self._batches_of(file, self._chosen(file, name))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from operator import attrgetter
 from os import PathLike
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 _TIMES: Final = {"day": "date=%Y-%m-%d/", "hour": "date=%Y-%m-%d/hour=%H/"}
 """The folders of a time, in UTC."""
+_LONGEST_VALUE: Final = 100
+"""The most characters of a value in the name of a folder. A longer one is cut, and has a digest."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """The value of a partition that has none, as programs of the field write it."""
 
@@ -153,4 +156,7 @@ def _value_folder(field: str, value: Any) -> str:
     """The folder of a value. Everything that a path or a query could read in another way is escaped."""
     found = value.get(field) if isinstance(value, Mapping) else attrgetter(field)(value)
     text = "" if found is None else str(msgspec.to_builtins(found))
-    return f"{field}={quote(text, safe='') or _NO_VALUE}/"
+    name = quote(text, safe="") or _NO_VALUE
+    if len(name) > _LONGEST_VALUE:
+        name = f"{name[:_LONGEST_VALUE]}-{blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return f"{field}={name}/"

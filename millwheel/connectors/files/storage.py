@@ -117,14 +117,15 @@ class DirectoryStorage(Storage):
         try:
             return sorted(set(_walk(self._path(""), "", parts)))
         except OSError as error:
-            raise FilesError(f"{self.root}: {error.strerror}: the files of the pattern are below it") from error
+            raise FilesError(f"{error.filename}: {error.strerror}: the files of the pattern are below it") from error
 
     def stat(self, path: str) -> FileInfo:
-        with self._explained(path):
+        with self._explained(path), _gone(self.name(path)):
             return _info(path, self._path(path).stat())
 
     def read(self, info: FileInfo, start: int, length: int) -> bytes:
-        with self._explained(info.path), self._path(info.path).open("rb", buffering=0) as file:
+        path = self._path(info.path)
+        with self._explained(info.path), _gone(self.name(info.path)), path.open("rb", buffering=0) as file:
             if _info(info.path, os.fstat(file.fileno())).version != info.version:
                 raise FilesError(f"{self.name(info.path)} was replaced while it was read: it is looked at again")
             content = b""
@@ -137,8 +138,7 @@ class DirectoryStorage(Storage):
         # The name is drawn: two processes may write the same file at one time.
         part, target = self._path(f"{_PARTS}/{secrets.token_hex(12)}"), self._path(path)
         with self._explained(path):
-            made = [one for one in (part.parent, target.parent) if not one.is_dir()]
-            for folder in made:
+            for folder in (part.parent, target.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             try:
                 with part.open("wb") as file:
@@ -149,10 +149,10 @@ class DirectoryStorage(Storage):
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-            # A new folder is an entry of each folder above it.
-            above = {target.parent} if not made else {target.parent, *target.parent.parents}
-            for folder in above:
-                if folder.is_relative_to(self._path("")):
+            # Each folder is an entry of the one above it, and another process may have made it a moment ago.
+            root = self._path("")
+            for folder in (target.parent, *target.parent.parents):
+                if folder.is_relative_to(root):
                     _sync(folder)
 
     def load(self, path: str) -> Stored | None:
@@ -190,8 +190,6 @@ class DirectoryStorage(Storage):
     def _explained(self, path: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:
-            raise _gone(self.name(path)) from error
         except OSError as error:
             raise FilesError(f"{self.name(path)}: {error.strerror or error}") from error
 
@@ -211,13 +209,15 @@ class BucketStorage(Storage):
         prefix = f"{self.root.path}/" if self.root.path else ""
         with self._explained(""):
             listed = obstore.list(self._store, prefix or None, chunk_size=1_000)
-            names = [one["path"].removeprefix(prefix) for some in listed for one in some]
-        return sorted(name for name in names if name and is_match(parts, name.split("/")))
+            # An object without a byte may stand for a folder, and has no record in any case.
+            paths = [one["path"] for some in listed for one in some if one["size"]]
+        names = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+        return sorted(name for name in names if is_match(parts, name.split("/")))
 
     def stat(self, path: str) -> FileInfo:
         import obstore
 
-        with self._explained(path):
+        with self._explained(path), _gone(self.name(path)):
             return self._info(path, obstore.head(self._store, self._key(path)))
 
     def read(self, info: FileInfo, start: int, length: int) -> bytes:
@@ -226,7 +226,7 @@ class BucketStorage(Storage):
         length = min(length, info.size - start)
         if length <= 0:
             return b""
-        with self._explained(info.path):
+        with self._explained(info.path), _gone(self.name(info.path)):
             options: Any = {"range": (start, start + length)}
             got = obstore.get(self._store, self._key(info.path), options=options)
             if self._info(info.path, got.meta).version != info.version:
@@ -280,8 +280,6 @@ class BucketStorage(Storage):
 
         try:
             yield
-        except FileNotFoundError as error:
-            raise _gone(self.name(path)) from error
         except (BaseError, OSError, ValueError) as error:
             # The rest repeats it, with the structures of the library.
             raise FilesError(f"{self.name(path)}: {str(error).partition(chr(10))[0]}") from error
@@ -359,11 +357,16 @@ def _info(path: str, state: os.stat_result) -> FileInfo:
     return FileInfo(path, state.st_size, f"{state.st_dev}-{state.st_ino}", state.st_mtime_ns // 1_000)
 
 
-def _gone(path: str) -> FilesError:
-    return FilesError(
-        f"{path} is gone before it was read to its end, so it holds the low watermark: put it back. Or read another "
-        "stream, whose pattern leaves it out"
-    )
+@contextmanager
+def _gone(path: str) -> Iterator[None]:
+    """What to do about a file that was found, and is gone."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FilesError(
+            f"{path} is gone before it was read to its end, so it holds the low watermark: put it back. Or read "
+            "another stream, whose pattern leaves it out"
+        ) from error
 
 
 def _sync(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -68,6 +69,8 @@ def test_lines_of_objects_are_read_from_any_position(folder: Place, ending: str)
         folder.storage.write(name, compressed(content, ending))
     source = read_files(f"{folder.url}/**/*.jsonl{ending}", Sale)
     assert found(source) == [f"2026/01/b.jsonl{ending}", f"2026/a b%20+.jsonl{ending}"]
+    mark = f"{folder.storage.root.path}/2026/01/x.jsonl{ending}/"  # of a folder, as consoles make it
+    folder.bucket.objects[mark] = b"", datetime.now(UTC)
     with small_reads(2_000):
         for name in found(source):
             reads = list(read_on(source, name, reopen=lambda read: read % 2 == 1))

@@ -148,6 +148,15 @@ def test_csv_cells_have_the_types_of_the_fields(tmp_path: Path, ending: str) -> 
     ]
 
 
+@pytest.mark.guarantee("G13")
+def test_long_names_of_fields_make_small_reads(tmp_path: Path) -> None:
+    wide = msgspec.defstruct("Wide", [(f"{'the_question_with_the_number_' * 3}{n}", str, "") for n in range(1_000)])
+    (tmp_path / "a.csv").write_text("\n".join([wide.__struct_fields__[0], *"x" * 500]))
+    reads = list(read_on(read_files(tmp_path / "a.csv", wide), "a.csv"))
+    assert sum(len(read.records) for read in reads) == 500
+    assert max(len(msgspec.msgpack.encode([value for value, _ in read.records])) for read in reads) < 16 << 20
+
+
 def test_a_csv_file_without_rows_ends(tmp_path: Path) -> None:
     for name, content in (("empty", b""), ("header", b"name,count,share"), ("line", b"name,count,share\n")):
         (tmp_path / f"{name}.csv").write_bytes(content)

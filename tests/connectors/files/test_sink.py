@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
@@ -33,6 +34,7 @@ from tests.patience import patience
 
 PROGRESS = "_millwheel/shop.sales-lake/0.json"
 HOUR = 3_600
+LONG = blake2b("ü".encode() * 300, digest_size=8).hexdigest()
 
 
 def place(run: int = 5, sink: str = "shop/sales-lake") -> SinkShard:
@@ -261,7 +263,7 @@ def test_partitions_are_folders_by_time_and_field(tmp_path: Path, form: Any) -> 
     async def do(writer: SinkWriter[Sale]) -> None:
         items = ["tea", "a/b=c", "", "tea"]
         records = [(Sale(item, n), at(n * HOUR)) for n, item in enumerate(items)]
-        records.append((Sale("tea", 4), mw.Timestamp(1 << 60)))
+        records += [(Sale("tea", 4), mw.Timestamp(1 << 60)), (Sale("ü" * 300, 5), at(0))]
         await writer.write(SinkBatch(1, records, "1", ""))
 
     with_writers(write_files(tmp_path, Sale, format=form, by_time="hour", by="item"), place(), do=do)
@@ -272,6 +274,7 @@ def test_partitions_are_folders_by_time_and_field(tmp_path: Path, form: Any) -> 
         f"date=2026-01-01/hour=14/item={none}/{name}": [{"item": "", "cents": 2}],
         f"date=2026-01-01/hour=15/item=tea/{name}": [{"item": "tea", "cents": 3}],
         f"date={none}/hour={none}/item=tea/{name}": [{"item": "tea", "cents": 4}],
+        f"date=2026-01-01/hour=12/item={'%C3%BC' * 16}%C3%-{LONG}/{name}": [{"item": "ü" * 300, "cents": 5}],
     }
 
 
