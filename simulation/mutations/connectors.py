@@ -345,7 +345,7 @@ rewriting(
     "G3",
     "a former process does not set the progress of a bucket back",
     storage,
-    '{"e_tag": former.version}',
+    "dict(former.version)",
     '"overwrite"',
     seeds=0,
     test="tests/connectors/files/test_buckets.py::test_a_former_process_writes_nothing_into_a_bucket",

@@ -23,7 +23,10 @@ async def on_thread(function: Callable[[], T]) -> T:
     If the caller is cancelled, the function may be stuck, on a network disk for example. Then its thread gets no other
     call, and ends behind this one.
     """
-    thread = _idle.pop() if _idle else CallThread("millwheel-files")
+    try:
+        thread = _idle.pop()
+    except IndexError:
+        thread = CallThread("millwheel-files")
     try:
         result: T = await thread.call(function)
     except asyncio.CancelledError:

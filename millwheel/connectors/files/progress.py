@@ -13,13 +13,13 @@ import msgspec
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
-__all__ = ["FOLDER", "Progress", "file_name", "progress_path", "raised"]
+__all__ = ["FOLDER", "ShardProgress", "file_name", "progress_path", "raised"]
 
 FOLDER: Final = "_millwheel"
 """The folder of what is no data. Programs that read a folder of data leave out what begins with ``_``."""
 
 
-class Progress(msgspec.Struct, frozen=True):
+class ShardProgress(msgspec.Struct, frozen=True):
     """The newest batch of a shard. All batches before it are there whole, and this one at least in part."""
 
     run: int
@@ -41,7 +41,7 @@ def file_name(place: SinkShard, number: int, ending: str) -> str:
     return f"{_plain(place.sink)}-{place.shard}-{place.run}-{number:012}.{ending}"
 
 
-def raised(found: Progress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> Progress:
+def raised(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> ShardProgress:
     """The progress with the batch. It is ``found`` itself if the batch was begun before.
 
     Args:
@@ -53,7 +53,7 @@ def raised(found: Progress | None, place: SinkShard, batch: SinkBatch[Any], wher
     Raises:
         FilesError: The batch does not follow, because the topology or the folder was set back.
     """
-    next_one = Progress(place.run, batch.number, batch.id)
+    next_one = ShardProgress(place.run, batch.number, batch.id)
     if found == next_one:
         return found
     if batch.after:
@@ -65,9 +65,9 @@ def raised(found: Progress | None, place: SinkShard, batch: SinkBatch[Any], wher
     return next_one
 
 
-def _apart(found: Progress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
+def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
     """What to do where the folder stands elsewhere than the topology."""
-    former = msgspec.json.encode(Progress(place.run, batch.number - 1, batch.after)).decode()
+    former = msgspec.json.encode(ShardProgress(place.run, batch.number - 1, batch.after)).decode()
     if found is None:
         return (
             f"{where} is not there, and batch {batch.number} of {place.sink}, shard {place.shard}, comes next: the "

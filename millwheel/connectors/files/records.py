@@ -14,7 +14,7 @@ from millwheel.connectors.files.parsing import FileFormat, LineError, LineParser
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import describe_type, type_name
 
-__all__ = ["PARQUET", "Columns", "LineReader", "RecordType", "format_of"]
+__all__ = ["PARQUET", "LineReader", "PlaceFields", "RecordType", "format_of"]
 
 PARQUET: Final = "parquet"
 _FORMATS: Final = {"jsonl": "jsonl", "ndjson": "jsonl", "csv": "csv", "txt": "lines", "log": "lines", PARQUET: PARQUET}
@@ -54,7 +54,7 @@ def format_of(name: str, stated: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PlaceFields:
     """The fields of a record that the file does not have: they say where it comes from. Empty: there is no such."""
 
     file: str = ""
@@ -71,7 +71,7 @@ class Columns:
 class RecordType:
     """A type of records, and its fields as they are stored."""
 
-    def __init__(self, record_type: Any, form: str, columns: Columns) -> None:
+    def __init__(self, record_type: Any, form: str, columns: PlaceFields) -> None:
         """Check that records of a format can have the type.
 
         Raises:
@@ -85,7 +85,7 @@ class RecordType:
             self.fields = {one.encode_name: one for one in described.fields}
         self.overhead = sum(len(name) + _CELL_BYTES for name in self.fields or ())
         """About how many bytes a record has beside its values when it is stored: the names of its fields."""
-        if form == FileFormat.LINES and (record_type not in (str, bytes) or columns != Columns()):
+        if form == FileFormat.LINES and (record_type not in (str, bytes) or columns != PlaceFields()):
             raise UsageError(
                 f"lines are str or bytes, without other fields, and not {type_name(record_type)}: choose another format"
             )
@@ -125,7 +125,9 @@ class RecordType:
 class LineReader:
     """Reads the lines of one file as records."""
 
-    def __init__(self, record_type: RecordType, form: str, columns: Columns, name: str, header: bytes = b"") -> None:
+    def __init__(
+        self, record_type: RecordType, form: str, columns: PlaceFields, name: str, header: bytes = b""
+    ) -> None:
         """
         Raises:
             LineError: The header of a CSV file is none.
@@ -136,7 +138,7 @@ class LineReader:
         self.most_records = record_type.most_records
         self._parser = LineParser(FileFormat(form), None, 0, header, text=record_type.type is str)
         self._json: msgspec.json.Decoder[Any] | None = None
-        if form == FileFormat.JSONL and columns == Columns():
+        if form == FileFormat.JSONL and columns == PlaceFields():
             self._json = msgspec.json.Decoder(record_type.type)
         self._csv = form == FileFormat.CSV
         self._lines = form == FileFormat.LINES

@@ -9,7 +9,7 @@ from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.errors import FilesError, load_parquet
 from millwheel.connectors.files.parsing import LineError
 from millwheel.connectors.files.position import FilePosition, digest_of
-from millwheel.connectors.files.records import Columns, RecordType
+from millwheel.connectors.files.records import PlaceFields, RecordType
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
 from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.model.time import Timestamp
@@ -31,7 +31,7 @@ class RowsReader(SplitReader[T, FilePosition]):
     """Reads the rows of a file from a position on: the columns that the type has, batch by batch."""
 
     def __init__(
-        self, storage: Storage, path: str, record_type: RecordType, columns: Columns, position: FilePosition
+        self, storage: Storage, path: str, record_type: RecordType, columns: PlaceFields, position: FilePosition
     ) -> None:
         self._storage = storage
         self._path = path

@@ -18,7 +18,7 @@ from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.encoding import encoder_of
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.places import Root, parse_root
-from millwheel.connectors.files.progress import Progress, file_name, progress_path, raised
+from millwheel.connectors.files.progress import ShardProgress, file_name, progress_path, raised
 from millwheel.connectors.files.storage import Storage, Stored, storage_of
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.time import Timestamp, to_datetime
@@ -72,11 +72,11 @@ def write_files(
         raise UsageError(f"by_time is one of {', '.join(_TIMES)}, and not {by_time!r}")
     if isinstance(fields, str):
         raise UsageError(f"by={by!r} is no field of {type_name(record_type)}: {fields}")
-    return _Files(root, record_type, format, by_time, by)
+    return _FilesSink(root, record_type, format, by_time, by)
 
 
 @dataclass(frozen=True, slots=True)
-class _Files(Sink[T], Generic[T]):
+class _FilesSink(Sink[T], Generic[T]):
     root: Root
     record_type: Any
     format: str
@@ -86,7 +86,7 @@ class _Files(Sink[T], Generic[T]):
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         storage = storage_of(self.root)
         await on_thread(storage.clean)
-        return _Writer(self, storage, place)
+        return _FilesWriter(self, storage, place)
 
     def folder_of(self, value: T, at: Timestamp) -> str:
         """The folder of a record: empty, or with a slash at its end."""
@@ -94,7 +94,7 @@ class _Files(Sink[T], Generic[T]):
         return times + ("" if self.by is None else _value_folder(self.by, value))
 
 
-class _Writer(SinkWriter[T]):
+class _FilesWriter(SinkWriter[T]):
     """Writes the batches of a shard.
 
     *Invariant (G1): the progress is the newest batch of which a file may be there.* It is raised before the first file,
@@ -103,7 +103,7 @@ class _Writer(SinkWriter[T]):
     was paused between the progress and a file. It wakes up later, and replaces the file by the same.
     """
 
-    def __init__(self, sink: _Files[T], storage: Storage, place: SinkShard) -> None:
+    def __init__(self, sink: _FilesSink[T], storage: Storage, place: SinkShard) -> None:
         self._storage = storage
         self._place = place
         self._path = progress_path(place)
@@ -135,9 +135,9 @@ class _Writer(SinkWriter[T]):
         if progress is not found:
             self._stored = self._storage.replace(self._path, msgspec.json.encode(progress), self._stored)
 
-    def _decoded(self, content: bytes) -> Progress:
+    def _decoded(self, content: bytes) -> ShardProgress:
         try:
-            return msgspec.json.decode(content, type=Progress)
+            return msgspec.json.decode(content, type=ShardProgress)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise FilesError(
                 f"{self._storage.name(self._path)} is no progress of a sink ({error}): put its former content back, or "

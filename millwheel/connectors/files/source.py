@@ -14,7 +14,7 @@ from millwheel.connectors.files.lines import LinesReader
 from millwheel.connectors.files.parsing import FileFormat
 from millwheel.connectors.files.places import FilePattern, parse_pattern
 from millwheel.connectors.files.position import FilePosition
-from millwheel.connectors.files.records import PARQUET, Columns, LineReader, RecordType, format_of
+from millwheel.connectors.files.records import PARQUET, LineReader, PlaceFields, RecordType, format_of
 from millwheel.connectors.files.rows import RowsReader
 from millwheel.connectors.files.storage import FileInfo, storage_of
 from millwheel.connectors.files.texts import is_compressed
@@ -74,7 +74,7 @@ def read_files(
     """
     where = parse_pattern(pattern)
     form = format_of(where.parts[-1], format)
-    columns = Columns(file_field, line_field)
+    columns = PlaceFields(file_field, line_field)
     RecordType(record_type, form, columns)
     if form == PARQUET:
         load_parquet()
@@ -85,17 +85,17 @@ def read_files(
         )
     if follow is not None and (form == PARQUET or is_compressed(where.parts[-1])):
         raise UsageError(f"{where.parts[-1]!r}: only files of plain lines can grow: leave follow= out")
-    return _Files(where, record_type, form, watch, follow, columns)
+    return _FilesSource(where, record_type, form, watch, follow, columns)
 
 
 @dataclass(frozen=True, slots=True)
-class _Files(Source[T, FilePosition], Generic[T]):
+class _FilesSource(Source[T, FilePosition], Generic[T]):
     pattern: FilePattern
     record_type: Any
     form: str
     watch: bool
     follow: int | None
-    columns: Columns
+    columns: PlaceFields
 
     def identity(self) -> str:
         """The files and their format. The type may get new fields, for example."""

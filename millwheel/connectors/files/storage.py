@@ -11,9 +11,9 @@ import os
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -54,10 +54,10 @@ class FileInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A small file that processes replace in turn. ``version``: what a bucket compares."""
+    """A small file that processes replace in turn. ``version``: what a bucket compares, by the names of obstore."""
 
     content: bytes
-    version: str = ""
+    version: Mapping[str, str] = field(default_factory=dict)
 
 
 class Storage(ABC):
@@ -245,7 +245,7 @@ class BucketStorage(Storage):
         with self._explained(path):
             try:
                 got = obstore.get(self._store, self._key(path))
-                return Stored(bytes(got.bytes()), self._version(got.meta))
+                return Stored(bytes(got.bytes()), self._versions(got.meta))
             except FileNotFoundError:
                 return None
 
@@ -253,7 +253,7 @@ class BucketStorage(Storage):
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        mode: Any = "create" if former is None else {"e_tag": former.version}
+        mode: Any = "create" if former is None else dict(former.version)
         with self._explained(path):
             try:
                 put = obstore.put(self._store, self._key(path), content, mode=mode, use_multipart=False)
@@ -262,7 +262,7 @@ class BucketStorage(Storage):
                 if (found := self.load(path)) is not None and found.content == content:
                     return found
                 raise self.changed(path) from error
-            return Stored(content, self._version(put))
+            return Stored(content, self._versions(put))
 
     def _key(self, path: str) -> str:
         return f"{self.root.path}/{path}".removeprefix("/")
@@ -270,6 +270,10 @@ class BucketStorage(Storage):
     def _info(self, path: str, meta: Any) -> FileInfo:
         modified = int(meta["last_modified"].timestamp() * 1_000_000)
         return FileInfo(path, meta["size"], self._version(meta), modified)
+
+    def _versions(self, meta: Any) -> dict[str, str]:
+        # S3 and Azure compare the tag, and Google the version.
+        return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
 
     def _version(self, meta: Any) -> str:
         return meta["e_tag"] or meta["version"] or ""

@@ -49,7 +49,9 @@ class _Compressed(Text):
         self._size = info.size
         self._file = RangeFile(storage, info)
         buffered = io.BufferedReader(self._file, storage.chunk)
-        self._stream: Any = gzip.GzipFile(fileobj=buffered) if info.path.endswith(_GZIP) else _zstandard(buffered)
+        self._stream: Any = (
+            gzip.GzipFile(fileobj=buffered) if info.path.lower().endswith(_GZIP) else _zstandard(buffered)
+        )
         self._chunk = storage.chunk
         self._start = 0
         self._kept = bytearray()
@@ -97,7 +99,7 @@ def open_text(storage: Storage, info: FileInfo) -> Text:
 
 def is_compressed(name: str) -> bool:
     """Whether the file is compressed, by its name."""
-    return name.endswith((_GZIP, _ZSTANDARD))
+    return name.lower().endswith((_GZIP, _ZSTANDARD))
 
 
 def _zstandard(file: Any) -> Any:
