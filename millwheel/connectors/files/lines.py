@@ -93,13 +93,14 @@ class LinesReader(SplitReader[T, FilePosition]):
                 opened = self._open = self._opened(info)
         closed = self._closed is None or self._closed(opened.info)
         if opened.reader is None:
-            return Read([], self._position, ended=closed, behind=min(opened.info.size, 1))
+            ended = closed and self._is_unchanged()
+            return Read([], self._position, ended=ended, behind=min(opened.info.size, 1))
         return self._next(opened.text, opened.reader, closed)
 
     def _opened(self, info: FileInfo) -> _Open:
         """Open the file, and see that it is the one that was read."""
         text, offset = open_text(self._storage, info), self._position.offset
-        beginning = text.at(0, _HEADER_BYTES if self._csv else _HEAD_BYTES)
+        beginning = text.at(0, _HEADER_BYTES if self._csv else _HEAD_BYTES) if offset or self._csv else b""
         start = max(offset - _BEFORE_BYTES, 0)
         head, before = beginning[: min(_HEAD_BYTES, offset)], text.at(start, offset - start)
         if offset and (len(before) < offset - start or digest_of(head, before) != self._position.digest):

@@ -137,7 +137,9 @@ class DirectoryStorage(Storage):
     def write(self, path: str, content: bytes) -> None:
         # The name is drawn: two processes may write the same file at one time.
         part, target = self._path(f"{_PARTS}/{secrets.token_hex(12)}"), self._path(path)
+        root = self._path("")
         with self._explained(path):
+            is_new = not root.is_dir()
             for folder in (part.parent, target.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -150,10 +152,12 @@ class DirectoryStorage(Storage):
                 part.unlink(missing_ok=True)
                 raise
             # Each folder is an entry of the one above it, and another process may have made it a moment ago.
-            root = self._path("")
             for folder in (target.parent, *target.parent.parents):
                 if folder.is_relative_to(root):
                     _sync(folder)
+                elif is_new:
+                    with suppress(PermissionError):  # it is not ours, and was there before
+                        _sync(folder)
 
     def load(self, path: str) -> Stored | None:
         with self._explained(path):
