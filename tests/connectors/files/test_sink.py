@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import sys
@@ -136,6 +137,20 @@ def test_a_former_process_that_wakes_up_changes_nothing(tmp_path: Path) -> None:
 
     with_writers(write_files(tmp_path, Sale), place(), place(), do=do)
     assert cents_in(tmp_path) == [10, 20, 30]
+
+
+@pytest.mark.guarantee("G3")
+def test_a_process_that_stands_still_in_the_lock_holds_others(tmp_path: Path) -> None:
+    async def do(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 10))
+        with (tmp_path / f"{PROGRESS}.lock").open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(FilesError, match="another process is changing it"):
+                await writer.write(batch(2, 20))
+        await writer.write(batch(2, 20))
+
+    with_writers(write_files(tmp_path, Sale), place(), do=do)
+    assert cents_in(tmp_path) == [10, 20]
 
 
 @pytest.mark.guarantee("G1")
