@@ -203,9 +203,9 @@ class BucketStorage(Storage):
 
     chunk = 512 << 10
 
-    def __init__(self, root: Root, store: ObjectStore | None = None) -> None:
+    def __init__(self, root: Root) -> None:
         super().__init__(root)
-        self._store = store or _store_of(root.bucket)
+        self._store = _store_of(root.bucket)
 
     def find(self, parts: Sequence[str]) -> list[str]:
         import obstore

@@ -27,6 +27,7 @@ from tests.connectors.files.given import (
     values_of,
 )
 from tests.connectors.files.test_sink import batch, place, with_writers
+from tests.connectors.given import running
 from tests.patience import patience
 
 
@@ -177,6 +178,22 @@ async def test_a_process_that_wakes_up_writes_the_same_file(folder: Place) -> No
     folder.bucket.release()
     await late
     assert folder.cents() == [10, 20]
+
+
+@pytest.mark.guarantee("G1")
+def test_a_topology_reads_a_bucket_and_writes_it(folder: Place) -> None:
+    for number in range(3):
+        lines = "".join(f'{{"item":"tea","cents":{100 * number + line}}}\n' for line in range(20))
+        folder.storage.write(f"in/{number}.jsonl", lines.encode())
+    topology = mw.Topology("shop")
+    sales = topology.source("sales", Sale, read_files(f"{folder.url}/in/*.jsonl", Sale))
+    sales.to("lake", write_files(f"{folder.url}/out", Sale, format="parquet"), batch_records=7)
+    with small_reads(100), running(topology) as harness:
+        for _ in range(4):
+            harness.crash()
+            harness.advance_clock(mw.seconds(1))
+    folder.storage = storage_of(parse_root(f"{folder.url}/out"))
+    assert folder.cents() == [100 * number + line for number in range(3) for line in range(20)]
 
 
 def test_the_folder_may_be_the_bucket_itself(folder: Place, tmp_path: Path) -> None:
