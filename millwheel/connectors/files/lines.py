@@ -34,6 +34,14 @@ _RAW_BYTES: Final = 1_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
+class _Opening(NamedTuple):
+    """A file on the way to the position."""
+
+    info: FileInfo
+    text: Text
+    beginning: bytes
+
+
 class _Open(NamedTuple):
     """A file that was opened. ``reader``: None until the header of a CSV file is whole."""
 
@@ -74,6 +82,7 @@ class LinesReader(SplitReader[T, FilePosition]):
         self._reader_of = reader_of
         self._position = position
         self._closed = closed
+        self._opening: _Opening | None = None
         self._open: _Open | None = None
         self._head = b""
         self._before = b""
@@ -83,7 +92,7 @@ class LinesReader(SplitReader[T, FilePosition]):
         return await on_thread(self._read)
 
     async def close(self) -> None:
-        self._open = None
+        self._opening = self._open = None
 
     def _read(self) -> Read[T, FilePosition]:
         opened = self._open
@@ -91,17 +100,26 @@ class LinesReader(SplitReader[T, FilePosition]):
             info = self._storage.stat(self._path)
             if opened is None or info != opened.info:
                 opened = self._open = self._opened(info)
+        if opened is None:  # the way to the position is long
+            return Read([], self._position, behind=1)
         closed = self._closed is None or self._closed(opened.info)
         if opened.reader is None:
             ended = closed and self._is_unchanged()
             return Read([], self._position, ended=ended, behind=min(opened.info.size, 1))
         return self._next(opened.text, opened.reader, closed)
 
-    def _opened(self, info: FileInfo) -> _Open:
-        """Open the file, and see that it is the one that was read."""
-        text, offset = open_text(self._storage, info), self._position.offset
-        beginning = text.at(0, _HEADER_BYTES if self._csv else _HEAD_BYTES) if offset or self._csv else b""
+    def _opened(self, info: FileInfo) -> _Open | None:
+        """Open the file, and see that it is the one that was read. None: the next read goes on with that."""
+        offset = self._position.offset
+        if self._opening is None or self._opening.info != info:
+            text = open_text(self._storage, info)
+            beginning = text.at(0, _HEADER_BYTES if self._csv else _HEAD_BYTES) if offset or self._csv else b""
+            self._opening = _Opening(info, text, beginning)
+        _, text, beginning = self._opening
         start = max(offset - _BEFORE_BYTES, 0)
+        if not text.is_at(start):
+            return None
+        self._opening = None
         head, before = beginning[: min(_HEAD_BYTES, offset)], text.at(start, offset - start)
         if offset and (len(before) < offset - start or digest_of(head, before) != self._position.digest):
             raise FilesError(

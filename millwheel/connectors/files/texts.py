@@ -11,8 +11,10 @@ from typing import Any, Final
 from millwheel.connectors.files.errors import FilesError, load_parquet
 from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
 
-__all__ = ["Text", "is_compressed", "open_text"]
+__all__ = ["SKIP_BYTES", "Text", "is_compressed", "open_text"]
 
+SKIP_BYTES: Final = 256 << 20
+"""So much text is decompressed in a second or a few. A read has a minute, and may begin far from the position."""
 _GZIP: Final = ".gz"
 _ZSTANDARD: Final = ".zst"
 
@@ -23,6 +25,10 @@ class Text(ABC):
     @abstractmethod
     def at(self, start: int, length: int) -> bytes:
         """Bytes from ``start`` on. There are fewer than ``length`` only if the text ends."""
+
+    def is_at(self, start: int) -> bool:
+        """Whether ``start`` is reached. If not, the next call goes on. No call takes long."""
+        return True
 
     @abstractmethod
     def left(self, end: int, lines: int) -> int:
@@ -67,6 +73,11 @@ class _Compressed(Text):
             self._kept += more
         self._drop(start)
         return bytes(self._kept[:length]) if start >= self._start else b""
+
+    def is_at(self, start: int) -> bool:
+        most = self._start + len(self._kept) + SKIP_BYTES
+        self.at(min(start, most), 0)
+        return self._ended or start <= most
 
     def left(self, end: int, lines: int) -> int:
         if self._ended and end >= self._start + len(self._kept):

@@ -33,9 +33,16 @@ def found(source: Source[Any, Any]) -> list[str]:
 
 
 def read_on(
-    source: Source[Any, Any], split: str, position: Any = None, reopen: Callable[[int], bool] = lambda read: False
+    source: Source[Any, Any],
+    split: str,
+    position: Any = None,
+    reopen: Callable[[int], bool] = lambda read: False,
+    empty: int = 0,
 ) -> Iterator[Read[Any, Any]]:
-    """Reads from a position on, as far as the file is there. ``reopen``: whether a reader is opened before a read."""
+    """Reads from a position on, as far as the file is there.
+
+    ``reopen``: whether a reader is opened before a read. ``empty``: how many reads without records are no end.
+    """
 
     async def opened() -> Any:
         return await source.open_reader(split, position)
@@ -52,7 +59,8 @@ def read_on(
             read = runner.run(reader.read())
             position = read.position
             yield read
-            if read.ended or not read.records:
+            empty -= not read.records
+            if read.ended or empty < 0:
                 break
         runner.run(reader.close())
 

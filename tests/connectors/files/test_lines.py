@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.connectors import BadRecord, FilesError, read_files
+from millwheel.connectors.files import texts
 from millwheel.sdk.errors import UsageError
 from tests.connectors.files.given import (
     Sale,
@@ -277,6 +278,24 @@ def test_a_compressed_file_that_is_cut_off_goes_on_later(tmp_path: Path, ending:
         path.write_bytes(whole)
         got += values_of(source, path.name, position)
     assert got == lines
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.guarantee("G8")
+def test_the_way_to_a_position_takes_several_reads(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read has a minute, and a large file may take longer to its end."""
+    monkeypatch.setattr(texts, "SKIP_BYTES", 10_000)
+    lines = [f"line {number} " + "x" * 100 for number in range(3_000)]
+    path = tmp_path / f"a.log{ending}"
+    path.write_bytes(compressed("\n".join(lines).encode(), ending))
+    source = read_files(path, str)
+    with small_reads(100_000):
+        *_, last = first = [read for read, _ in zip(read_on(source, path.name), range(2), strict=False)]
+        rest = list(read_on(source, path.name, last.position, empty=50))
+    assert len([read for read in rest if not read.records]) >= 2
+    assert records_of(first + rest) == lines
 
 
 def test_lines_are_records_of_str_or_bytes(tmp_path: Path) -> None:
