@@ -34,7 +34,7 @@ _RAW_BYTES: Final = 1_000
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-class _Opening(NamedTuple):
+class _OnTheWay(NamedTuple):
     """A file on the way to the position."""
 
     info: FileInfo
@@ -42,7 +42,7 @@ class _Opening(NamedTuple):
     beginning: bytes
 
 
-class _Open(NamedTuple):
+class _OpenLines(NamedTuple):
     """A file that was opened. ``reader``: None until the header of a CSV file is whole."""
 
     info: FileInfo
@@ -82,8 +82,8 @@ class LinesReader(SplitReader[T, FilePosition]):
         self._reader_of = reader_of
         self._position = position
         self._closed = closed
-        self._opening: _Opening | None = None
-        self._open: _Open | None = None
+        self._on_the_way: _OnTheWay | None = None
+        self._open: _OpenLines | None = None
         self._head = b""
         self._before = b""
         """The beginning of what is before the position, and its end."""
@@ -92,7 +92,7 @@ class LinesReader(SplitReader[T, FilePosition]):
         return await on_thread(self._read)
 
     async def close(self) -> None:
-        self._opening = self._open = None
+        self._on_the_way = self._open = None
 
     def _read(self) -> Read[T, FilePosition]:
         opened = self._open
@@ -108,18 +108,18 @@ class LinesReader(SplitReader[T, FilePosition]):
             return Read([], self._position, ended=ended, behind=min(opened.info.size, 1))
         return self._next(opened.text, opened.reader, closed)
 
-    def _opened(self, info: FileInfo) -> _Open | None:
+    def _opened(self, info: FileInfo) -> _OpenLines | None:
         """Open the file, and see that it is the one that was read. None: the next read goes on with that."""
         offset = self._position.offset
-        if self._opening is None or self._opening.info != info:
+        if self._on_the_way is None or self._on_the_way.info != info:
             text = open_text(self._storage, info)
             beginning = text.at(0, _HEADER_BYTES if self._csv else _HEAD_BYTES) if offset or self._csv else b""
-            self._opening = _Opening(info, text, beginning)
-        _, text, beginning = self._opening
+            self._on_the_way = _OnTheWay(info, text, beginning)
+        _, text, beginning = self._on_the_way
         start = max(offset - _BEFORE_BYTES, 0)
         if not text.is_at(start):
             return None
-        self._opening = None
+        self._on_the_way = None
         head, before = beginning[: min(_HEAD_BYTES, offset)], text.at(start, offset - start)
         if offset and (len(before) < offset - start or digest_of(head, before) != self._position.digest):
             raise FilesError(
@@ -128,7 +128,7 @@ class LinesReader(SplitReader[T, FilePosition]):
                 "content under a new name. If it is lost, read another stream, whose pattern leaves this file out"
             )
         self._head, self._before = head, before
-        return _Open(info, text, self._reader(beginning))
+        return _OpenLines(info, text, self._reader(beginning))
 
     def _reader(self, beginning: bytes) -> LineReader | None:
         """What reads the lines. A CSV file begins behind its header."""
