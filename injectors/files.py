@@ -33,11 +33,7 @@ from millwheel.client.injector.likelihood import (
     is_likely,
     unlikely,
 )
-from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
-from millwheel.injectors.errors import RefusedLineError, SourceError
-from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
-from millwheel.injectors.leaving import step_aside
-from millwheel.injectors.parsing import (
+from millwheel.connectors.files.parsing import (
     ColumnType,
     FileFormat,
     LineError,
@@ -47,7 +43,12 @@ from millwheel.injectors.parsing import (
     column_hint,
     leaves_quote_open,
     read_id,
+    split_lines,
 )
+from millwheel.injectors.checkpoints import FileStart, load_checkpoint, save_checkpoint
+from millwheel.injectors.errors import RefusedLineError, SourceError
+from millwheel.injectors.identity import HEAD_BYTES, ContentHash, partition_name
+from millwheel.injectors.leaving import step_aside
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.injectors.skipped import SkippedLines
 from millwheel.model.time import MIN_TIMESTAMP, Duration
@@ -517,14 +518,9 @@ def _read_lines(path: Path, start: int, growing: bool) -> tuple[list[tuple[int, 
             data += more
             if len(data) > _MAX_LINE_BYTES:
                 raise SourceError(f"{path}, byte {start}: a line of more than {_MAX_LINE_BYTES:,} bytes")
-        complete = data.rfind(b"\n") + 1
-        if not growing and not file.read(1):
-            complete = len(data)
+        found, complete = split_lines(data, ended=not growing and not file.read(1))
     lines, at = [], start
-    # Only line feeds separate lines. A single carriage return is part of a line.
-    for line in data[:complete].split(b"\n"):
+    for line in found:
         lines.append((at, line.removesuffix(b"\r")))
         at += len(line) + 1
-    if data[:complete].endswith(b"\n") or not complete:
-        lines.pop()
     return lines, start + complete

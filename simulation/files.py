@@ -24,9 +24,9 @@ from unittest.mock import patch
 
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.errors import InjectorError
+from millwheel.connectors.files.parsing import TimestampField, TimeUnit
 from millwheel.injectors.files import FileInjector, FileSettings, SourceError
 from millwheel.injectors.identity import partition_name
-from millwheel.injectors.parsing import TimestampField, TimeUnit
 from millwheel.model.time import Duration
 from millwheel.rpc.failures import RequestError
 from simulation.clients import ADDRESS, ClientProgress

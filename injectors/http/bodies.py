@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.client.injector.likelihood import UNIT_NANOSECONDS, is_likely, unlikely
+from millwheel.connectors.files.parsing import FileFormat, LineError, LineParser, TimestampField, read_id
 from millwheel.errors import Problem
 from millwheel.injectors.http.refusals import HttpRefusal
-from millwheel.injectors.parsing import FileFormat, LineError, LineParser, TimestampField, read_id
 from millwheel.model.time import from_datetime
 from millwheel.model.wording import counted
 

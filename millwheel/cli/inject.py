@@ -22,9 +22,9 @@ from millwheel.client.control import ControlClient
 from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
+from millwheel.connectors.files.parsing import ColumnType, FileFormat, TimeUnit
 from millwheel.injectors.errors import RefusedLineError, SourceError
 from millwheel.injectors.files import FileInjector, FileSettings, check_files
-from millwheel.injectors.parsing import ColumnType, FileFormat, TimeUnit
 from millwheel.model.time import seconds
 from millwheel.model.wording import counted
 from millwheel.rpc.failures import RequestError

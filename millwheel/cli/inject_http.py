@@ -20,8 +20,8 @@ from millwheel.client.holds.unacked import unacked_explainer
 from millwheel.client.injector import Injector, InjectorSettings
 from millwheel.client.injector.likelihood import ANY_TIMESTAMP_VARIABLE
 from millwheel.config.addresses import is_loopback
+from millwheel.connectors.files.parsing import TimeUnit
 from millwheel.injectors.leaving import step_aside
-from millwheel.injectors.parsing import TimeUnit
 from millwheel.model.time import seconds
 from millwheel.rpc.identity import process_tls
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import typer
 
-from millwheel.injectors.parsing import TimestampField, TimeUnit
+from millwheel.connectors.files.parsing import TimestampField, TimeUnit
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, from_datetime, seconds
 from millwheel.rpc.clock import wall_now
 

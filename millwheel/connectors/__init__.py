@@ -1,6 +1,7 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
 from millwheel.connectors.databases import DatabaseError, database
+from millwheel.connectors.files import FilesError, read_files, write_files
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 from millwheel.connectors.webhooks import WebhookError, webhook
@@ -8,6 +9,7 @@ from millwheel.connectors.webhooks import WebhookError, webhook
 __all__ = [
     "BadRecord",
     "DatabaseError",
+    "FilesError",
     "Read",
     "Sink",
     "SinkBatch",
@@ -18,5 +20,7 @@ __all__ = [
     "Splits",
     "WebhookError",
     "database",
+    "read_files",
     "webhook",
+    "write_files",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
+from millwheel.connectors.files import lines, progress, sink, storage
 from millwheel.master import updating
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
@@ -12,6 +13,7 @@ from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
+_WRITE_FILES = "for path, content in contents.items():\n        self._storage.write(path, content)"
 _WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
 
 rewriting(
@@ -263,5 +265,89 @@ rewriting(
     "True",
     seeds=0,
     test="tests/connectors/test_writing.py::test_an_update_changes_neither_shards_nor_key",
+    why=_WHY,
+)
+
+rewriting(
+    "position-in-another-file",
+    "G1",
+    "a file that was replaced is refused",
+    lines,
+    "digest_of(head, before) != self._position.digest",
+    "False",
+    seeds=0,
+    test="tests/connectors/files/test_lines.py::test_a_file_that_was_replaced_or_cut_is_refused",
+    why=_WHY,
+)
+
+rewriting(
+    "half-lines-of-a-growing-file",
+    "G1",
+    "a line of a file that grows is one when its end is there",
+    lines,
+    "ended = closed and len(data) < asked",
+    "ended = len(data) < asked",
+    seeds=0,
+    test="tests/connectors/files/test_lines.py::test_a_growing_file_is_read_line_by_line",
+    why=_WHY,
+)
+
+rewriting(
+    "growing-at-its-end",
+    "G1",
+    "a file that changes while its end is read has not ended",
+    lines,
+    "self._storage.stat(self._path) == self._open.info",
+    "True",
+    seeds=0,
+    test="tests/connectors/files/test_lines.py::test_a_file_that_grows_at_its_end_has_not_ended",
+    why=_WHY,
+)
+
+rewriting(
+    "files-before-their-progress",
+    "G1",
+    "the progress has each batch of which a file may be there",
+    sink,
+    "self._raise_progress(batch)\n    " + _WRITE_FILES,
+    _WRITE_FILES + "\n    self._raise_progress(batch)",
+    seeds=0,
+    test="tests/connectors/files/test_sink.py::test_a_batch_that_was_begun_is_known_after_a_restore",
+    why=_WHY,
+)
+
+rewriting(
+    "files-of-any-batch",
+    "G1",
+    "a batch of files follows the one with the id before it",
+    progress,
+    "(found.run, found.id) == (place.run, batch.after)",
+    "found.run == place.run",
+    seeds=0,
+    test="tests/connectors/files/test_sink.py::test_a_restored_topology_is_noticed_and_can_go_on",
+    why=_WHY,
+)
+
+rewriting(
+    "directory-without-comparison",
+    "G3",
+    "a former process does not set the progress of a directory back",
+    storage,
+    "self.load(path) != former",
+    "False",
+    seeds=0,
+    test="tests/connectors/files/test_sink.py::test_a_former_process_that_wakes_up_changes_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "bucket-without-comparison",
+    "G3",
+    "a former process does not set the progress of a bucket back",
+    storage,
+    "dict(former.version)",
+    '"overwrite"',
+    seeds=0,
+    test="tests/connectors/files/test_buckets.py::test_a_former_process_writes_nothing_into_a_bucket",
     why=_WHY,
 )

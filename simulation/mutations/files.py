@@ -32,4 +32,4 @@ def checkpointed_unacked() -> None:
 )
 def half_lines() -> None:
     """The last line is read even if its end is missing."""
-    rewrite(files, "if not growing and not file.read(1):", "if not file.read(1):")
+    rewrite(files, "ended=not growing and not file.read(1)", "ended=not file.read(1)")

@@ -16,10 +16,10 @@ import pytest
 
 from millwheel.client.injector import Injector, InjectorSettings, InjectorSupersededError
 from millwheel.client.subscription import From, Subscription
+from millwheel.connectors.files.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.injectors.errors import SourceError
 from millwheel.injectors.files import FileInjector, FileSettings
 from millwheel.injectors.identity import partition_name
-from millwheel.injectors.parsing import ColumnType, FileFormat, TimestampField, TimeUnit
 from millwheel.model.time import Duration
 from millwheel.sdk.errors import UsageError
 from millwheel.server.dev_server import DevServer

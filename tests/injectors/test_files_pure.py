@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.injectors.identity import ContentHash, partition_name
-from millwheel.injectors.parsing import (
+from millwheel.connectors.files.parsing import (
     ColumnType,
     FileFormat,
     LineError,
@@ -20,6 +19,7 @@ from millwheel.injectors.parsing import (
     column_hint,
     leaves_quote_open,
 )
+from millwheel.injectors.identity import ContentHash, partition_name
 from millwheel.injectors.progress import FileProgress, ReadingProgress
 from millwheel.sdk.errors import UsageError
 

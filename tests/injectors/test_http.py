@@ -18,10 +18,10 @@ from deploy.local.child import free_ports
 from millwheel.client.control import ControlClient
 from millwheel.client.injector import InjectorSupersededError
 from millwheel.client.subscription import From, Subscription
+from millwheel.connectors.files.parsing import TimestampField, TimeUnit
 from millwheel.injectors.http.bodies import BodyReader
 from millwheel.injectors.http.gateway import HttpGateway, HttpSettings
 from millwheel.injectors.http.serving import ServingLimits
-from millwheel.injectors.parsing import TimestampField, TimeUnit
 from millwheel.model.time import seconds
 from millwheel.rpc.clock import wall_now
 from millwheel.server.dev_server import DevServer

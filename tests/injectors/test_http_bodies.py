@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millwheel.connectors.files.parsing import TimestampField, TimeUnit
 from millwheel.injectors.http.bodies import (
     MAX_RECORDS,
     BodyForm,
@@ -21,7 +22,6 @@ from millwheel.injectors.http.bodies import (
     read_time,
 )
 from millwheel.injectors.http.refusals import HttpRefusal
-from millwheel.injectors.parsing import TimestampField, TimeUnit
 
 NOW = 1_767_268_800_000_000
 VALUES = st.integers(0, 9) | st.sampled_from(["", "[,]", "\n", "ü"])

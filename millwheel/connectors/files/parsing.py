@@ -32,6 +32,7 @@ __all__ = [
     "column_hint",
     "leaves_quote_open",
     "read_id",
+    "split_lines",
 ]
 
 
@@ -240,6 +241,22 @@ def leaves_quote_open(line: bytes) -> bool:
     except csv.Error as error:
         return str(error) == _OPEN_QUOTE
     return False
+
+
+def split_lines(data: bytes, *, ended: bool) -> tuple[list[bytes], int]:
+    """The lines at the beginning of ``data``, without their line feeds, and how many bytes they have.
+
+    Only line feeds separate lines. A single carriage return is part of a line, and one before a line feed is kept here.
+
+    Args:
+        data: Bytes that begin with a line.
+        ended: Whether nothing follows. Then the rest without a line feed is a line, too.
+    """
+    size = len(data) if ended else data.rfind(b"\n") + 1
+    lines = data[:size].split(b"\n")
+    if not size or data[size - 1] == ord("\n"):
+        lines.pop()
+    return lines, size
 
 
 def _text(line: bytes) -> str:

@@ -1,0 +1,98 @@
+"""The progress of a shard of a sink of files: which batch comes next. Pure.
+
+It is raised before the files of a batch are written, and not after. So a batch whose files are there in part is always
+the newest one of the progress.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from millwheel.connectors.files.errors import FilesError
+from millwheel.connectors.sink import SinkBatch, SinkShard
+
+__all__ = ["FOLDER", "ShardProgress", "file_name", "progress_path", "raised"]
+
+FOLDER: Final = "_millwheel"
+"""The folder of what is no data. Programs that read a folder of data leave out what begins with ``_``."""
+
+
+class ShardProgress(msgspec.Struct, frozen=True):
+    """The newest batch of a shard. All batches before it are there whole, and this one at least in part."""
+
+    run: int
+    batch: int
+    id: str
+
+
+def progress_path(place: SinkShard) -> str:
+    """Where the progress of a shard is, below the folder of the sink."""
+    return f"{FOLDER}/{_plain(place.sink)}/{place.shard}.json"
+
+
+def file_name(place: SinkShard, number: int, ending: str) -> str:
+    """The name of a file of a batch. The same batch always has the same one.
+
+    >>> file_name(SinkShard("shop/orders-lake", 0, 1, 1767268800000000), 17, "parquet")
+    'shop.orders-lake-0-1767268800000000-000000000017.parquet'
+    """
+    return f"{_plain(place.sink)}-{place.shard}-{place.run}-{number:012}.{ending}"
+
+
+def raised(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> ShardProgress:
+    """The progress with the batch. It is ``found`` itself if the batch was begun before.
+
+    Args:
+        found: The progress now. None: there is none.
+        place: The shard.
+        batch: What is to be written.
+        where: The place of the progress, for people.
+
+    Raises:
+        FilesError: The batch does not follow, because the topology or the folder was set back.
+    """
+    next_one = ShardProgress(place.run, batch.number, batch.id)
+    if found == next_one:
+        return found
+    if batch.after:
+        follows = found is not None and (found.run, found.id) == (place.run, batch.after)
+    else:
+        follows = found is None or found.run < place.run
+    if not follows:
+        raise FilesError(_apart(found, place, batch, where))
+    return next_one
+
+
+def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
+    """What to do where the folder stands elsewhere than the topology."""
+    former = msgspec.json.encode(ShardProgress(place.run, batch.number - 1, batch.after)).decode()
+    if found is None:
+        return (
+            f"{where} is not there, and batch {batch.number} of {place.sink}, shard {place.shard}, comes next: the "
+            "folder was emptied, or is another one. Put the former one back, or write to a sink of another name. Or "
+            f"write {former} to that file: then the sink goes on, and what is missing stays so"
+        )
+    if found.run > place.run:
+        return f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over"
+    here = f"{where} has batch {found.batch} of {place.sink}, shard {place.shard}"
+    if not batch.after:
+        return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
+    if found.run < place.run or found.batch < batch.number - 1:
+        return (
+            f"{here}, and batch {batch.number} comes next: the folder was set back to an earlier time, and the "
+            "topology was not. Put the folder's later state back, or write to a sink of another name. Or write "
+            f"{former} to that file: then the sink goes on, and what is missing stays so"
+        )
+    first = file_name(place, batch.number, "*")
+    return (
+        f"{here}, and another batch {batch.number} comes next: the topology was set back to an earlier time, and the "
+        f"folder was not. Delete the files of this shard from {first} on, in all folders: their records come again. "
+        f"Then write {former} to that file. Or write to a sink of another name"
+    )
+
+
+def _plain(sink: str) -> str:
+    """The name of a sink in names of files. No name has a dot, except that of a stream."""
+    return sink.replace("/", ".")

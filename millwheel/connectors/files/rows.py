@@ -1,0 +1,138 @@
+"""The reader of a Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
+
+from millwheel.connectors.files.calls import on_thread
+from millwheel.connectors.files.errors import FilesError, load_parquet
+from millwheel.connectors.files.parsing import LineError
+from millwheel.connectors.files.position import FilePosition, digest_of
+from millwheel.connectors.files.records import PlaceFields, RecordType
+from millwheel.connectors.files.storage import FileInfo, RangeFile, Storage
+from millwheel.connectors.source import BadRecord, Read, SplitReader
+from millwheel.model.time import Timestamp
+
+__all__ = ["READ_ROWS", "RowsReader"]
+
+T = TypeVar("T")
+
+READ_ROWS: Final = 1_000
+_READ_BYTES: Final = 4 << 20
+"""The most of one read, as far as rows are not larger than that."""
+_FOOTER_BYTES: Final = 64 << 10
+"""So many bytes at the end of a file identify it: there is where its columns are, with their sizes."""
+_RAW_CHARACTERS: Final = 1_000
+"""The most characters of a bad record."""
+
+
+class RowsReader(SplitReader[T, FilePosition]):
+    """Reads the rows of a file from a position on: the columns that the type has, batch by batch."""
+
+    def __init__(
+        self, storage: Storage, path: str, record_type: RecordType, columns: PlaceFields, position: FilePosition
+    ) -> None:
+        self._storage = storage
+        self._path = path
+        self._type = record_type
+        self._columns = columns
+        self._position = position
+        self._batches: Iterator[Any] | None = None
+        self._batch: Any = None
+        """The rows that were decoded and not returned."""
+        self._rows = 0
+
+    async def read(self) -> Read[T, FilePosition]:
+        return await on_thread(self._read)
+
+    async def close(self) -> None:
+        self._batches = self._batch = None
+
+    def _read(self) -> Read[T, FilePosition]:
+        import pyarrow
+
+        try:
+            if self._batches is None:
+                self._batches = self._open(self._storage.stat(self._path))
+            if not self._batch:
+                self._batch = next(self._batches, None)
+        except (pyarrow.ArrowException, OSError, EOFError) as error:
+            self._batches = None
+            raise FilesError(
+                f"{self._storage.name(self._path)} cannot be read as Parquet behind row {self._position.offset:,}: "
+                f"{error}. Put a whole file in its place, or leave it out of the pattern"
+            ) from error
+        batch, position = self._batch, self._position
+        rows = []
+        if batch:
+            most = max(min(_READ_BYTES * len(batch) // max(batch.nbytes, 1), self._type.most_records), 1)
+            rows = [self._record(number, row) for number, row in enumerate(batch[:most].to_pylist(), position.line + 1)]
+            self._batch = batch[most:]
+        done = position.offset + len(rows)
+        self._position = FilePosition(done, done, digest=position.digest)
+        records: list[tuple[Any, Timestamp | None]] = [(row, None) for row in rows]
+        if done >= self._rows:
+            self._batches = self._batch = None
+        return Read(records, self._position, ended=done >= self._rows, behind=self._rows - done)
+
+    def _open(self, info: FileInfo) -> Iterator[Any]:
+        """The batches of rows from the position on."""
+        name = self._storage.name(self._path)
+        end = self._storage.read(info, max(info.size - _FOOTER_BYTES, 0), _FOOTER_BYTES)
+        digest, position = digest_of(end, str(info.size).encode()), self._position
+        if position.digest and digest != position.digest:
+            raise FilesError(
+                f"{name} is not the file of which {position.offset:,} rows were read. A file must not be replaced: put "
+                "the former one back, and new content under a new name. If it is lost, read another stream, whose "
+                "pattern leaves this file out"
+            )
+        self._position = FilePosition(position.offset, position.line, digest=digest)
+        # Not whole columns of a group of rows: there may be many files.
+        file = load_parquet().ParquetFile(RangeFile(self._storage, info), buffer_size=self._storage.chunk)
+        self._rows = file.metadata.num_rows
+        return self._batches_of(file, self._chosen(file, name))
+
+    def _chosen(self, file: Any, name: str) -> list[str] | None:
+        """The columns that the type has. None: all."""
+        if self._type.fields is None:
+            return None
+        there, own = set(file.schema_arrow.names), {self._columns.file, self._columns.line}
+        if missing := sorted(self._type.required() - there - own):
+            raise FilesError(
+                f"{name} has no column {', '.join(missing)}: it has {', '.join(file.schema_arrow.names)}. Give the "
+                "field a default, or leave the file out of the pattern"
+            )
+        return [field for field in self._type.fields if field in there and field not in own]
+
+    def _batches_of(self, file: Any, chosen: list[str] | None) -> Iterator[Any]:
+        skip = self._position.offset
+        groups = list(range(file.metadata.num_row_groups))
+        while groups and (size := file.metadata.row_group(groups[0]).num_rows) <= skip:
+            del groups[0]
+            skip -= size
+        for batch in file.iter_batches(READ_ROWS, groups, chosen) if groups else ():
+            if skip < len(batch):
+                yield self._with_numbers(batch[skip:])
+            skip = max(skip - len(batch), 0)
+
+    def _with_numbers(self, batch: Any) -> Any:
+        """The batch with its times in microseconds: as numbers where the type has numbers."""
+        import pyarrow as pa
+
+        arrays = []
+        for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            if pa.types.is_timestamp(array.type):
+                # Python has no nanoseconds.
+                array = array.cast(pa.timestamp("us", array.type.tz), safe=False)
+                array = array.cast(pa.int64()) if self._type.is_number(name) else array
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+    def _record(self, number: int, row: dict[str, Any]) -> Any:
+        self._columns.add_to(row, self._path, number)
+        try:
+            return self._type.convert(row, texts=False)
+        except LineError as error:
+            raw = repr(row)[:_RAW_CHARACTERS].encode(errors="replace")
+            return BadRecord(self._path, f"row {number}", str(error), raw)

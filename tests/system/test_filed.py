@@ -1,0 +1,59 @@
+"""A server reads files and writes Parquet files by itself, and is killed meanwhile (G1, G15)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.connectors.files.given import compressed, contents_of, files_in, records_in
+from tests.patience import patience, until
+from tests.submitting import submit_copy
+from tests.system import filed
+from tests.system.server import Server, run_cli
+
+KILLS = 3
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.guarantee("G1", section="5.2")
+@pytest.mark.guarantee("G15")
+async def test_each_line_is_in_one_parquet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FILED_FOLDER", str(tmp_path))
+    place = tmp_path / "in"
+    place.mkdir()
+    names = [f"{number}.jsonl{'.gz' if number % 2 else ''}" for number in range(filed.FILES)]
+
+    def put(name: str) -> None:
+        text = "".join(
+            f'{{"number":{number},"at":{filed.BEGIN + number * filed.STEP}}}\n' for number in range(filed.LINES)
+        )
+        part = place / f".{name}"
+        part.write_bytes(compressed(text.encode(), part.suffix))
+        part.rename(place / name)
+
+    for name in names[: filed.FILES // 2]:
+        put(name)
+    out, counts = tmp_path / "out", list[int]()
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit_copy(server.address, filed.__file__, "filed", tmp_path)
+        for kill in range(KILLS):
+            await until(lambda: len(files_in(out)) > 20 * (kill + 1), patience(60), every=0.05)  # noqa: B023
+            await server.kill()
+            counts.append(len(records_in(out)))
+            if not kill:
+                for name in names[filed.FILES // 2 :]:
+                    put(name)
+            await server.start()
+        await until(lambda: len(records_in(out)) >= filed.FILES * filed.LINES, patience(120), every=0.5)
+        await asyncio.sleep(1)
+        shown = await run_cli(server.address, "key", "inspect", "filed/numbers-reader", names[1])
+        assert f'"line":{filed.LINES}' in shown.out, shown.out
+    assert counts[-1] < filed.FILES * filed.LINES, "it was killed midway"
+    # In the order of the batches, each file's numbers are in their order: all are in one shard.
+    batches = sorted(files_in(out).items(), key=lambda one: one[0].rpartition("/")[2])
+    rows = [row for name, content in batches for row in contents_of(name, content)]
+    for name in names:
+        assert [row["number"] for row in rows if row["file"] == name] == list(range(filed.LINES))
+    assert {name.rpartition("/")[0] for name in files_in(out)} == {f"date=2026-01-01/hour={hour}" for hour in (12, 13)}
