@@ -163,6 +163,9 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _reads(self) -> str:
         return self._identity
 
+    async def _close(self) -> None:
+        await self._readers.close()
+
     def process_record(self, ctx: Context[SplitState[P]], record: Record[Split]) -> None:
         # Nothing is known of its records. If the watermark is ahead of them, this hold keeps it where it is.
         ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=MIN_TIMESTAMP)

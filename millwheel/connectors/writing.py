@@ -169,6 +169,9 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
     def _implementation(self) -> type:
         return type(self._sink)
 
+    async def _close(self) -> None:
+        await self._writers.close()
+
     async def process_record(self, ctx: Context[Written], record: Record[EncodedBatch[K]]) -> None:
         batch, written, sink = record.value, ctx.state, full_name(ctx._scope.topology, ctx._scope.computation)
         # The first write under a name: in a fork, the batches that were in flight have numbers of the original.

@@ -69,6 +69,9 @@ class Computation(ABC, Generic[In, State]):
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""
 
+    async def _close(self) -> None:
+        """Give back what it holds outside of its states. Steps of the library override it, and a harness calls it."""
+
     def migrate(self, stored: StoredState) -> State:
         """Convert a stored state of an earlier version. MillWheel calls this when it next reads a key's state.
 

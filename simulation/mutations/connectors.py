@@ -178,7 +178,7 @@ rewriting(
     "moved == 1",
     "True",
     seeds=0,
-    test="tests/connectors/test_database.py::test_a_batch_that_comes_again_changes_nothing",
+    test="tests/connectors/test_database.py::TestDatabase::test_a_batch_that_comes_again_changes_nothing",
     why=_WHY,
 )
 
