@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
+from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
@@ -83,6 +84,18 @@ rewriting(
     "hold=record.timestamp",
     seeds=0,
     test="tests/connectors/test_sources.py::test_a_split_that_cannot_be_read_holds_the_watermark",
+    why=_WHY,
+)
+
+rewriting(
+    "fast-splits-read-on",
+    "G13",
+    "a split that is far ahead of the slowest one waits",
+    Timing,
+    "self.allowed_skew is not None and",
+    "False and",
+    seeds=0,
+    test="tests/connectors/test_pacing.py::test_a_split_waits_for_slower_ones",
     why=_WHY,
 )
 

@@ -235,5 +235,5 @@ def test_key_inspect_shows_how_far_a_split_was_read() -> None:
 
 
 def test_a_source_has_no_options_of_injectors() -> None:
-    with pytest.raises(mw.UsageError, match=r"has no option 'id_slack'.*: it has retention, codec, timestamp, out"):
+    with pytest.raises(mw.UsageError, match=r"that is read has no option 'id_slack'\. Its options are allowed_skew"):
         mw.Topology("shop").source("numbers", int, Numbers(World()), id_slack=mw.hours(1))  # type: ignore[call-overload]
