@@ -65,6 +65,12 @@ class Computation(ABC, Generic[In, State]):
     Steps of the library alone set it.
     """
 
+    _writes: bool = False
+    """Whether its hooks write to another system: no hook begins while a commit of its interval is not durable.
+
+    So only the last write of a key may come again after a crash. Steps of the library alone set it.
+    """
+
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""

@@ -9,11 +9,13 @@ from millwheel.worker.interval import recovery
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.hooks.firing import Firing
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.process.building import Builder
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
-_WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
+_WHY = "one simulated topology of ten has connectors: the test shows it by itself, in seconds"
 
 rewriting(
     "begins-after-each-takeover",
@@ -22,9 +24,6 @@ rewriting(
     recovery,
     "any(one.commit for one in heads)",
     "False",
-    seeds=0,
-    test="tests/worker/interval/test_beginning.py::test_it_begins_once",
-    why=_WHY,
 )
 
 rewriting(
@@ -100,6 +99,15 @@ rewriting(
 )
 
 rewriting(
+    "source-does-not-follow-itself",
+    "G8",
+    "a split that waits for slower ones learns how far these are",
+    Builder,
+    "if program.feeds else ()",
+    "if False else ()",
+)
+
+rewriting(
     "idle-split-follows-the-end",
     "G7",
     "an idle split follows the clock at the beginning of its read",
@@ -169,6 +177,33 @@ rewriting(
     seeds=0,
     test="tests/connectors/test_reading.py::test_a_split_that_is_behind_is_never_idle",
     why=_WHY,
+)
+
+rewriting(
+    "write-before-the-last-commit",
+    "G1",
+    "a batch is written after the commit of the one before is durable",
+    KeyScheduler,
+    "self._setup.program.writes and",
+    "False and",
+)
+
+rewriting(
+    "each-owner-begins-a-run",
+    "G1",
+    "a run is in the state of its shard",
+    writing,
+    "if pending.sink != (sink := _sink_of(ctx)):",
+    "sink = _sink_of(ctx)\n    if pending.sink != sink or ctx.now > pending.run + 2_000_000:",
+)
+
+rewriting(
+    "split-begins-again",
+    "G1",
+    "a position is committed with what was read",
+    reading,
+    "state.position, state.behind, state.ended = read.position, read.behind, read.ended",
+    "state.behind, state.ended = read.behind, read.ended",
 )
 
 rewriting(
