@@ -130,7 +130,7 @@ def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStor
 
 
 def _begins(state: IntervalState, store: MemoryStore, name: TimerName) -> bool:
-    """Whether it is the timer with which a computation without inputs begins. Until its first commit, it is in no entry."""
+    """Whether it is the timer by which a computation without inputs begins, which is in no entry before a commit."""
     journals = (state.config.journal, *(parent.journal for parent in state.config.parents))
     committed = any(finished(store.read_head(journal)).commit for journal in journals)
     return name == (state.program.begins_with, True, "") and not committed

@@ -189,15 +189,6 @@ rewriting(
 )
 
 rewriting(
-    "each-owner-begins-a-run",
-    "G1",
-    "a run is in the state of its shard",
-    writing,
-    "if pending.sink != (sink := _sink_of(ctx)):",
-    "sink = _sink_of(ctx)\n    if pending.sink != sink or ctx.now > pending.run + 2_000_000:",
-)
-
-rewriting(
     "split-begins-again",
     "G1",
     "a position is committed with what was read",
