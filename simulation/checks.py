@@ -24,7 +24,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.store.contract import TERMINAL_SEQUENCER, Append, CorruptValueError
 from millwheel.worker.interval.entry import IntervalEntry
 from millwheel.worker.interval.entry import decode_entry as decode_interval
-from simulation.blocks import DIVIDED, SEEN, STATELESS, Item
+from simulation.blocks import DIVIDED, OUTSIDE, SEEN, STATELESS, Item, connected_differences
 from simulation.clients import ClientProgress
 from simulation.expected import differences, missed_by_added, neighbour_differences
 from simulation.forms import MIDDLE, SINK, life_of
@@ -243,6 +243,8 @@ class Checks(StoreWatch):
             *window_differences(plan, sunk),
             *pipeline_differences(plan, sunk),
             *update_differences(plan, changing),
+            *OUTSIDE.complaints,
+            *(() if plan.feed is None else connected_differences(plan.feed, OUTSIDE.stored)),
         ):
             self._world.violated(difference)
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+import msgspec
+
 from millwheel.model.stream_names import full_name
 from millwheel.sdk.package import CodePackage
-from simulation.blocks import LIBRARY, OPERATORS, PIPELINE
+from simulation.blocks import LIBRARY, OPERATORS, PIPELINE, Feed
 from simulation.clocks import BEGINNING
 from simulation.forms import SINK, Form, form_nodes
 
@@ -175,6 +177,9 @@ class Plan:
     revisions_kept: int = 5_000
     """How many revisions the coordinator keeps. A watcher that is further behind must read all values again."""
 
+    feed: Feed | None = None
+    """What a source of the topology reads, for a sink; None: the topology has no connectors."""
+
     @property
     def counter(self) -> str:
         """The computation whose states may be looked up: one that counts and forgets nothing. Empty: there is none."""
@@ -261,7 +266,8 @@ class Plan:
         nodes = [*nodes, *form_nodes(form)] if form is not None else nodes
         if renewed:
             nodes = [node | {"kind": "recount"} if node["name"] == self.renewed else node for node in nodes]
-        return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes})
+        feed = {} if self.feed is None else {"feed": msgspec.to_builtins(self.feed)}
+        return json.dumps({"name": "simulated", "sources": self.sources, "nodes": nodes, **feed})
 
     def neighbour_text(self) -> str:
         """The second topology, for :func:`simulation.blocks.assemble`."""

@@ -22,6 +22,7 @@ from simulation.combined_options import (
     tight_bounds,
     weak_timers,
 )
+from simulation.connector_options import connectors
 from simulation.operator_options import operators
 from simulation.plan import Plan
 from simulation.store_options import embedded, on_cassandra, suspended
@@ -422,5 +423,6 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("operators", operators, 0.3),
     ("settled", _settled, 0.4),
     ("replays", replays, 0.8),
+    ("source to sink", connectors, 0.13),
 )
 """Name, change, and its share of all seeds."""

@@ -13,7 +13,7 @@ from typing import Final
 from unittest.mock import patch
 
 from millwheel.worker.process.worker import Worker
-from simulation.blocks import DIVIDED, FAILED, SEEN
+from simulation.blocks import DIVIDED, FAILED, OUTSIDE, SEEN
 from simulation.blocks.plain import FLAKINESS
 from simulation.cached_state import check_cached_state
 from simulation.calls import channel_of
@@ -107,6 +107,7 @@ def _run(world: World, arrange: Callable[[World], None] | None) -> None:
     SEEN.clear()
     DIVIDED.clear()
     FAILED.clear()
+    OUTSIDE.begin(seed=world.plan.seed)
     asyncio.set_event_loop(world.loop)
     progress = ClientProgress()
     checks = Checks(world, progress)
@@ -272,7 +273,10 @@ def _unfinished(world: World, progress: ClientProgress, faults: Faults) -> str:
     sinks = [
         f"the end of {sink}" for sink in (*world.plan.sinks, *added, *_neighbours(world)) if sink not in progress.ended
     ]
-    return ", ".join([*(one for one in waits if one not in done), *sinks])
+    feed = world.plan.feed
+    fed = 0 if feed is None else sum(len(split.records) for split in feed.splits)
+    store = [f"{fed} records in the store"] if len(OUTSIDE.stored) < fed else []
+    return ", ".join([*(one for one in waits if one not in done), *sinks, *store])
 
 
 def _neighbours(world: World) -> list[str]:

@@ -37,6 +37,7 @@ _NOUNS: Final = {
     "worker": "roles:worker_app",
     "config": "config:app",
     "certificates": "certificates:app",
+    "connectors": "connectors:app",
     "version": "version:app",
 }
 """Module and variable of each noun's Typer application, as ``module:variable`` within this package."""

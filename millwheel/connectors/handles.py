@@ -75,6 +75,15 @@ class Handles(Generic[H]):
         else:
             self._keep(key, used.handle, used.ended_at[0])
 
+    async def close(self) -> None:
+        """Close the handles that wait for their next use."""
+        while self._kept:
+            _, kept = self._kept.popitem()
+            kept.timer.cancel()
+            await self._close(kept.handle)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
     async def _take(self, key: str, place: Any, open_one: Callable[[], Awaitable[H]]) -> H:
         kept = self._kept.pop(key, None)
         if kept is not None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from millwheel.connectors.handles import CALL_SECONDS, Handles
+from millwheel.connectors.pacing import Timing
 from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source, SplitReader
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
@@ -21,14 +22,10 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import KeyExtractionError, UsageError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["MOST_BYTES", "MOST_RECORDS", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState", "Timing"]
+__all__ = ["MOST_BYTES", "MOST_RECORDS", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
 
 P = TypeVar("P")
 
-_SHORTEST_PAUSE: Final = 10_000
-_LONGEST_PAUSE: Final = 1_000_000
-"""The bounds of the pause after a read without records, in microseconds. In between it is a quarter of the time that
-has passed since the last record."""
 MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
 MOST_RECORDS: Final = 10_000
@@ -68,17 +65,8 @@ class SplitState(msgspec.Struct, Generic[P]):
     """When the last record was read, by the wall clock."""
     ended: bool = False
     """Whether the split has no more records."""
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """How the times of records make the low watermark of a split. Microseconds."""
-
-    out_of_order: int = 0
-    """How much older than the newest record a record may be without being late."""
-    idle_after: int | None = None
-    """After so long without a record at its end, a split follows the wall clock. None: it waits for records."""
-    find_every: int = 1_000_000
-    """The time between two searches for splits."""
+    waits: bool = False
+    """Whether it does not read, because slower splits are too far behind it (``allowed_skew``)."""
 
 
 class FindSplits(Computation[None, Found]):
@@ -163,12 +151,19 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _reads(self) -> str:
         return self._identity
 
+    async def _close(self) -> None:
+        await self._readers.close()
+
     def process_record(self, ctx: Context[SplitState[P]], record: Record[Split]) -> None:
         # Nothing is known of its records. If the watermark is ahead of them, this hold keeps it where it is.
         ctx.set_timer(ctx.now, domain=TimeDomain.PROCESSING_TIME, hold=MIN_TIMESTAMP)
 
     async def process_timer(self, ctx: Context[SplitState[P]], timer: Timer) -> None:
         state, split, asked = ctx.state, ctx.key, ctx.now
+        state.waits = self._timing.too_far_ahead(state.watermark, ctx._scope.of_all(), ctx.watermark)
+        if state.waits:
+            self._read_again(ctx, self._timing.pause_after_nothing(asked - state.read_at))
+            return
         position = state.position
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
             async with asyncio.timeout(CALL_SECONDS):
@@ -198,8 +193,12 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             watermark = max(watermark, asked - self._timing.out_of_order)
         state.watermark = min(watermark, LAST_TIMESTAMP)
         if not read.ended:
-            at = Timestamp(ctx.now + self._pause(ctx.key, state, read, asked))
-            ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=Timestamp(state.watermark))
+            self._read_again(ctx, self._pause(ctx, read, asked))
+
+    def _read_again(self, ctx: Context[SplitState[P]], pause: int) -> None:
+        """Set the timer of the next read. Until then it holds the watermark."""
+        at, hold = Timestamp(ctx.now + pause), Timestamp(ctx.state.watermark)
+        ctx.set_timer(at, domain=TimeDomain.PROCESSING_TIME, hold=hold)
 
     def _produce(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
         """Produce the records. Returns the watermark that follows from their times."""
@@ -224,14 +223,15 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             newest = max(newest, at - self._timing.out_of_order)
         return newest
 
-    def _pause(self, split: str, state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> int:
+    def _pause(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp) -> int:
         """How long the split waits for its next read, in microseconds."""
         if not read.records:
-            return min(max((asked - state.read_at) // 4, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        last, count = self._reads_at.get(split, (asked, 0))
+            return self._timing.pause_after_nothing(asked - ctx.state.read_at)
+        last, count = self._reads_at.get(ctx.key, (asked, 0))
         count = count + 1 if last == asked else 1
-        self._reads_at[split] = asked, count
-        return 0 if count < _READS_AT_ONCE else _PAUSE_AFTER
+        self._reads_at[ctx.key] = asked, count
+        at_least = 0 if count < _READS_AT_ONCE else _PAUSE_AFTER
+        return max(at_least, self._timing.pause_after(len(read.records)) - (ctx.now - asked))
 
     def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
         if self._bad is None:

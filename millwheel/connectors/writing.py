@@ -158,7 +158,13 @@ def _follow_name(ctx: Context[Collected[K]], pending: Collected[K]) -> None:
 
 
 class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
-    """Writes the batches of each shard, one after the other."""
+    """Writes the batches of each shard, one after the other.
+
+    *Invariant (G1): a batch is written after the commit of the one before is durable.* Otherwise two batches could come
+    again after a crash, and a writer knows its last one alone.
+    """
+
+    _writes = True
 
     def __init__(self, sink: Sink[Any], codec: ValueCodec, shards: int) -> None:
         self._sink = sink
@@ -168,6 +174,9 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
 
     def _implementation(self) -> type:
         return type(self._sink)
+
+    async def _close(self) -> None:
+        await self._writers.close()
 
     async def process_record(self, ctx: Context[Written], record: Record[EncodedBatch[K]]) -> None:
         batch, written, sink = record.value, ctx.state, full_name(ctx._scope.topology, ctx._scope.computation)

@@ -75,6 +75,8 @@ class CompiledComputation:
     """The key whose timer is due when the computation begins, which has no inputs. None: it waits for records."""
     feeds: bool = False
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
+    writes: bool = False
+    """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
 
@@ -141,6 +143,7 @@ def compile_computation(
         growing=growing,
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
+        writes=computation._writes,
         topology=topology.name,
     )
 

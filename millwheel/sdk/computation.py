@@ -65,9 +65,18 @@ class Computation(ABC, Generic[In, State]):
     Steps of the library alone set it.
     """
 
+    _writes: bool = False
+    """Whether its hooks write to another system: no hook begins while a commit of its interval is not durable.
+
+    So only the last write of a key may come again after a crash. Steps of the library alone set it.
+    """
+
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""
         return ""
+
+    async def _close(self) -> None:
+        """Give back what it holds outside of its states. Steps of the library override it, and a harness calls it."""
 
     def migrate(self, stored: StoredState) -> State:
         """Convert a stored state of an earlier version. MillWheel calls this when it next reads a key's state.

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.limits import MAX_PRODUCTIONS
+from millwheel.model.time import MIN_TIMESTAMP
 
 __all__ = [
     "PAGES_TAG",
@@ -94,6 +95,7 @@ class Scope:
         "most",
         "new_state",
         "now",
+        "of_all",
         "outputs",
         "produced_bytes",
         "state_type",
@@ -129,6 +131,8 @@ class Scope:
         # The watermark bound of a key after a merge, if it is above ``watermark``. None: no key of this interval has
         # one.
         self.bound_of: Callable[[bytes], int] | None = None
+        # The low watermark of the whole computation, as it was last broadcast to this interval.
+        self.of_all: Callable[[], int] = lambda: MIN_TIMESTAMP
         self.now = 0
         # Bytes produced since the batch began. Above a limit, no more hooks run before the commit.
         self.produced_bytes = 0

@@ -12,6 +12,7 @@ from millwheel.sdk.dead_letters import DeadLetter
 from millwheel.sdk.declarations import StreamDeclaration, StreamKind
 from millwheel.sdk.options import Retention
 from millwheel.sdk.topology import TopologyGraph
+from millwheel.streams.checked import refuse_unknown
 from millwheel.streams.steps import Branch
 from millwheel.streams.stream import Stream
 
@@ -52,6 +53,8 @@ class ReadOptions(StreamOptions, total=False):
     idle_after: Duration | None
     find_every: Duration
     bad: str | None
+    records_per_second: float | None
+    allowed_skew: Duration | None
 
 
 class Topology(TopologyGraph):
@@ -118,6 +121,10 @@ class Topology(TopologyGraph):
         - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
         - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
           default, their split stops at them, and its error says what is wrong.
+        - ``records_per_second``: the most records that each split reads in a second, on average. So a backfill leaves
+          something to others. By default, there is no limit.
+        - ``allowed_skew``: how far a split may be ahead of the low watermark of all splits before it has to wait for
+          the slower ones. So the states of windows stay bounded (8.4). Microseconds. By default, there is no limit.
 
         Without:
 
@@ -130,26 +137,17 @@ class Topology(TopologyGraph):
           announce themselves.
         """
         if reads is not None:
-            from millwheel.connectors.declaring import declare_source  # for programs that need it: it loads asyncio
+            from millwheel.streams.sourcing import declare_source  # for programs that need it: it loads asyncio
 
+            refuse_unknown(f"source({name!r}, ...) that is read", options, sorted(ReadOptions.__optional_keys__))
             declare_source(self, name, record_type, reads, **options)
             return self._handle(StreamDeclaration(name, StreamKind.STREAM, record_type, codec, retention))
-        return self._injected(name, record_type, retention, codec, **options)
-
-    def _injected(
-        self,
-        name: str,
-        record_type: Any,
-        retention: Retention | None,
-        codec: Codec[Any] | None,
-        *,
-        id_slack: Duration = ID_SLACK,
-        allowed_skew: Duration | None = None,
-        injectors: Iterable[str] = (),
-    ) -> Stream[Any]:
+        refuse_unknown(f"source({name!r})", options, sorted(SourceOptions.__optional_keys__))
+        slack, skew = options.get("id_slack", ID_SLACK), options.get("allowed_skew")
+        injectors = options.get("injectors", ())
         named = injectors if isinstance(injectors, str) else tuple(injectors)
         return self._handle(
-            StreamDeclaration(name, StreamKind.SOURCE, record_type, codec, retention, id_slack, allowed_skew, named)
+            StreamDeclaration(name, StreamKind.SOURCE, record_type, codec, retention, slack, skew, named)
         )
 
     @overload

@@ -10,7 +10,7 @@ import contextlib
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, assert_never
 
 from millwheel.model.time import MIN_TIMESTAMP
@@ -160,9 +160,11 @@ class CoreDriver:
         """End a call of the test. Postponed hooks may begin in the next one."""
         self._timed_out = False
 
-    def close(self) -> None:
-        """Close the event loop of asynchronous hooks."""
+    def close(self, *last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close the event loop of asynchronous hooks. ``last``: what runs there before, if it ever ran a hook."""
         if self._loop is not None:
+            for one in last:
+                self._loop.run_until_complete(one())
             if tasks := asyncio.all_tasks(self._loop):
                 for task in tasks:
                     task.cancel()

@@ -98,6 +98,8 @@ class TopologyHarness:
         """The number of failures that were already raised, or left to their policies."""
         self._left: dict[str, RecordsLeftError] = {}
         """By stream: the error for injected records that had no ACK when their only consumer was removed."""
+        self._versions = [topology]
+        """All versions that ran: each has its own readers and writers of connectors."""
         self._cluster.load(topology)
         try:
             self._cluster.restart()
@@ -268,13 +270,16 @@ class TopologyHarness:
             for stream in self._cluster.remove(name):
                 if not any(reader in plan.computations for reader in before.streams[stream].consumers):
                     self._left[stream] = RecordsLeftError(stream, name)
+        self._versions.append(topology)
         self._cluster.load(topology)
         self._cluster.restart()
         self._settle()
 
     def close(self) -> None:
-        """Close the event loop of asynchronous hooks."""
-        self._cluster.driver.close()
+        """Close the readers and writers of connectors, and the event loop of asynchronous hooks."""
+        plans = [topology.plan() for topology in self._versions]
+        run = [one.computation for plan in plans for one in plan.computations.values()]
+        self._cluster.driver.close(*(one._close for one in run if one is not None))
 
     # Results for a test.
 

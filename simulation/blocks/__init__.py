@@ -9,6 +9,7 @@ intervals, which decides what may be late. A record without ids is *chaff*: ever
 
 from simulation.blocks.assembly import assemble, plain_node
 from simulation.blocks.base import turns
+from simulation.blocks.connected import OUTSIDE, Feed, FeedSplit, Fetched, connected_differences
 from simulation.blocks.library import LIBRARY, spans_of
 from simulation.blocks.operators import OPERATORS, PIPELINE, Row
 from simulation.blocks.records import DIVIDED, FAILED, SEEN, STATELESS, Item
@@ -18,12 +19,17 @@ __all__ = [
     "FAILED",
     "LIBRARY",
     "OPERATORS",
+    "OUTSIDE",
     "PIPELINE",
     "SEEN",
     "STATELESS",
+    "Feed",
+    "FeedSplit",
+    "Fetched",
     "Item",
     "Row",
     "assemble",
+    "connected_differences",
     "plain_node",
     "spans_of",
     "turns",

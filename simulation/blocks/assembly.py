@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import millwheel as mw
 from millwheel.model.time import seconds
+from simulation.blocks.connected import add_connected
 from simulation.blocks.growing import Keep, KeepMarked, KeepTwice
 from simulation.blocks.library import LIBRARY, add_library
 from simulation.blocks.operators import PIPELINE, add_pipeline
@@ -70,6 +71,8 @@ def assemble(text: str) -> mw.Topology:
         topology.source(source["name"], Item, injectors=source["injectors"], id_slack=slack, allowed_skew=skew)
     for stream in plan.get("externals", ()):
         topology.external(stream, Item)
+    if "feed" in plan:
+        add_connected(topology, plan["feed"])
     for node in plan["nodes"]:
         if node["kind"] == LIBRARY:
             add_library(topology, node)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
 from millwheel.connectors.files import lines, progress, sink, storage
+from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
 from millwheel.worker.interval import recovery
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
 from millwheel.worker.interval.core import IntervalCore
 from millwheel.worker.interval.hooks.firing import Firing
+from millwheel.worker.interval.hooks.scheduler import KeyScheduler
+from millwheel.worker.process.building import Builder
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _WRITE_FILES = "for path, content in contents.items():\n        self._storage.write(path, content)"
-_WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
+_WHY = "one simulated topology of ten has connectors: the test shows it by itself, in seconds"
 
 rewriting(
     "begins-after-each-takeover",
@@ -23,9 +26,6 @@ rewriting(
     recovery,
     "any(one.commit for one in heads)",
     "False",
-    seeds=0,
-    test="tests/worker/interval/test_beginning.py::test_it_begins_once",
-    why=_WHY,
 )
 
 rewriting(
@@ -89,6 +89,27 @@ rewriting(
 )
 
 rewriting(
+    "fast-splits-read-on",
+    "G13",
+    "a split that is far ahead of the slowest one waits",
+    Timing,
+    "self.allowed_skew is not None and",
+    "False and",
+    seeds=0,
+    test="tests/connectors/test_pacing.py::test_a_split_waits_for_slower_ones",
+    why=_WHY,
+)
+
+rewriting(
+    "source-does-not-follow-itself",
+    "G8",
+    "a split that waits for slower ones learns how far these are",
+    Builder,
+    "if program.feeds else ()",
+    "if False else ()",
+)
+
+rewriting(
     "idle-split-follows-the-end",
     "G7",
     "an idle split follows the clock at the beginning of its read",
@@ -141,8 +162,8 @@ rewriting(
     "G7",
     "a split holds the watermark at its own",
     reading,
-    "hold=Timestamp(state.watermark)",
-    "hold=Timestamp(LAST_TIMESTAMP)",
+    "Timestamp(ctx.state.watermark)",
+    "Timestamp(LAST_TIMESTAMP)",
     seeds=0,
     test="tests/connectors/test_reading.py::test_the_slowest_split_holds_the_watermark",
     why=_WHY,
@@ -158,6 +179,24 @@ rewriting(
     seeds=0,
     test="tests/connectors/test_reading.py::test_a_split_that_is_behind_is_never_idle",
     why=_WHY,
+)
+
+rewriting(
+    "write-before-the-last-commit",
+    "G1",
+    "a batch is written after the commit of the one before is durable",
+    KeyScheduler,
+    "self._setup.program.writes and",
+    "False and",
+)
+
+rewriting(
+    "split-begins-again",
+    "G1",
+    "a position is committed with what was read",
+    reading,
+    "state.position, state.behind, state.ended = read.position, read.behind, read.ended",
+    "state.behind, state.ended = read.behind, read.ended",
 )
 
 rewriting(
@@ -180,7 +219,7 @@ rewriting(
     "moved == 1",
     "True",
     seeds=0,
-    test="tests/connectors/test_database.py::test_a_batch_that_comes_again_changes_nothing",
+    test="tests/connectors/test_database.py::TestDatabase::test_a_batch_that_comes_again_changes_nothing",
     why=_WHY,
 )
 

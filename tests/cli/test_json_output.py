@@ -30,6 +30,7 @@ from millwheel.rpc.v1 import catalog_pb2, cluster_pb2, common_pb2, interval_pb2
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.sdk.errors import Problem
 from tests.cli.json_page import PAGE, named, read_page
+from tests.cli.test_connectors import announce
 from tests.cli.test_help import commands
 from tests.patience import until
 from tests.system.server import Server, run_cli
@@ -127,8 +128,13 @@ class Printing:
         return done.stdout
 
 
-async def test_every_command_prints_what_the_page_says(server: Server, tmp_path: Path) -> None:
+async def test_every_command_prints_what_the_page_says(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Printing(server.address)
+    announce(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    await run("connectors list")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     words, more = f"{program}:words", f"{program}:more"

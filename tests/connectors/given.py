@@ -31,6 +31,8 @@ class World:
     """What each read says."""
     slow: bool = False
     """Whether reads return nothing, although records wait."""
+    slow_splits: set[str] = field(default_factory=set)
+    """The splits whose reads return nothing, although records wait."""
     breaks: int = 0
     """How many of the next reads fail."""
     opened: list[tuple[str, int | None]] = field(default_factory=list)
@@ -64,7 +66,11 @@ class NumberReader(SplitReader[int, int]):
             world.breaks -= 1
             raise ConnectionError(f"split {self.split} is away")
         records = world.splits[self.split]
-        found = [] if world.slow else records[self.position : self.position + self.source.most]
+        found = (
+            []
+            if world.slow or self.split in world.slow_splits
+            else records[self.position : self.position + self.source.most]
+        )
         self.position += len(found)
         left = len(records) - self.position
         return Read(found, self.position, world.watermark, ended=world.final and not left, behind=left)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import closing, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkShard, SinkWriter, database
+from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 
 
@@ -74,6 +75,33 @@ def with_writers(sink: Sink[Any], *places: SinkShard, do: Callable[..., Coroutin
     asyncio.run(run())
 
 
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestDatabase(SinkContract[Sale]):
+    record_type = Sale
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, tmp_path: Path) -> None:
+        self.connect = made(tmp_path / "shop.db")
+
+    def make_sink(self) -> Sink[Sale]:
+        return database(self.connect, INSERT)
+
+    def stored(self) -> Sequence[int]:
+        return [cents for _, cents in rows(self.connect)]
+
+    def value(self, number: int) -> Sale:
+        return Sale("tea", number)
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        with closing(self.connect()) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+
+
 @pytest.mark.guarantee("G1")
 @given(
     sales=st.lists(st.integers(0, 99), max_size=20),
@@ -102,33 +130,6 @@ def test_each_record_is_in_the_table_once(
         assert [cents for _, cents in rows(connect)] == sales
 
 
-@pytest.mark.guarantee("G1")
-def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
-    connect = made(tmp_path / "shop.db")
-
-    async def do(writer: SinkWriter[Sale]) -> None:
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(2, 30))
-
-    with_writers(database(connect, INSERT), place(), do=do)
-    assert rows(connect) == [("tea", 10), ("tea", 20), ("tea", 30)]
-
-
-@pytest.mark.guarantee("G3")
-def test_a_former_process_that_wakes_up_changes_nothing(tmp_path: Path) -> None:
-    connect = made(tmp_path / "shop.db")
-
-    async def do(former: SinkWriter[Sale], present: SinkWriter[Sale]) -> None:
-        await former.write(batch(1, 10))
-        await present.write(batch(2, 20))
-        await former.write(batch(2, 20))
-        await present.write(batch(3, 30))
-
-    with_writers(database(connect, INSERT), place(), place(), do=do)
-    assert [cents for _, cents in rows(connect)] == [10, 20, 30]
-
-
 @pytest.mark.guarantee("G2")
 def test_a_record_that_the_database_refuses_leaves_no_trace(tmp_path: Path) -> None:
     connect = made(tmp_path / "shop.db")
@@ -140,17 +141,6 @@ def test_a_record_that_the_database_refuses_leaves_no_trace(tmp_path: Path) -> N
 
     with_writers(database(connect, INSERT), place(), do=do)
     assert [cents for _, cents in rows(connect)] == [10, 1]
-
-
-def test_shards_have_numbers_of_their_own(tmp_path: Path) -> None:
-    connect = made(tmp_path / "shop.db")
-
-    async def do(first: SinkWriter[Sale], second: SinkWriter[Sale]) -> None:
-        await first.write(batch(1, 10))
-        await second.write(batch(1, 20))
-
-    with_writers(database(connect, INSERT), place(), place(shard=1), do=do)
-    assert [cents for _, cents in rows(connect)] == [10, 20]
 
 
 def test_a_later_topology_counts_from_one_again(tmp_path: Path) -> None:

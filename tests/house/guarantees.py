@@ -50,6 +50,9 @@ def _found() -> Iterator[MarkedTest]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         file = str(path.relative_to(ROOT))
         body = parse(path).body
+        for top in body:
+            if isinstance(top, ast.ClassDef) and top.name.startswith("Test"):  # its tests may be inherited
+                yield _marked(file, top.name, top.decorator_list)
         for node in (one for top in body for one in (top.body if isinstance(top, ast.ClassDef) else [top])):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 yield _marked(file, node.name, node.decorator_list)

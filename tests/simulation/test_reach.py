@@ -71,6 +71,7 @@ def _reached(seed: int) -> set[str]:
     found |= {"files"} if any(reader.files for reader in plan.readers) else set()
     found |= {"returning"} if plan.returns_at else set()
     found |= {"replays"} if plan.replays else set()
+    found |= {"connectors"} if plan.feed is not None else set()
     found |= {"spark"} if any(reader.spark for reader in plan.readers) else set()
     found |= {"files with a checkpoint"} if any(reader.checkpoint for reader in plan.readers) else set()
     found |= {"late beginning"} if any(reader.begins for reader in plan.readers) else set()
@@ -86,7 +87,7 @@ def test_300_seeds_reach_what_is_there_for_them() -> None:
     reached = Counter(what for seed in range(1, 301) for what in _reached(seed))
     wanted = {"weak window", "weak delay", "weak scatter", "tumbling", "sliding", "session", "two_phase"}
     wanted |= {"poison", "poison on a cycle", "bounds", "spilled and divided"}
-    wanted |= {"forms with keys that change", "files that grow", "replays"}
+    wanted |= {"forms with keys that change", "files that grow", "replays", "connectors"}
     assert {what for what in wanted if reached[what] < 3} == set(), reached
     assert {what for what in OFTEN if reached[what] < 30} == set(), reached
 

@@ -58,7 +58,7 @@ INSERT_NUMBER = "INSERT INTO numbers (split, number) VALUES (:split, :number)"
 INSERT_SUM = "INSERT INTO sums (split, at, numbers) VALUES (:split, :start, :numbers)"
 
 counted = mw.Topology("counted")
-numbers = counted.source("numbers", Number, Numbers())
+numbers = counted.source("numbers", Number, Numbers(), allowed_skew=mw.seconds(1))
 numbers.key_by("split").to("numbers-table", connectors.database(connect, INSERT_NUMBER), shards=3, batch_records=50)
 sums = numbers.key_by("split").window(windows.tumbling(WINDOW)).aggregate("sums", numbers=agg.count())
 sums.to("sums-table", connectors.database(connect, INSERT_SUM))

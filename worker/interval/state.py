@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.model.watermarks import InputWatermark
 from millwheel.sdk.compiled import CompiledComputation
 from millwheel.sdk.scope import OutputBinding
@@ -48,6 +49,8 @@ class IntervalState(IntervalSetup):
         if program.begins_with is not None:
             inputs.finish()
         self.clocks = IntervalClocks(self.scope, inputs)
+        # Only a source follows its own broadcasts (``Built.beside``).
+        self.scope.of_all = lambda: inputs.latest.get(config.incarnation, MIN_TIMESTAMP)
         self.journal = OwnedJournal(config.journal, config.sequencer)
         self.ids = AdmissionState(config.keys, self.journal, inputs, config.slack, program.options.exactly_once)
         self.intake = IntervalIntake()

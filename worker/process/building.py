@@ -49,6 +49,8 @@ class Built:
     """The user code that it runs. None: no code."""
     traces: OwnerTraces | None = None
     """The spans of its sampled records. None: there are none."""
+    beside: frozenset[str] = frozenset()
+    """The groups whose watermarks it receives though they hold nothing back: a source's own one, for its throttle."""
     clock: Callable[[], int] = wall_now
     """The core's clock. Hooks see wall time. A log measures elapsed time, so that a set wall clock drops nothing."""
 
@@ -120,7 +122,8 @@ class Builder:
         traces = self._traces(config, place)
         meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
-        return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces)
+        beside = frozenset[str]({owned.incarnation} if program.feeds else ())
+        return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces, beside)
 
     def _traces(self, config: IntervalConfig, place: Place) -> IntervalTraces | None:
         """The spans of an interval's sampled records."""

@@ -113,6 +113,8 @@ class HostNotices:
     def _for(self, one: Hosted, changed: CatalogChanged) -> CatalogChanged:
         """What the host receives. ``changed``: the part that all intervals with the same inputs receive."""
         changed, topology = self._with_kept(one, changed), self._catalog.topologies.get(one.topology)
+        if one.built.beside:
+            changed = replace(changed, beside=changed.beside | one.built.beside)
         drains = topology is not None and topology.state == catalog.TOPOLOGY_STATE_DRAINING
         return replace(changed, drains=True) if drains else changed
 

@@ -29,6 +29,7 @@ class KeyScheduler:
         self._outbox = state.outbox
         self._table = state.blocked
         self._pages = state.pages
+        self._journal = state.journal
         self.blocked_keys = BlockedKeys(state)
         self.runner = self.blocked_keys.runner
         self._firing = self.blocked_keys.firing
@@ -52,6 +53,8 @@ class KeyScheduler:
             room: Whether a blocked key may go on: the open commit has room for it.
             ahead_allowed: Whether records may run that do not hold the watermark.
         """
+        if self._setup.program.writes and not self._journal.still:
+            return  # a hook that writes elsewhere must not overtake the commit of the write before
         if room and self._table.keys:
             self.blocked_keys.resume_ready()
         outbox_full = self.outbox_full

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import inf
 from operator import attrgetter
 from typing import Any, Final
 
-from millwheel.connectors.reading import FindSplits, ReadSplits, Timing
+from millwheel.connectors.pacing import Timing
+from millwheel.connectors.reading import FindSplits, ReadSplits
 from millwheel.connectors.source import Source
 from millwheel.model.time import Duration, Timestamp, seconds
 from millwheel.sdk.declarations import NO_DURATION
-from millwheel.sdk.errors import UsageError, did_you_mean
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.keys import key
 from millwheel.sdk.topology import TopologyGraph
 from millwheel.sdk.typeinfo import field_of, generic_arguments
@@ -36,24 +38,26 @@ def declare_source(
     idle_after: Duration | None = None,
     find_every: Duration = _FIND_EVERY,
     bad: str | None = None,
-    **others: Any,
+    records_per_second: float | None = None,
+    allowed_skew: Duration | None = None,
 ) -> None:
     """Add the computations that read ``source`` into the stream ``name``. The options: see ``Topology.source``.
 
     Raises:
         UsageError: The source, its identity or an option cannot be used.
     """
-    if others:
-        other, known = next(iter(others)), ["retention", "codec", *(declare_source.__kwdefaults__ or {})]
-        hint = did_you_mean(other, known)
-        raise UsageError(f"source({name!r}, ...) that is read has no option {other!r}{hint}: it has {', '.join(known)}")
-    _check(name, record_type, source, timestamp, out_of_order, idle_after, find_every)
+    _check(name, record_type, source, timestamp)
+    durations = (("out_of_order", out_of_order, 0), ("idle_after", idle_after, 1), ("find_every", find_every, 1))
+    _check_times(name, *durations, ("allowed_skew", allowed_skew, 1))
+    rate: object = records_per_second
+    if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 < rate < inf):
+        raise UsageError(f"source({name!r}) takes a number above 0 as records_per_second, not {rate!r:.80}")
     identity = source.identity()
     if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_IDENTITY:
         raise UsageError(
             f"{type(source).__name__}.identity() returns 1 to {_MOST_IDENTITY} characters, not {identity!r:.80}"
         )
-    timing = Timing(int(out_of_order), None if idle_after is None else int(idle_after), int(find_every))
+    timing = Timing(int(out_of_order), _micros(idle_after), int(find_every), records_per_second, _micros(allowed_skew))
     splits, called = f"{name}.splits", re.sub("[^a-z0-9]+", "-", name).strip("-")
     if len(called) > _MOST_NAME:
         raise UsageError(
@@ -71,27 +75,25 @@ def declare_source(
     )
 
 
-def _check(
-    name: str,
-    record_type: Any,
-    source: object,
-    timestamp: object,
-    out_of_order: object,
-    idle_after: object,
-    find: object,
-) -> None:
+def _micros(duration: Duration | None) -> int | None:
+    return None if duration is None else int(duration)
+
+
+def _check_times(name: str, *options: tuple[str, object, int]) -> None:
+    """Raise UsageError for an option that is no duration of at least so many microseconds."""
+    for option, value, least in options:
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(
+                f"source({name!r}) takes a Duration of at least {least} microseconds as {option}, not {value!r:.80}"
+            )
+
+
+def _check(name: str, record_type: Any, source: object, timestamp: object) -> None:
     """Raise UsageError for what can never be read."""
     where = f"source({name!r})"
     if not isinstance(source, Source):
         made = f": write {source.__name__}(...)" if isinstance(source, type) and issubclass(source, Source) else ""
         raise UsageError(f"{where} reads an instance of a connectors.Source, not {source!r:.80}{made}")
-    for option, value, least in (
-        ("out_of_order", out_of_order, 0), ("idle_after", idle_after, 1), ("find_every", find, 1),
-    ):  # fmt: skip
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise UsageError(
-                f"{where} takes a Duration of at least {least} microseconds as {option}, not {value!r:.80}"
-            )
     if timestamp is None or callable(timestamp):
         return
     if not isinstance(timestamp, str):
