@@ -83,10 +83,7 @@ class OverviewRows:
             commit_latency_seconds=traffic.commit_latency_seconds,
         )
         self._count_owners(row, incarnation)
-        for interval in self._known.maps.get(incarnation, ()):
-            load = self._book.load_of(interval)
-            if load is not None:
-                _add(row, load)
+        row.MergeFrom(self._book.together(self._known, incarnation).sums)
         return row
 
     def _count_owners(self, row: wire.ComputationOverview, incarnation: IncarnationId) -> None:
@@ -129,17 +126,3 @@ class OverviewRows:
                     if load.HasField("log"):
                         row.log.kept.CopyFrom(load.log)
         return row
-
-
-def _add(row: wire.ComputationOverview, load: inspection.IntervalLoad) -> None:
-    """Add the load of one interval."""
-    row.records_per_second += load.records_per_second
-    row.busy += load.busy
-    row.queued_records += load.queued_records
-    row.pending_productions += load.pending_productions
-    row.keys += load.keys
-    row.cached_bytes += load.cached_bytes
-    row.late += load.late
-    row.dropped += load.dropped
-    row.dead_letters += load.dead_letters
-    row.system_lag_seconds = max(row.system_lag_seconds, load.system_lag_seconds)

@@ -10,6 +10,7 @@ import msgspec
 
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import TimeDomain
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
@@ -203,7 +204,7 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
     )
     response.hold.kind, response.hold.subject = core.explain_hold()
     response.awaited_groups.extend(core.awaited_groups())
-    if (failures := failures_of(core)) is not None:
+    if (failures := failures_of(core, wall_now())) is not None:
         response.failures.CopyFrom(failures)
     response.keys.start = state.config.keys.start
     if state.config.keys.end is not None:
