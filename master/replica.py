@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 from typing import Final
@@ -83,6 +83,7 @@ class MasterReplica:
         self._term: Term | None = None
         self._packages: Packages | None = None
         self._loads: Loads | None = None
+        self._events: EventRecorder | None = None
         self._leading = asyncio.Event()
         self.admit_code: Callable[[CodeReference], None] = lambda code: None
         """Raises RequestError for code that no worker would load: it is not signed."""
@@ -121,7 +122,7 @@ class MasterReplica:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        events = EventRecorder(term, self.address, lambda: loads.book)
+        events = self._events = EventRecorder(term, self.address, lambda: loads.book)
         works = (
             loads.run(),
             events.run(),
@@ -136,7 +137,7 @@ class MasterReplica:
             await asyncio.sleep(_PAUSE_AFTER_FAULT_SECONDS)
         finally:
             self._leading.clear()
-            self._term = self._packages = self._loads = None
+            self._term = self._packages = self._loads = self._events = None
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -183,6 +184,12 @@ class MasterReplica:
     def book(self) -> LoadBook:
         """The workers' load reports of this term; empty if this replica does not lead."""
         return self._loads.book if self._loads is not None else LoadBook()
+
+    @property
+    def left_workers(self) -> Mapping[str, str]:
+        """The workers that were stopped in order and are not back, each with its address; empty if this replica does
+        not lead."""
+        return self._events.left if self._events is not None else {}
 
     @property
     def hot_keys(self) -> tuple[HotKey, ...]:

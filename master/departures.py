@@ -1,0 +1,33 @@
+"""Workers that were stopped in order: their records said so before they went. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millwheel.coordination.contract import KeyChange
+from millwheel.model.catalog import Catalog
+from millwheel.model.catalog_keys import WORKERS, split_key
+
+__all__ = ["Departures"]
+
+
+class Departures:
+    """The workers that have left since this master follows the catalog, by name, each with its address.
+
+    A record that ends with its lease says nothing of that: its process was killed, or does not reach the coordinator.
+    """
+
+    def __init__(self) -> None:
+        self.left: dict[str, str] = {}
+
+    def on_changes(self, known: Catalog, changes: Iterable[KeyChange]) -> None:
+        """Note what changes say of workers. ``known``: the catalog before them."""
+        for change in changes:
+            kind, names = split_key(change.key)
+            if kind != WORKERS:
+                continue
+            before = known.workers.get(names[0])
+            if change.value is None and before is not None and before.leaving:
+                self.left[names[0]] = before.endpoint.address
+            else:
+                self.left.pop(names[0], None)
