@@ -228,10 +228,7 @@ class MasterCore:
         return self._and_go_on(self._followed())
 
     def _on_revision(self, event: RevisionArrived) -> list[MasterEffect]:
-        if not self._loaded:
-            return []
-        self.departures.on_changes(self.catalog, event.changes)
-        if not self.catalog.apply(event.changes):
+        if not self._loaded or not self.departures.follow(self.catalog, event.changes):
             return []
         if self._is_lost():
             return self._step_down()

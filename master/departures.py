@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog import Catalog
@@ -20,14 +20,15 @@ class Departures:
     def __init__(self) -> None:
         self.left: dict[str, str] = {}
 
-    def on_changes(self, known: Catalog, changes: Iterable[KeyChange]) -> None:
-        """Note what changes say of workers. ``known``: the catalog before them."""
+    def follow(self, known: Catalog, changes: Sequence[KeyChange]) -> bool:
+        """Apply changes to the catalog, and note who leaves. Returns whether any of them was new."""
         for change in changes:
             kind, names = split_key(change.key)
-            if kind != WORKERS:
+            if kind != WORKERS or change.revision <= known.revision:
                 continue
             before = known.workers.get(names[0])
             if change.value is None and before is not None and before.leaving:
                 self.left[names[0]] = before.endpoint.address
-            else:
+            elif change.value is not None:
                 self.left.pop(names[0], None)
+        return known.apply(changes)
