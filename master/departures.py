@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from millwheel.coordination.contract import KeyChange
 from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import WORKERS, split_key
 
-__all__ = ["Departures"]
+__all__ = ["MOST_LEFT", "Departures"]
+
+MOST_LEFT: Final = 1_000
+"""Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 
 
 class Departures:
@@ -29,6 +33,8 @@ class Departures:
             before = known.workers.get(names[0])
             if change.value is None and before is not None and before.leaving:
                 self.left[names[0]] = before.endpoint.address
+                if len(self.left) > MOST_LEFT:
+                    del self.left[next(iter(self.left))]
             elif change.value is not None:
                 self.left.pop(names[0], None)
         return known.apply(changes)

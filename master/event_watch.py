@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from millwheel.master.departures import MOST_LEFT
 from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
@@ -19,8 +20,6 @@ _ACTOR = "master"
 _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
 _JOINED, _LEFT, _LOST = "worker.joined", "worker.left", "worker.lost"
-_MOST_LEFT: Final = 1_000
-"""Workers that have left are remembered, so many at most. In some clusters each start of a worker has another name."""
 
 _NO_MASTERS: Final[Mapping[str, catalog.MasterRecord]] = MappingProxyType({})
 _NONE_LEFT: Final[Mapping[str, str]] = MappingProxyType({})
@@ -100,7 +99,7 @@ class EventWatch:
             address = workers[name].endpoint.address
             joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
         self._workers = set(workers)
-        for name in [*(one for one in self.left if one in workers), *list(self.left)[:-_MOST_LEFT]]:
+        for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MOST_LEFT]]:
             self.left.pop(name, None)
         return [*gone, *joined]
 

@@ -78,7 +78,8 @@ class MasterReplica:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._ttl = ttl
-        self._console = console
+        self.console = console
+        """The URL of its web console. Empty: it serves none."""
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
@@ -97,7 +98,7 @@ class MasterReplica:
     async def run(self) -> None:
         """Compete in elections until cancelled."""
         registration = keep_present(
-            self.coordinator, self.address, self._ttl, self._clock, self._console, self.conditions.longest_stall
+            self.coordinator, self.address, self._ttl, self._clock, self.console, self.conditions.longest_stall
         )
         present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
