@@ -108,6 +108,14 @@ async def test_an_orderly_end_is_in_the_record_before_it_goes() -> None:
     await coordinator.close()
 
 
+async def test_an_end_before_the_registration_leaves_no_record() -> None:
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
 async def test_an_end_without_a_lease_leaves_no_record() -> None:
     coordinator = MemoryCoordinator()
     rig = Rig(coordinator, ttl=patience(30))

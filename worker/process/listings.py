@@ -137,7 +137,7 @@ def _text(core: IntervalCore, encoded: bytes) -> str:
     text = ""
     with suppress(Exception):  # of a codec, or of a migration in user code: the page of the key shows it
         text = state_text(core.state.program.state.decode(encoded)) if encoded else ""
-    return text if len(text) <= _LONGEST_STATE else ""
+    return text if len(text.encode()) <= _LONGEST_STATE else ""
 
 
 def _error(core: IntervalCore, key: bytes) -> str:

@@ -81,7 +81,7 @@ class Registration:
         """The start of the last renewal that succeeded, by the loop's clock."""
         self._lease = 0
         self._written = 0
-        """The revision of the record under this lease."""
+        """The revision of the record under this lease. 0: it is not known that there is one."""
         self._record = catalog_pb2.WorkerRecord(
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
         )
@@ -109,9 +109,10 @@ class Registration:
         leaving.MergeFrom(self._record)
         key = worker_key(self._record.endpoint.worker_id)
         try:
-            with suppress(LeaseExpiredError):
-                put = Put(key, leaving.SerializeToString(), self._lease)
-                await self._coordinator.transact([Compare(key, self._written)], [put])
+            if self._written:  # else the key may be free, and a record without a lease would stay for ever
+                with suppress(LeaseExpiredError):
+                    put = Put(key, leaving.SerializeToString(), self._lease)
+                    await self._coordinator.transact([Compare(key, self._written)], [put])
             await self._coordinator.revoke_lease(self._lease)
         except CoordinatorError as error:
             log.info("the lease was left to end by itself: %s", error)
