@@ -78,7 +78,10 @@ class RawInjector:
         """
         last = requests[-1].token
         opened = lambda answers: answers[last].outcome != wire.DELIVERY_OUTCOME_NOT_OWNER  # noqa: E731
-        return await until(lambda: self._deliver(*requests), every=0.1, holds=opened)
+        answers: dict[int, wire.DeliverResponse] = await until(
+            lambda: self._deliver(*requests), every=0.1, holds=opened
+        )
+        return answers
 
     async def _deliver(self, *requests: wire.DeliverRequest) -> dict[int, wire.DeliverResponse]:
 
