@@ -157,6 +157,10 @@ proto: install ## Generate the stubs from proto/
 man: install ## Write the man page of the command line, docs/millwheel.1
 	@$(RUN) python -m tools.man_page
 
+.PHONY: runbook
+runbook: install ## Write the console's page of the runbook from docs/runbook.md
+	@$(RUN) python -m tools.runbook_page
+
 .PHONY: compiled
 compiled: install ## Compile the worker's core into build/compiled, for benchmarks (fast the second time)
 	@tools/compile.sh

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from millwheel.master.health_problems import health_problem
@@ -40,7 +40,7 @@ def backlog_problems(
     for incarnation, place in sorted(names_of(known).items(), key=lambda pair: pair[1]):
         if place in explained:
             continue
-        behind = [(one, load) for one, load in _loads(known, book, incarnation) if _is_behind(load)]
+        behind = [(one, load) for one, load in _waiting(known, book, incarnation) if _is_behind(load)]
         if behind:
             owners = sorted({one.owner.worker_id for one, _ in behind})
             text = _text("/".join(place), [load for _, load in behind], owners, busy)
@@ -49,29 +49,24 @@ def backlog_problems(
 
 def interval_backlog(known: Catalog, book: LoadBook, incarnation: IncarnationId, journal: str) -> str:
     """Return what waits in an interval, at which worker and for how long. Empty: nothing is known to wait."""
-    for one, load in _loads(known, book, incarnation):
-        if one.journal == journal and load.queued_records:
+    for one, load in _waiting(known, book, incarnation):
+        if one.journal == journal:
             waited = format_duration(Duration(seconds(load.system_lag_seconds)))
             records = counted(load.queued_records, "record")
             return f"{records} of its interval wait at worker {one.owner.worker_id}, the oldest work for {waited}"
     return ""
 
 
-def _loads(
+def _waiting(
     known: Catalog, book: LoadBook, incarnation: IncarnationId
-) -> Iterator[tuple[catalog.IntervalRecord, inspection.IntervalLoad]]:
-    """Yield the intervals whose present owners have reported them."""
-    interval_map = known.maps.get(incarnation)
-    if interval_map is None or known.is_damaged(interval_map.name):
-        return
-    for one in interval_map:
-        load = book.load_of(one)
-        if load is not None and one.HasField("owner"):
-            yield one, load
+) -> Sequence[tuple[catalog.IntervalRecord, inspection.IntervalLoad]]:
+    """Return the intervals whose present owners report that records wait."""
+    damaged = incarnation in known.maps and known.is_damaged(incarnation)
+    return () if damaged else book.together(known, incarnation).waiting
 
 
 def _is_behind(load: inspection.IntervalLoad) -> bool:
-    return load.system_lag_seconds > _BEHIND_AFTER_SECONDS and load.queued_records > 0
+    return load.system_lag_seconds > _BEHIND_AFTER_SECONDS
 
 
 def _text(name: str, loads: list[inspection.IntervalLoad], owners: list[str], busy: dict[str, float]) -> str:

@@ -14,7 +14,7 @@ after each change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -157,11 +157,15 @@ class _Loads:
     workers: Mapping[str, WorkerView]
     load: dict[str, float]
     owned: dict[str, list[IntervalView]]
+    _fit: dict[str | None, list[str]] = field(default_factory=dict)
 
     def candidates(self, code: str | None) -> list[str]:
         """Return the workers preferred for that code, by the assigner's rule."""
-        fit = [name for name, one in self.workers.items() if not one.package or one.package == code]
-        return [name for name in fit if self.workers[name].package] or fit
+        found = self._fit.get(code)
+        if found is None:
+            fit = [name for name, one in self.workers.items() if not one.package or one.package == code]
+            found = self._fit[code] = [name for name in fit if self.workers[name].package] or fit
+        return found
 
     def least(self, code: str | None, but: str) -> str | None:
         """Return the least loaded candidate other than ``but``."""
@@ -399,14 +403,16 @@ class Balancer:
                 left[one.incarnation] -= 1
 
     def _is_cold(self, one: IntervalView, other: IntervalView) -> bool:
-        both: Iterable[IntervalView] = (one, other)
         limits = self._settings
         return (
             one.incarnation == other.incarnation
-            and not any(
-                each.code is None or each.keeps_bounds or each.by_operator or not each.reported for each in both
-            )
-            and sum(each.cost for each in both) < limits.merge_busy
-            and sum(each.cached_bytes for each in both) < limits.split_bytes / 4
-            and sum(each.count for each in both) < limits.split_keys / 4
+            and one.cost + other.cost < limits.merge_busy
+            and one.cached_bytes + other.cached_bytes < limits.split_bytes / 4
+            and one.count + other.count < limits.split_keys / 4
+            and _may_merge(one)
+            and _may_merge(other)
         )
+
+
+def _may_merge(one: IntervalView) -> bool:
+    return one.code is not None and one.reported and not one.keeps_bounds and not one.by_operator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -32,11 +32,17 @@ class EventRecorder:
         self._term = term
         self._address = address
         self._book = book
+        self._watch: EventWatch | None = None
+
+    @property
+    def left(self) -> Mapping[str, str]:
+        """The workers that were stopped in order and are not back, by name, each with its address."""
+        return {} if self._watch is None else dict(self._watch.left)
 
     async def run(self) -> None:
         """Run until cancelled."""
         await self._term.ready()
-        watch = EventWatch(self._term.catalog.events)
+        watch = self._watch = EventWatch(self._term.catalog.events)
         text = f"the master at {self._address} leads, term {self._term.number}"
         await self._record(catalog.EventRecord(kind="master.elected", actor="master", subject=self._address, text=text))
         while True:
@@ -44,7 +50,8 @@ class EventRecorder:
                 known, book = self._term.catalog, self._book()
                 heard = partial(all_reported, known, book)
                 failing = hook_failures(known, book, wall_now())
-                for event in watch.observe(known.workers, failing, heard, known.masters):
+                left = self._term.core.departures.left
+                for event in watch.observe(known.workers, failing, heard, known.masters, left):
                     await self._record(event)
             except DamagedValueError as error:
                 _log.debug("no events are looked for: %s", error)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from millwheel.master.departures import MOST_LEFT
 from millwheel.master.leader_changes import INTERRUPTED, interruption_text
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as cluster
@@ -18,9 +19,10 @@ __all__ = ["EventWatch"]
 _ACTOR = "master"
 _NEXT = "; next attempt"
 _FAILING, _RECOVERED = "hooks.failing", "hooks.recovered"
-_JOINED, _LOST = "worker.joined", "worker.lost"
+_JOINED, _LEFT, _LOST = "worker.joined", "worker.left", "worker.lost"
 
 _NO_MASTERS: Final[Mapping[str, catalog.MasterRecord]] = MappingProxyType({})
+_NONE_LEFT: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class EventWatch:
@@ -29,6 +31,8 @@ class EventWatch:
     def __init__(self, kept: Mapping[int, bytes]) -> None:
         """``kept``: the events in the log, encoded, by number."""
         self._workers: set[str] = set()
+        self.left: dict[str, str] = {}
+        """The workers that were stopped in order and are not back, by name, each with its address."""
         self._failing: set[tuple[str, str]] = set()
         self._interruptions: set[str] = set()
         """The texts of masters' lost leases, which have their times."""
@@ -50,8 +54,11 @@ class EventWatch:
             self._interruptions.add(event.text)
         elif event.kind == _JOINED:
             self._workers.add(event.subject)
-        elif event.kind == _LOST:
+            self.left.pop(event.subject, None)
+        elif event.kind in (_LOST, _LEFT):
             self._workers.discard(event.subject)
+            if event.kind == _LEFT:
+                self.left[event.subject] = event.before
 
     def observe(
         self,
@@ -59,6 +66,7 @@ class EventWatch:
         failing: Iterable[cluster.ComputationFailures],
         heard: Callable[[str, str], bool] = lambda topology, computation: True,
         masters: Mapping[str, catalog.MasterRecord] = _NO_MASTERS,
+        left: Mapping[str, str] = _NONE_LEFT,
     ) -> list[catalog.EventRecord]:
         """Return the events since the look before.
 
@@ -68,20 +76,32 @@ class EventWatch:
             heard: Whether all owners of a computation have reported. Without their reports, its hooks may still fail.
                 A new leader has no reports, and neither has an interval's new owner.
             masters: The registered masters, by address.
+            left: The workers that were stopped in order, by name, each with its address.
         """
-        found = [*self._of_workers(workers), *self._of_masters(masters), *self._of_hooks(failing, heard)]
+        found = [*self._of_workers(workers, left), *self._of_masters(masters), *self._of_hooks(failing, heard)]
         self._began = True
         return found
 
-    def _of_workers(self, workers: Mapping[str, catalog.WorkerRecord]) -> list[catalog.EventRecord]:
-        lost = [_worker(_LOST, name, f"worker {name} is gone") for name in sorted(self._workers - workers.keys())]
+    def _of_workers(
+        self, workers: Mapping[str, catalog.WorkerRecord], left: Mapping[str, str]
+    ) -> list[catalog.EventRecord]:
+        gone = []
+        for name in sorted(self._workers - workers.keys()):
+            if name in left:
+                event = _worker(_LEFT, name, f"worker {name} was stopped in order")
+                event.before = self.left[name] = left[name]
+            else:
+                event = _worker(_LOST, name, f"worker {name} is gone")
+            gone.append(event)
         joined = []
         # The log may have forgotten workers that joined long ago, so a new leader takes those that it finds as known.
         for name in sorted(workers.keys() - self._workers) if self._began or not self._workers else ():
             address = workers[name].endpoint.address
             joined.append(_worker(_JOINED, name, f"worker {name} at {address} is registered"))
         self._workers = set(workers)
-        return [*lost, *joined]
+        for name in [*(one for one in self.left if one in workers), *list(self.left)[:-MOST_LEFT]]:
+            self.left.pop(name, None)
+        return [*gone, *joined]
 
     def _of_masters(self, masters: Mapping[str, catalog.MasterRecord]) -> list[catalog.EventRecord]:
         """Return why masters lost their leases. A record forgets it when its master is restarted; the log does not."""

@@ -74,8 +74,7 @@ def damage_problems(known: Catalog, book: LoadBook, names: _Names) -> Iterator[w
     for key, why in sorted(known.damaged.items()):
         text = f"the coordinator's value {key} is damaged ({why}), and nothing is done with it: {remedy}"
         yield health_problem(text, _DAMAGED)
-    for journal, report in sorted(book.intervals.items()):
-        load = report.load
+    for journal, load in book.troubled:
         place = names.get(incarnation_of_journal(journal), ("", ""))
         if load.quarantined:
             text = (

@@ -106,8 +106,7 @@ def _key_functions(book: LoadBook, stream: str, now: int) -> dict[IncarnationId,
 def _reported(known: Catalog, book: LoadBook) -> dict[IncarnationId, list[inspection.IntervalLoad]]:
     """Return, by incarnation, the loads with failures that present owners reported."""
     found: dict[IncarnationId, list[inspection.IntervalLoad]] = {}
-    for journal, report in book.intervals.items():
-        load = report.load
+    for journal, load in book.troubled:
         if not (load.stopped or load.absence or load.HasField("failures")):
             continue
         incarnation = incarnation_of_journal(journal)

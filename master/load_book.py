@@ -11,9 +11,19 @@ from millwheel.model.incarnation import IncarnationId, incarnation_of_journal
 from millwheel.model.keys import KeyInterval
 from millwheel.model.time import Duration, Timestamp
 from millwheel.rpc.v1 import catalog_pb2 as catalog
+from millwheel.rpc.v1 import cluster_pb2 as cluster
 from millwheel.rpc.v1 import inspection_pb2 as wire
 
-__all__ = ["Division", "IntervalReport", "LoadBook", "WorkerReport", "divide", "merged_hooks", "merged_traffic"]
+__all__ = [
+    "ComputationLoad",
+    "Division",
+    "IntervalReport",
+    "LoadBook",
+    "WorkerReport",
+    "divide",
+    "merged_hooks",
+    "merged_traffic",
+]
 
 _SMOOTHING: Final = 0.5
 """The weight of the newest value in a smoothed cost. The rest is the previous cost."""
@@ -48,13 +58,30 @@ class Division:
     smaller: float
 
 
+@dataclass(frozen=True, slots=True)
+class ComputationLoad:
+    """What the present owners of a computation's intervals report together.
+
+    ``sums``: a row that has the sums alone. ``waiting``: the intervals with records that wait, and their loads.
+    """
+
+    sums: cluster.ComputationOverview
+    waiting: Sequence[tuple[catalog.IntervalRecord, wire.IntervalLoad]]
+
+
 class LoadBook:
-    """The newest report of each worker, and of each interval by its journal."""
+    """The newest report of each worker, and of each interval by its journal.
+
+    Pages ask each second for what follows from all intervals. It is kept until a report comes or the catalog changes.
+    """
 
     def __init__(self) -> None:
         self.workers: dict[str, WorkerReport] = {}
         self.intervals: dict[str, IntervalReport] = {}
         self._asked_since: dict[str, Timestamp] = {}
+        self._troubled: list[tuple[str, wire.IntervalLoad]] | None = None
+        self._together: dict[IncarnationId, ComputationLoad] = {}
+        self._together_at: tuple[Catalog, int] | None = None
 
     def on_request(self, worker: str, now: Timestamp) -> None:
         """Record that a worker is asked for its load: the first time counts."""
@@ -62,6 +89,7 @@ class LoadBook:
 
     def on_load(self, worker: str, load: wire.GetWorkerLoadResponse, now: Timestamp) -> None:
         """Record a worker's report. Of two reports of an interval, the one with the larger sequencer counts."""
+        self._changed()
         memory = max(load.memory_limit_bytes, 1)
         for one in load.intervals:
             before = self.intervals.get(one.journal)
@@ -96,9 +124,33 @@ class LoadBook:
 
     def forget_gone(self, known: Catalog) -> None:
         """Forget workers that are gone, and intervals that no map contains or names as parents any more."""
+        self._changed()
         self.workers = {name: report for name, report in self.workers.items() if name in known.workers}
         self._asked_since = {name: at for name, at in self._asked_since.items() if name in known.workers}
         self.intervals = {journal: report for journal, report in self.intervals.items() if known.journal_lives(journal)}
+
+    def _changed(self) -> None:
+        self._troubled, self._together = None, {}
+
+    @property
+    def troubled(self) -> Sequence[tuple[str, wire.IntervalLoad]]:
+        """The reports with failures or damage, of former owners too, by journal."""
+        if self._troubled is None:
+            loads = ((journal, report.load) for journal, report in self.intervals.items())
+            self._troubled = sorted((one for one in loads if _is_troubled(one[1])), key=lambda one: one[0])
+        return self._troubled
+
+    def together(self, known: Catalog, incarnation: IncarnationId) -> ComputationLoad:
+        """Return what the present owners of a computation's intervals report together."""
+        if self._together_at is None or self._together_at[0] is not known or self._together_at[1] != known.revision:
+            self._together, self._together_at = {}, (known, known.revision)
+        found = self._together.get(incarnation)
+        if found is None:
+            pairs = [(one, self.load_of(one)) for one in known.maps.get(incarnation, ())]
+            loads = [(one, load) for one, load in pairs if load is not None]
+            waiting = [(one, load) for one, load in loads if load.queued_records and one.HasField("owner")]
+            found = self._together[incarnation] = ComputationLoad(_sums([load for _, load in loads]), waiting)
+        return found
 
     def load_of(self, interval: catalog.IntervalRecord) -> wire.IntervalLoad | None:
         """Return the report of the interval's present owner; None if there is none."""
@@ -141,6 +193,25 @@ class LoadBook:
         A worker that has just registered is not silent: its first report takes a moment.
         """
         return now - self._asked_since.get(worker, now) > within and not self.is_fresh(worker, now, within)
+
+
+def _is_troubled(load: wire.IntervalLoad) -> bool:
+    return bool(load.stopped or load.absence or load.quarantined or load.damaged_rows or load.HasField("failures"))
+
+
+def _sums(loads: Sequence[wire.IntervalLoad]) -> cluster.ComputationOverview:
+    return cluster.ComputationOverview(
+        records_per_second=sum(one.records_per_second for one in loads),
+        busy=sum(one.busy for one in loads),
+        queued_records=sum(one.queued_records for one in loads),
+        pending_productions=sum(one.pending_productions for one in loads),
+        keys=sum(one.keys for one in loads),
+        cached_bytes=sum(one.cached_bytes for one in loads),
+        late=sum(one.late for one in loads),
+        dropped=sum(one.dropped for one in loads),
+        dead_letters=sum(one.dead_letters for one in loads),
+        system_lag_seconds=max((one.system_lag_seconds for one in loads), default=0.0),
+    )
 
 
 def _smoothed(before: float | None, now: float) -> float:

@@ -56,6 +56,14 @@ class MasterCollector(Collector):
         for name, number in sorted(numbers.items()):
             hot.add_metric(name, number)
         yield hot
+        left = GaugeMetricFamily(
+            "millwheel_master_left_workers",
+            "1 for each worker that was stopped in order and is not back; the label process is its name and address",
+            labels=["process"],
+        )
+        for worker, address in replica.left_workers.items():
+            left.add_metric([f"worker {worker} at {address}"], 1)
+        yield left
         if known is not None:
             yield self._stranded(known, names)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from millwheel.master.load_book import LoadBook, merged_hooks, merged_traffic
+from millwheel.master.updating import MAKES_BATCHES
 from millwheel.model.catalog import Catalog, outputs_of
 from millwheel.model.incarnation import IncarnationId, injector_group
 from millwheel.model.stream_names import dead_letter_stream
@@ -51,6 +52,8 @@ class OverviewRows:
 
     def topology(self, record: catalog.TopologyRecord, waiting_for: Iterable[str]) -> wire.TopologyOverview:
         """Return the row of a topology, with those of its computations and streams."""
+        making = [one for one in record.spec.computations if one.implementation == MAKES_BATCHES]
+        batches = {stream for one in making for stream in one.outputs}
         return wire.TopologyOverview(
             name=record.spec.name,
             state=record.state,
@@ -60,16 +63,14 @@ class OverviewRows:
             state_changed_at_us=record.state_changed_at_us,
             waiting_for=waiting_for,
             unhandled_letters=self._unhandled_letters(record.spec.name),
-            computations=[
-                self._computation(record.spec.name, spec, record.incarnations[spec.name])
-                for spec in record.spec.computations
-            ],
+            computations=[self._computation(record, spec, batches) for spec in record.spec.computations],
             streams=[self._stream(stream) for stream in record.spec.streams if not stream.external],
         )
 
     def _computation(
-        self, topology: str, spec: specs.ComputationSpec, incarnation: IncarnationId
+        self, record: catalog.TopologyRecord, spec: specs.ComputationSpec, batches: Set[str]
     ) -> wire.ComputationOverview:
+        topology, incarnation = record.spec.name, IncarnationId(record.incarnations[spec.name])
         traffic = merged_traffic(self._traffic.get((topology, spec.name), ()))
         row = wire.ComputationOverview(
             name=spec.name,
@@ -81,12 +82,10 @@ class OverviewRows:
             hooks=merged_hooks(self._hooks.get((topology, spec.name), ())),
             traffic=traffic.streams,
             commit_latency_seconds=traffic.commit_latency_seconds,
+            connector=_connector_part(spec, batches),
         )
         self._count_owners(row, incarnation)
-        for interval in self._known.maps.get(incarnation, ()):
-            load = self._book.load_of(interval)
-            if load is not None:
-                _add(row, load)
+        row.MergeFrom(self._book.together(self._known, incarnation).sums)
         return row
 
     def _count_owners(self, row: wire.ComputationOverview, incarnation: IncarnationId) -> None:
@@ -131,15 +130,11 @@ class OverviewRows:
         return row
 
 
-def _add(row: wire.ComputationOverview, load: inspection.IntervalLoad) -> None:
-    """Add the load of one interval."""
-    row.records_per_second += load.records_per_second
-    row.busy += load.busy
-    row.queued_records += load.queued_records
-    row.pending_productions += load.pending_productions
-    row.keys += load.keys
-    row.cached_bytes += load.cached_bytes
-    row.late += load.late
-    row.dropped += load.dropped
-    row.dead_letters += load.dead_letters
-    row.system_lag_seconds = max(row.system_lag_seconds, load.system_lag_seconds)
+def _connector_part(spec: specs.ComputationSpec, batches: Set[str]) -> wire.ConnectorPart.ValueType:
+    """Which part of a source or a sink a computation is. ``batches``: the streams of batches of its topology."""
+    if spec.reads:
+        return wire.CONNECTOR_PART_FINDS_SPLITS if spec.begins_by_itself else wire.CONNECTOR_PART_READS
+    if spec.implementation == MAKES_BATCHES:
+        return wire.CONNECTOR_PART_MAKES_BATCHES
+    writes = any(edge.stream in batches for edge in spec.inputs)
+    return wire.CONNECTOR_PART_WRITES if writes else wire.CONNECTOR_PART_UNSPECIFIED

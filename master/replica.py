@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import product
 from typing import Final
@@ -78,11 +78,13 @@ class MasterReplica:
         self._settings = settings or MasterSettings()
         self._clock = clock
         self._ttl = ttl
-        self._console = console
+        self.console = console
+        """The URL of its web console. Empty: it serves none."""
         self._election = Election(coordinator, LEADERSHIP, address, ttl)
         self._term: Term | None = None
         self._packages: Packages | None = None
         self._loads: Loads | None = None
+        self._events: EventRecorder | None = None
         self._leading = asyncio.Event()
         self.admit_code: Callable[[CodeReference], None] = lambda code: None
         """Raises RequestError for code that no worker would load: it is not signed."""
@@ -96,7 +98,7 @@ class MasterReplica:
     async def run(self) -> None:
         """Compete in elections until cancelled."""
         registration = keep_present(
-            self.coordinator, self.address, self._ttl, self._clock, self._console, self.conditions.longest_stall
+            self.coordinator, self.address, self._ttl, self._clock, self.console, self.conditions.longest_stall
         )
         present = asyncio.ensure_future(registration)
         sweeping = asyncio.ensure_future(self._sweep())
@@ -121,7 +123,7 @@ class MasterReplica:
         self._term, self._packages, self._loads = term, Packages(self.store, leadership.term), loads
         self._leading.set()
         _log.info("leading, term %d", leadership.term)
-        events = EventRecorder(term, self.address, lambda: loads.book)
+        events = self._events = EventRecorder(term, self.address, lambda: loads.book)
         works = (
             loads.run(),
             events.run(),
@@ -136,7 +138,7 @@ class MasterReplica:
             await asyncio.sleep(_PAUSE_AFTER_FAULT_SECONDS)
         finally:
             self._leading.clear()
-            self._term = self._packages = self._loads = None
+            self._term = self._packages = self._loads = self._events = None
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -183,6 +185,12 @@ class MasterReplica:
     def book(self) -> LoadBook:
         """The workers' load reports of this term; empty if this replica does not lead."""
         return self._loads.book if self._loads is not None else LoadBook()
+
+    @property
+    def left_workers(self) -> Mapping[str, str]:
+        """The workers that were stopped in order and are not back, each with its address; empty if this replica does
+        not lead."""
+        return self._events.left if self._events is not None else {}
 
     @property
     def hot_keys(self) -> tuple[HotKey, ...]:

@@ -22,6 +22,7 @@ from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.spreading import ANY_SHARD
 
 __all__ = [
+    "MAKES_BATCHES",
     "MAX_PREVIOUS_BYTES",
     "changed_computations",
     "keep_previous",
@@ -39,7 +40,7 @@ _SECOND_PHASES: Final = (
     "millwheel.windows.two_phase:MergePartials",
 )
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
-_SHARDING: Final = "millwheel.connectors.writing:MakeBatches"
+MAKES_BATCHES: Final = "millwheel.connectors.writing:MakeBatches"
 """The implementation that collects the records of a sink's shards."""
 
 
@@ -152,7 +153,12 @@ def _keys(old: specs.TopologySpec, new: specs.TopologySpec, running: Sequence[sp
         for input_ in computation.inputs if computation.exactly_once else ():
             was = before.get((computation.name, input_.stream))
             change = "" if was is None else _key_change(was, input_.key)
-            if change and was is not None and computation.implementation == _SHARDING and _reorders(was, input_.key):
+            if (
+                change
+                and was is not None
+                and computation.implementation == MAKES_BATCHES
+                and _reorders(was, input_.key)
+            ):
                 yield Problem(
                     f"computation {computation.name!r}",
                     f"its input {input_.stream!r} is keyed by {change}: a record would be written before former ones "

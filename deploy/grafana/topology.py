@@ -17,7 +17,7 @@ def topology() -> Board:
     """Which computation of a topology is behind, or fails?"""
     chosen = variable("topology", "label_values(millwheel_records_total, topology)")
     made = board("topology", "topology", "Which computation is behind, or fails?", chosen)
-    return _trouble(_flow(_lags(_state(made))))
+    return _trouble(_connectors(_flow(_lags(_state(made)))))
 
 
 def _state(made: Board) -> Board:
@@ -149,6 +149,87 @@ def _flow(made: Board) -> Board:
                 },
                 "Who has sent what is in the queue. Without an injector's name, a computation has.",
                 width=12,
+            )
+        )
+    )
+
+
+def _connectors(made: Board) -> Board:
+    behind = "millwheel_source_behind_records", "millwheel_source_most_behind_records"
+    return (
+        made.with_row(row("Sources and sinks"))
+        .with_panel(
+            graph(
+                "Records read",
+                {"{{stream}}": rate("millwheel_source_read_records_total", "stream", _HERE)},
+                "What sources bring. A read that fails is a failing hook of the computation that reads.",
+                "rps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Behind",
+                {
+                    "{{stream}}, all splits": f"sum by (stream) ({behind[0]}{{{_HERE}}})",
+                    "{{stream}}, most of one split": f"max by (stream) ({behind[1]}{{{_HERE}}})",
+                },
+                "Records that wait in the source, if it says how many. `millwheel key list` of the computation names "
+                "the splits.",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Splits that are read",
+                {"{{stream}}": f"sum by (stream) (millwheel_source_splits{{{_HERE}}})"},
+                "Those that have not ended, such as the partitions of a topic.",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Bytes read",
+                {"{{stream}}": rate("millwheel_source_read_bytes_total", "stream", _HERE)},
+                "What sources bring, as it is stored.",
+                "Bps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Records written",
+                {_LINE: rate("millwheel_sink_written_records_total", _PLACE, _HERE)},
+                "What sinks have written, with what they wrote again after a crash.",
+                "rps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Bytes written",
+                {_LINE: rate("millwheel_sink_written_bytes_total", _PLACE, _HERE)},
+                "What sinks have written.",
+                "Bps",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Batches written",
+                {_LINE: rate("millwheel_sink_write_seconds_count", _PLACE, _HERE)},
+                "Many records and few batches are cheap for the other system.",
+                "ops",
+                width=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a write, p99",
+                {_LINE: quantile(0.99, "millwheel_sink_write_seconds", _PLACE, _HERE)},
+                "The other system's time for a batch. The batches of a shard are written one after the other.",
+                "s",
+                width=6,
             )
         )
     )

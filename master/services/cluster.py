@@ -122,6 +122,8 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         for address in sorted({*known.masters, self._replica.address}):
             record = known.masters.get(address)
             console = "" if record is None else record.console
+            if address == self._replica.address:
+                console = self._replica.console
             response.masters.add(address=address, leads=address == self._replica.address, console=console)
         response.workers.extend(self._workers(known))
         names, backlogs = {}, list[str]()

@@ -63,22 +63,22 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
                 if len(response.intervals) == size:
                     response.next_page_token = _to_token(place, interval.keys.start)
                     return response
-                response.intervals.append(self._status(place, interval, brief=request.brief))
+                self._describe(response.intervals.add(), place, interval, brief=request.brief)
         return response
 
-    def _status(self, place: _Listed, interval: catalog.IntervalRecord, *, brief: bool = False) -> wire.IntervalStatus:
+    def _describe(
+        self, row: wire.IntervalStatus, place: _Listed, interval: catalog.IntervalRecord, *, brief: bool = False
+    ) -> None:
+        row.topology, row.computation, row.stream = place.topology, place.computation, place.stream
+        row.interval.CopyFrom(interval)
         load = self._replica.book.load_of(interval)
-        if load is not None and brief:
-            load = _brief(load)
-        hot = [one for one in self._replica.hot_keys if one.journal == interval.journal]
-        return wire.IntervalStatus(
-            topology=place.topology,
-            computation=place.computation,
-            stream=place.stream,
-            interval=interval,
-            load=load,
-            hot_keys=[inspection.KeyLoad(key=one.key, share=one.share) for one in hot],
-        )
+        if load is not None:
+            row.load.CopyFrom(load)
+            if brief:
+                _shorten(row.load)
+        for one in self._replica.hot_keys:
+            if one.journal == interval.journal:
+                row.hot_keys.add(key=one.key, share=one.share)
 
     async def MoveInterval(self, request: wire.MoveIntervalRequest, context: Context) -> wire.MoveIntervalResponse:
         """Give an interval to another owner, under a fresh sequencer."""
@@ -123,7 +123,8 @@ class IntervalServicer(interval_pb2_grpc.IntervalServiceServicer):
         topology, computation = names_of(known).get(place.incarnation, ("", ""))
         log = known.log_of(place.incarnation)
         listed = _Listed(place.incarnation, topology, computation, log.stream if log is not None else "")
-        response = wire.GetIntervalResponse(interval=self._status(listed, place.interval))
+        response = wire.GetIntervalResponse()
+        self._describe(response.interval, listed, place.interval)
         if not place.interval.HasField("owner"):
             response.owner_error = "no worker owns the interval"
             return response
@@ -202,16 +203,14 @@ def _name(name: wire.IntervalName) -> IntervalName:
 # Listing.
 
 
-def _brief(load: inspection.IntervalLoad) -> inspection.IntervalLoad:
-    """Return a copy of a load without its long parts."""
-    short = inspection.IntervalLoad()
-    short.CopyFrom(load)
+def _shorten(load: inspection.IntervalLoad) -> None:
+    """Leave the long parts of a load out."""
     for name in _BRIEF:
-        short.ClearField(name)
+        load.ClearField(name)
     if load.HasField("failures"):
-        short.failures.Clear()
-        short.failures.attempts, short.failures.blocked_keys = load.failures.attempts, load.failures.blocked_keys
-    return short
+        attempts, blocked = load.failures.attempts, load.failures.blocked_keys
+        load.failures.Clear()
+        load.failures.attempts, load.failures.blocked_keys = attempts, blocked
 
 
 class _Listed:
@@ -246,14 +245,8 @@ def _incarnations(known: Catalog, request: wire.ListIntervalsRequest) -> Iterato
 
 def _from(known: Catalog, incarnation: IncarnationId, start: bytes) -> Iterator[catalog.IntervalRecord]:
     """Yield the intervals of an incarnation that begin at ``start`` or after it."""
-    at: bytes | None = start
-    while at is not None:
-        interval = known.locate(incarnation, at)
-        if interval is None:
-            return
-        if interval.keys.start >= start:
-            yield interval
-        at = interval.keys.end if interval.keys.HasField("end") else None
+    interval_map = known.maps.get(incarnation)
+    return iter(()) if interval_map is None else interval_map.beginning_from(start)
 
 
 def _to_token(place: _Listed, start: bytes) -> str:

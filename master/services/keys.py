@@ -82,7 +82,7 @@ class KeyServicer(key_pb2_grpc.KeyServiceServicer):
     async def _keys(self, request: wire.ListComputationKeysRequest) -> wire.ListComputationKeysResponse:
         within = _bounds(request)
         listings = await self._listings(request.topology, request.computation)
-        page = await listings.keys(within, page_rows(request.page_size), _INTERVALS_PER_PAGE)
+        page = await listings.keys(within, page_rows(request.page_size), _INTERVALS_PER_PAGE, states=request.states)
         return wire.ListComputationKeysResponse(
             keys=[
                 wire.OwnedKey(listed=listed, worker_id=interval.owner.worker_id, journal=interval.journal)

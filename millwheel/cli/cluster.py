@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any, cast
 
 import typer
@@ -57,6 +58,7 @@ def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
     return {
         "healthy": not found.problems,
         "problems": list(found.problems),
+        "runbook": [_section(found, one.runbook) for one in found.problem_details],
         "masters": [{"address": one.address, "leads": one.leads} for one in found.masters],
         "workers": [plain_worker(one) for one in found.workers],
         "authorities": [
@@ -85,10 +87,20 @@ def plain_health(found: wire.GetClusterHealthResponse) -> dict[str, Plain]:
     }
 
 
+def _section(found: wire.GetClusterHealthResponse, name: str) -> str:
+    """Where a section of the runbook can be read: in the console of a master, that of the leading one if it has one."""
+    consoles = [one.console for one in sorted(found.masters, key=lambda one: not one.leads) if one.console]
+    page = f"{consoles[0].rstrip('/')}/runbook.html" if consoles else "docs/runbook.md"
+    return f"{page}#{name.lower()}" if name else ""
+
+
 def _print(found: dict[str, Any]) -> None:
     print("the cluster is healthy" if found["healthy"] else "the cluster needs attention:")
-    for problem in found["problems"]:
+    # A leader of an earlier version names no sections.
+    for problem, section in zip_longest(found["problems"], found["runbook"]):
         print(f"- {problem}")
+        if section:
+            print(f"  runbook: {section}")
     print()
     rows: list[list[object]] = [
         ["master", one["address"], "leads" if one["leads"] else "stands by", ""] for one in found["masters"]

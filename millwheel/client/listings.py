@@ -74,10 +74,12 @@ class ComputationListings:
         self._deadline = deadline
         self._intervals = owned_intervals(found, computation)
 
-    async def keys(self, within: KeyInterval, limit: int, most_intervals: int = sys.maxsize) -> KeyPage:
+    async def keys(
+        self, within: KeyInterval, limit: int, most_intervals: int = sys.maxsize, *, states: bool = False
+    ) -> KeyPage:
         """Return the first ``limit`` keys within bounds that have a state or a timer.
 
-        There are fewer if ``most_intervals`` intervals have no more.
+        There are fewer if ``most_intervals`` intervals have no more. ``states``: with the texts of their states.
         """
         keys: list[tuple[catalog.IntervalRecord, wire.ListedKey]] = []
         spilled = asked = 0
@@ -88,7 +90,7 @@ class ComputationListings:
             if len(keys) >= limit or asked >= most_intervals:
                 return KeyPage(keys, part.start, spilled)
             asked += 1
-            listed, timers = await self._keys(interval, part, limit + 1 - len(keys))
+            listed, timers = await self._keys(interval, part, limit + 1 - len(keys), states)
             keys += listed
             spilled += timers
             if len(keys) > limit:
@@ -96,11 +98,11 @@ class ComputationListings:
         return KeyPage(keys, None, spilled)
 
     async def _keys(
-        self, interval: catalog.IntervalRecord, within: KeyInterval, count: int
+        self, interval: catalog.IntervalRecord, within: KeyInterval, count: int, states: bool
     ) -> tuple[list[tuple[catalog.IntervalRecord, wire.ListedKey]], int]:
         """The first keys of an interval, and the number of its timers that only the store has."""
         keys: list[tuple[catalog.IntervalRecord, wire.ListedKey]] = []
-        request = wire.ListKeysRequest(journal=interval.journal)
+        request = wire.ListKeysRequest(journal=interval.journal, states=states)
         request.keys.CopyFrom(common.KeyInterval(start=within.start, end=within.end))
         address = interval.owner.address
         async with calling(address), open_channel(address) as channel:

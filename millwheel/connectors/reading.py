@@ -15,6 +15,7 @@ import msgspec
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
 from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source, SplitReader
+from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -168,11 +169,21 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
+            before = len(ctx._productions or ())
             self._take(ctx, state, read, asked)
+            self._count(ctx, read, before)
             if read.ended:
                 self._reads_at.pop(split, None)
             else:
                 used.ends_at(read.position)
+
+    def _count(self, ctx: Context[SplitState[P]], read: Read[Any, P], before: int) -> None:
+        """Count a read for operators. ``before``: the productions that the commit had before."""
+        scope = ctx._scope
+        if scope.connector is not None:
+            sizes = [len(one.value) for one in (ctx._productions or ())[before:]]
+            stream = full_name(scope.topology, self._output)
+            scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""

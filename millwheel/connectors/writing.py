@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from hashlib import blake2b
+from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -186,8 +187,11 @@ class WriteBatches(Computation[EncodedBatch[K], Written], Generic[K]):
         async with self._writers.use(key, (batch.run, after), lambda: self._sink.open_writer(place)) as used:
             values = map(self._codec.decode, batch.values)
             records = list(zip(values, map(Timestamp, batch.times), strict=True))
+            began = perf_counter()
             async with asyncio.timeout(CALL_SECONDS):
                 await used.handle.write(SinkBatch(batch.number, records, batch.id, after))
+            if ctx._scope.connector is not None:
+                ctx._scope.connector.has_written([len(value) for value in batch.values], perf_counter() - began)
             used.ends_at((batch.run, batch.id))
         written.sink, written.batch = sink, batch.number
         written.records, written.at = written.records + len(records), ctx.now

@@ -174,6 +174,12 @@ class IntervalMap:
         for chunk in self.chunks:
             yield from chunk.intervals
 
+    def beginning_from(self, start: bytes) -> Iterator[catalog.IntervalRecord]:
+        """The intervals that begin at ``start`` or after it, in key order."""
+        chunks = self.chunks
+        for chunk in chunks[max(bisect_right(self._starts, start) - 1, 0) :]:
+            yield from (one for one in chunk.intervals if one.keys.start >= start)
+
     def __len__(self) -> int:
         """The number of intervals."""
         return len(self._journals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from millwheel.model.incarnation import IncarnationId
@@ -12,6 +12,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 __all__ = [
     "PAGES_TAG",
     "UNSET",
+    "ConnectorCounts",
     "GrowingStates",
     "OutputBinding",
     "Production",
@@ -82,6 +83,24 @@ class GrowingStates(Protocol):
         """Empty a state."""
 
 
+class ConnectorCounts(Protocol):
+    """What the hooks of sources and sinks count for operators."""
+
+    def has_read(self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool) -> None:
+        """A read of a split has ended.
+
+        Args:
+            stream: The full name of the stream that the source is read into.
+            split: The split.
+            sizes: The bytes of each record.
+            behind: How many records wait in the split, if the source knows.
+            ended: Whether it has no more records.
+        """
+
+    def has_written(self, sizes: Sequence[int], seconds: float) -> None:
+        """A batch of records of these sizes in bytes was written, and that took so long."""
+
+
 class Scope:
     """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
 
@@ -89,6 +108,7 @@ class Scope:
         "any_timestamp",
         "bound_of",
         "computation",
+        "connector",
         "decode_state",
         "growing",
         "handles_timers",
@@ -113,6 +133,7 @@ class Scope:
         any_timestamp: bool = True,
         state_type: str = "",
         topology: str = "",
+        connector: ConnectorCounts | None = None,
     ) -> None:
         # The name of a state type that does not include None. Empty: None may be assigned like any other state.
         self.state_type = state_type
@@ -121,6 +142,7 @@ class Scope:
         self.computation = computation
         # The name under which the topology runs.
         self.topology = topology
+        self.connector = connector
         self.outputs = dict(outputs)
         self.new_state = new_state
         self.decode_state = decode_state

@@ -177,7 +177,7 @@ async def running(settings: DevSettings) -> AsyncIterator[DevServer]:
         console = ""
         if settings.ui_port is not None:
             name, read_only = split_address(address)[0], settings.ui_read_only
-            console = await serve_console(
+            console = master.console = await serve_console(
                 stack, address, host, settings.ui_port, tls, name, access, read_only=read_only
             )
         settle_memory()

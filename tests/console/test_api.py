@@ -184,7 +184,7 @@ async def test_an_overview_has_rows_with_sums_and_watermarks(
     assert streams["shop/accounts"]["read_by"] == ["shop/alerts", "shop/days"]
     assert streams["shop/alerts"]["log"]["worker"] == "dev"
     assert [(one["stream"], one["process"]) for one in whole["injectors"]] == [("shop/orders", "p")]
-    assert whole["health"]["masters"] == [{"address": server.address, "leads": True, "console": ""}]
+    assert whole["health"]["masters"] == [{"address": server.address, "leads": True, "console": server.console}]
     assert (await get(http, f"{server.console}{OVERVIEW}?topology=shop"))[1]["topologies"][0]["name"] == "shop"
 
 

@@ -62,7 +62,7 @@ async def test_a_failing_hook_is_red_where_it_happens(
     assert await page.run("document.querySelector('.node.failing b').innerText") == "alerts"
     box = "document.querySelector('.problems')?.innerText ?? ''"
     await page.until(f"({box}).includes('no alert for eve')", "the topology's own page does not name it")
-    assert "docs/runbook.md#millwheelhookfailing" in await page.run(box)
+    assert "runbook: MillwheelHookFailing" in await page.run(box)
     counts = "[...document.querySelectorAll('.rail .count.bad')].map((one) => one.innerText)"
     assert await page.run(counts) == ["1 problem"], "one problem counts once"
     await page.open(f"{server.console}#/time/shop/days")
@@ -71,7 +71,7 @@ async def test_a_failing_hook_is_red_where_it_happens(
     await page.open(f"{server.console}#/topologies")
     problem = "document.querySelector('.problems li')"
     await page.until(f"{problem}?.innerText.includes('no alert for eve')", "the first page does not show it")
-    assert "docs/runbook.md#millwheelhookfailing" in await page.run(f"{problem}.innerText")
+    assert "runbook: MillwheelHookFailing" in await page.run(f"{problem}.innerText")
     await page.run(f"{problem}.querySelector('a').click()")
     await page.until("document.querySelector('.inspector h2')?.innerText === 'alerts'", "the link leads elsewhere")
 

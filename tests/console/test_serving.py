@@ -36,7 +36,8 @@ async def test_start_dev_prints_where_its_console_is(tmp_path: Path, http: Clien
         async with http.get(url.strip()) as response:
             assert "<title>MillWheel</title>" in await response.text()
         async with http.get(url.strip() + HEALTH) as response:
-            assert (await response.json())["masters"] == [{"address": server.address, "leads": True, "console": ""}]
+            (master,) = (await response.json())["masters"]
+            assert master == {"address": server.address, "leads": True, "console": url.strip()}
 
 
 async def test_without_a_console_nothing_is_printed(tmp_path: Path) -> None:

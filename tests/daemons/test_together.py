@@ -94,5 +94,16 @@ async def test_shards_are_spread_and_taken_over(tmp_path: Path) -> None:
             await cluster.until(lambda known: _servers(known) == [cluster.authorities[1].address] * 2)
 
 
+async def test_a_worker_daemon_that_stops_is_no_lost_one(tmp_path: Path) -> None:
+    async with together(tmp_path) as cluster, ControlClient(cluster.address, patience=20.0) as client:
+
+        async def kinds() -> list[str]:
+            return [one.kind for one in await client.list_events(kind="worker.")]
+
+        await until(kinds, patience(20), holds=lambda found: found.count("worker.joined") == 2)
+        await cluster.workers[0].stop()
+        assert (await until(kinds, patience(20), holds=lambda found: len(found) == 3))[0] == "worker.left"
+
+
 def _servers(known: Catalog) -> list[str]:
     return [record.endpoint.worker_id for record in known.authorities.values()]

@@ -222,6 +222,31 @@ def test_workers_and_failures_are_noted_at_their_begin_and_end() -> None:
     ]
 
 
+def test_a_new_leader_knows_who_was_stopped_in_order() -> None:
+    watch = EventWatch({})
+    found = watch.observe(workers("a", "b"), [])
+    found += watch.observe(workers("b"), [], left={"a": "h:1"})
+    assert kinds(found)[-1] == ("worker.left", "a")
+    assert watch.left == {"a": "h:1"}
+    log = {number: one.SerializeToString() for number, one in enumerate(found, 1)}
+    assert EventWatch(log).left == {"a": "h:1"}
+    found += watch.observe(workers("a", "b"), [])
+    assert watch.left == {}
+    log = {number: one.SerializeToString() for number, one in enumerate(found, 1)}
+    assert EventWatch(log).left == {}
+    found = watch.observe(workers("b"), [])
+    assert kinds(found) == [("worker.lost", "a")]
+
+
+def test_only_the_last_that_left_are_remembered() -> None:
+    watch = EventWatch({})
+    for number in range(1_002):
+        watch.observe(workers(f"w{number}"), [])
+        watch.observe({}, [], left={f"w{number}": "h:1"})
+    watch.observe({}, [])
+    assert list(watch.left) == [f"w{number}" for number in range(2, 1_002)]
+
+
 def test_a_lost_lease_of_a_master_outlives_its_restart() -> None:
     lost = catalog.MasterRecord(interrupted_at_us=1_000_000, interruption="it did not get to run")
     watch = EventWatch({})

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millwheel.client.control import ControlClient
+from millwheel.coordination.contract import Put
+from millwheel.master.metrics import MasterCollector
+from millwheel.model.catalog_keys import worker_key
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
+from millwheel.rpc.v1.common_pb2 import Endpoint
+from millwheel.worker.process.registration import Registration
 from tests.master.test_interval_service import Cluster, named
 from tests.master.test_interval_service import cluster as cluster
 from tests.patience import patience, until
@@ -37,6 +44,36 @@ async def test_a_term_begins_with_its_master_and_its_workers(cluster: Cluster) -
     assert found.count("master.elected") == 1
     (event,) = await cluster.client.list_events(kind="master")
     assert event.subject == cluster.master.address
+
+
+async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluster) -> None:
+    async def lapsed() -> None:
+        raise AssertionError("its lease is renewed")
+
+    async def found(*kinds: str) -> list[str]:
+        return [one.kind for one in await cluster.client.list_events() if one.subject == "w9" and one.kind in kinds]
+
+    def left() -> list[str]:
+        families = {one.name: one for one in MasterCollector(cluster.master).collect()}
+        return [sample.labels["process"] for sample in families["millwheel_master_left_workers"].samples]
+
+    registration = Registration(cluster.master.coordinator, "w9", "here:7450", patience(5), lapsed)
+    await registration.start()
+    await until(lambda: found("worker.joined"), patience(20))
+    await registration.close()
+    assert await until(lambda: found("worker.left", "worker.lost"), patience(20)) == ["worker.left"]
+    assert left() == ["worker w9 at here:7450"]
+    lease = await cluster.master.coordinator.grant_lease(patience(60))
+    record = catalog.WorkerRecord(endpoint=Endpoint(worker_id="w9", address="here:7450"))
+    await cluster.master.coordinator.transact((), [Put(worker_key("w9"), record.SerializeToString(), lease)])
+    await until(lambda: _nothing(left), patience(20))
+    await cluster.master.coordinator.revoke_lease(lease)  # as that of a process that was killed
+    await until(lambda: found("worker.lost"), patience(20))
+    assert left() == []
+
+
+async def _nothing(those: Callable[[], list[str]]) -> bool:
+    return not those()
 
 
 async def test_events_are_selected_and_come_by_pages(cluster: Cluster) -> None:

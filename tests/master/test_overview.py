@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millwheel.coordination.contract import Put
+from millwheel.coordination.contract import KeyChange, Put
 from millwheel.master.load_book import LoadBook
 from millwheel.master.overview import OverviewRows
 from millwheel.model.catalog import Catalog
@@ -131,3 +131,25 @@ async def test_streams_have_readers_writers_and_logs(known: Catalog) -> None:
     assert streams["shop/in"].watermark.low_watermark_us == 9
     assert (streams["shop/out"].log.worker, streams["shop/out"].log.records_per_second) == ("w1", 8.0)
     assert not streams["shop/in"].HasField("log")
+
+
+async def test_sums_follow_reports_and_the_catalog(known: Catalog) -> None:
+    book = LoadBook()
+
+    def report(*loads: inspection.IntervalLoad) -> None:
+        book.on_load("w1", inspection.GetWorkerLoadResponse(intervals=loads), Timestamp(1))
+
+    def queued() -> tuple[int, list[str]]:
+        found = book.together(known, COUNTER)
+        return found.sums.queued_records, [one.journal for one, _ in found.waiting]
+
+    report(load("counter.7.j1", 11, queued_records=5), load("counter.7.j2", 12, queued_records=1))
+    assert queued() == queued() == (6, ["counter.7.j1", "counter.7.j2"])
+    assert [name for name, _ in book.troubled] == []
+    report(load("counter.7.j1", 11, queued_records=4, damaged_rows=1))
+    assert queued() == (5, ["counter.7.j1", "counter.7.j2"])
+    assert [name for name, _ in book.troubled] == ["counter.7.j1"]
+    moved = catalog.IntervalMapRecord(computation="counter", topology="shop")
+    moved.intervals.append(interval("counter.7.j1", 21, b"", None, "w1"))
+    known.apply([KeyChange(chunk_key(COUNTER, 0), moved.SerializeToString(), known.revision + 1)])
+    assert queued() == (0, []), "the next owner has reported nothing yet"

@@ -7,6 +7,7 @@ import time
 import msgspec
 
 import millwheel as mw
+from millwheel.connectors import Read, Sink, SinkBatch, SinkShard, SinkWriter, Source, SplitReader, Splits
 
 
 class Order(msgspec.Struct):
@@ -56,7 +57,39 @@ class Region(mw.Computation[Order, int]):
         ctx.state += 1
 
 
+class Ticks(Source[Order, int], SplitReader[Order, int]):
+    """A source with a record for each second of the clock, which is its position."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    async def splits(self) -> Splits:
+        return Splits(["clock"], final=True)
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[Order, int]:
+        reader = Ticks()
+        reader.position = int(time.time()) if position is None else position
+        return reader
+
+    async def read(self) -> Read[Order, int]:
+        now = int(time.time())
+        upto = min(now, self.position + 100)
+        found = [(Order("tick"), mw.Timestamp(at * 1_000_000)) for at in range(self.position, upto)]
+        self.position = max(self.position, upto)
+        return Read(found, self.position, behind=max(now - self.position, 0))
+
+
+class Forgets(Sink[Order], SinkWriter[Order]):
+    """A sink that keeps nothing."""
+
+    async def open_writer(self, place: SinkShard) -> SinkWriter[Order]:
+        return self
+
+    async def write(self, batch: SinkBatch[Order]) -> None: ...
+
+
 shop = mw.Topology("shop")
+shop.source("ticks", Order, Ticks()).to("ticks-table", Forgets())
 shop.source("orders", Order)
 shop.source("returns", Order)
 shop.add(

@@ -25,6 +25,7 @@ NOT_CAUSED = {
     "MillwheelCertificateEnds": "it takes days: tests/access/test_certificates.py reads the rule's metrics",
     "MillwheelInjectorSilent": "tests/incidents: a stuck injector",
     "MillwheelDeadLettersExpire": "a letter must be five days old; test_letter_requests.py reads the rule's metric",
+    "MillwheelSourceBehind": "it takes half an hour; test_queries.py reads the rule's metric of a source",
     "MillwheelProcessSlow": "tests/incidents: a worker that swaps",
     "MillwheelLinkBroken": "tests/incidents: a cut link",
     "MillwheelStoreNodeDown": "tests/incidents: a lost node of Cassandra",

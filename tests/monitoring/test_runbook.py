@@ -19,7 +19,10 @@ def test_a_process_that_was_stopped_stays_stopped() -> None:
     down = section("MillwheelProcessDown")
     assert down.index("leave it stopped, and silence") < down.index("start the daemon")
     for alert in ("MillwheelProcessSlow", "MillwheelLinkBroken"):
-        assert "Leave it stopped until that is mended: [MillwheelProcessDown]" in section(alert)
+        assert (
+            "Leave it stopped until that is mended. If it could not stop in order, [MillwheelProcessDown]"
+            in section(alert)
+        )
 
 
 def test_the_lease_has_its_number_section_and_file() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.worker.interval.hook_meter import HookMeter
+from millwheel.worker.messages import AsyncHook
 from millwheel.worker.process.load import LoadMeter, Metered, memory_limit
 from tests.worker.interval.driver import IntervalDriver
 
@@ -46,6 +48,66 @@ def test_rates_are_of_the_last_seconds() -> None:
     assert load.busy == 0
 
 
+def test_a_rate_after_a_rest_is_that_of_the_last_seconds() -> None:
+    clock, busy, driver = Clock(), [0.0], IntervalDriver(Counts())
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, busy[0])], clock)
+    for _ in range(600):
+        clock.now += 2
+        before = meter.load().intervals[0]
+    assert (before.records_per_second, before.busy, before.keys) == (0, 0, 0)
+    clock.now += 2
+    busy[0] += 5.0
+    driver.deliver(*[(f"k{number}", "x", 5) for number in range(30)])
+    driver.commit_all()
+    load = meter.load().intervals[0]
+    assert (load.records_per_second, load.busy, load.keys) == (3.0, 0.5, 30)
+    sampled = [one.key for one in load.sample]
+    assert sampled
+    for _ in range(10):
+        clock.now += 2
+        load = meter.load().intervals[0]
+    assert (load.records_per_second, load.busy, load.keys) == (0, 0, 30)
+    assert [one.key for one in load.sample] == sampled, "its keys are listed once"
+
+
+def test_a_lag_that_grows_by_time_alone_is_seen() -> None:
+    clock, driver = Clock(), IntervalDriver(Counts())
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 1.0)], clock, wall=lambda: driver.now
+    )
+    driver.deliver(("a", "x", 1))
+    for lag in range(1, 60):
+        clock.now += 1
+        driver.now += 1_000_000
+        assert meter.load().intervals[0].system_lag_seconds == lag
+
+
+def test_a_hook_that_becomes_long_is_seen() -> None:
+    class Waits(mw.Computation[tuple[str, str], None]):
+        def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
+            ctx.set_timer(mw.Timestamp(50), "t")
+
+        async def process_timer(self, ctx: mw.Context[None], timer: mw.Timer) -> None: ...
+
+    clock, driver = Clock(), IntervalDriver(Waits())
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 1.0)], clock, wall=lambda: driver.now
+    )
+    driver.deliver(("a", "x", 1))
+    driver.commit_all()
+    driver.watermark(100)
+    (hook,) = driver.take(AsyncHook)
+    hook.coroutine.close()
+    for _ in range(8):
+        clock.now += 1
+        driver.now += 1_000_000
+        assert not meter.load().intervals[0].HasField("failures")
+    clock.now += 10
+    driver.now += 10_000_000
+    (awaited,) = meter.load().intervals[0].failures.awaited
+    assert (awaited.key, awaited.hook) == (b"a", "process_timer")
+
+
 def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
     clock = Clock()
 
@@ -53,8 +115,8 @@ def test_slow_calls_of_hooks_are_a_rate_of_their_own() -> None:
         def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None:
             clock.now += 6.0 if ctx.key == "slow" else 0.01
 
-    driver = IntervalDriver(Takes(), meter=HookMeter(clock, limit=1.0))
-    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], clock)
+    driver, work = IntervalDriver(Takes(), meter=HookMeter(clock, limit=1.0)), count()
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, next(work))], clock)
     meter.load()
     driver.deliver(*[("quick", "x", 5)] * 200)
     assert meter.load().intervals[0].slow == 0, "of many quick calls none is slow, though all of them take 2 s"
@@ -93,8 +155,8 @@ def test_a_rate_begins_with_its_interval_and_ends_with_it() -> None:
 
 
 def test_records_of_earlier_owners_are_no_rate() -> None:
-    clock, driver = Clock(), IntervalDriver(Counts())
-    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 0.0)], clock)
+    clock, driver, work = Clock(), IntervalDriver(Counts()), count()
+    meter = LoadMeter(lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, next(work))], clock)
     meter.load()
     driver.core.state.journal.restore_counts([1_000_000, 0, 0, 0, 0])
     clock.now += 5

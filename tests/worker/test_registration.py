@@ -90,6 +90,44 @@ async def test_a_worker_stays_registered_past_its_lease_until_it_ends() -> None:
     await coordinator.close()
 
 
+async def test_an_orderly_end_is_in_the_record_before_it_goes() -> None:
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.start()
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    assert not catalog.WorkerRecord.FromString(entry.value).leaving
+    changes = coordinator.watch(KEY, entry.modified)
+    await rig.registration.close()
+    ((put,), (gone,)) = [await anext(changes), await anext(changes)]
+    assert put.value is not None
+    said = catalog.WorkerRecord.FromString(put.value)
+    assert said.leaving
+    assert rig.registration.is_own(said), "its follower sees no other process"
+    assert gone.value is None
+    await coordinator.close()
+
+
+async def test_an_end_before_the_registration_leaves_no_record() -> None:
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
+async def test_an_end_without_a_lease_leaves_no_record() -> None:
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator, ttl=patience(30))
+    await rig.registration.start()
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    await coordinator.revoke_lease(entry.lease)
+    await rig.registration.close()
+    assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
 @pytest.mark.paper(section="7.1")
 async def test_an_ended_lease_costs_the_intervals_and_registers_again() -> None:
     coordinator = MemoryCoordinator()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["Distribution", "IntervalMeasures"]
+__all__ = ["ConnectorMeasures", "Distribution", "IntervalMeasures"]
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _CALL_SECONDS: Final = (1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
@@ -32,6 +32,42 @@ class Distribution:
         self.sum += value * times
 
 
+class ConnectorMeasures:
+    """What the hooks of a source or of a sink have done in this process. One thread adds, others may read.
+
+    They count each read and each write that has ended, also one whose commit does not take effect.
+    """
+
+    def __init__(self) -> None:
+        self.stream = ""
+        """The stream that a source is read into. Empty: nothing was read."""
+        self.read_records = 0
+        self.read_bytes = 0
+        self.behind: dict[str, int | None] = {}
+        """By split that has not ended: how many records waited in it after its last read here, if that is known. Some
+        of these splits may be elsewhere by now."""
+        self.written_records = 0
+        self.written_bytes = 0
+        self.write_seconds = Distribution(_SECONDS)
+        """Of each batch."""
+
+    def has_read(self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool) -> None:
+        """See :class:`millwheel.sdk.scope.ConnectorCounts`."""
+        self.stream = stream
+        self.read_records += len(sizes)
+        self.read_bytes += sum(sizes)
+        if ended:
+            self.behind.pop(split, None)
+        else:
+            self.behind[split] = behind
+
+    def has_written(self, sizes: Sequence[int], seconds: float) -> None:
+        """See :class:`millwheel.sdk.scope.ConnectorCounts`."""
+        self.written_records += len(sizes)
+        self.written_bytes += sum(sizes)
+        self.write_seconds.add(seconds)
+
+
 class IntervalMeasures:
     """The measures of the intervals of one computation in this process. They go on when intervals come and go."""
 
@@ -48,3 +84,4 @@ class IntervalMeasures:
         """By hook: the mean time of a call, for each batch of calls."""
         self.received: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
         """By stream: the fresh records that were received, and the bytes of their values."""
+        self.connector = ConnectorMeasures()

@@ -98,6 +98,7 @@ class IntervalSetup:
         self.config = config
         self.settings = config.settings
         self.program = program
+        self.meter = HookMeter() if meter is None else meter
         for base, streams in program.derived.items():
             outputs[base].derived = tuple((outputs[one.name], one.expand) for one in streams)
         self.scope = Scope(
@@ -109,5 +110,5 @@ class IntervalSetup:
             self.settings.any_timestamp,
             "" if program.state.takes_none else program.state.type_name,
             program.topology,
+            self.meter.measures.connector,
         )
-        self.meter = HookMeter() if meter is None else meter

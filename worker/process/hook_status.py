@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from millwheel.rpc.clock import wall_now
 from millwheel.rpc.hook_failures import AWAITED_SHOWN
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
@@ -23,10 +22,13 @@ _OF_SOURCE: Final = (
 )
 
 
-def failures_of(core: IntervalCore) -> wire.HookFailures | None:
-    """Exceptions of the interval's hooks, and hooks that run for long. None if there are neither."""
+def failures_of(core: IntervalCore, now: int) -> wire.HookFailures | None:
+    """Exceptions of the interval's hooks, and hooks that run for long. None if there are neither.
+
+    ``now``: the wall time, in microseconds.
+    """
     failing = core.failing
-    awaited = core.awaited_hooks(wall_now() - AWAITED_SHOWN, _MAX_SHOWN_KEYS)
+    awaited = core.awaited_hooks(now - AWAITED_SHOWN, _MAX_SHOWN_KEYS)
     if failing.last is None and not failing.blocked and not awaited:
         return None
     return wire.HookFailures(

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.time import TimeDomain
+from millwheel.rpc.clock import wall_now
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.rpc.v1.inspection_pb2_grpc import InspectionServiceServicer
 from millwheel.sdk.error_texts import error_message
-from millwheel.sdk.growing.codec import sizes
-from millwheel.sdk.growing.fields import GrowingState
 from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
@@ -25,6 +22,7 @@ from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
 from millwheel.worker.process.owned_states import OwnedStates
+from millwheel.worker.process.state_text import state_text
 
 __all__ = ["InspectionService", "status_of"]
 
@@ -72,7 +70,8 @@ class InspectionService(InspectionServiceServicer):
                 within = interval_from_proto(request.keys)
             except ValueError as error:
                 raise RequestError(FailureCode.INVALID_ARGUMENT, str(error)) from error
-            return await self._keys.page(core, within, page_size(request.page_size), request.page_token)
+            size = page_size(request.page_size)
+            return await self._keys.page(core, within, size, request.page_token, states=request.states)
 
         return await answering(context, lambda: self._list(request.journal, page))
 
@@ -123,7 +122,7 @@ class InspectionService(InspectionServiceServicer):
         response.state, response.state_error = encoded, damage
         if encoded:
             try:
-                response.state_text = _as_text(state.program.state.decode(encoded))
+                response.state_text = state_text(state.program.state.decode(encoded))
             except Exception as error:  # of a codec, or of a migration in user code
                 response.state_error = error_message(error)
         for domain, table in state.timers.tables.items():
@@ -203,19 +202,9 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
     )
     response.hold.kind, response.hold.subject = core.explain_hold()
     response.awaited_groups.extend(core.awaited_groups())
-    if (failures := failures_of(core)) is not None:
+    if (failures := failures_of(core, wall_now())) is not None:
         response.failures.CopyFrom(failures)
     response.keys.start = state.config.keys.start
     if state.config.keys.end is not None:
         response.keys.end = state.config.keys.end
     return response
-
-
-def _as_text(value: Any) -> str:
-    """A state as JSON if possible, otherwise its Python ``repr``. Of a collection in pages, its size."""
-    if isinstance(value, GrowingState):
-        value = sizes(value)
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, NotImplementedError):
-        return repr(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import nsmallest
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.owned_states import OwnedStates
+from millwheel.worker.process.state_text import state_text
 
 Found = TypeVar("Found", bound=Any)
 
@@ -40,6 +42,8 @@ _MAX_READS: Final = 16
 """Calls of ``list_states`` for a page. After them it has what they found. Growing states may have many rows."""
 _MAX_PASSES: Final = 8
 """How often a page of timers begins again, because timers went to the store or came from it."""
+_LONGEST_STATE: Final = 4_096
+"""The most bytes of a state whose text is listed. A page of 1,000 keys has 4 MiB of them at most."""
 _ROWS_AT_ONCE: Final = 16
 """States that are read from the store at a time: at most 64 MiB."""
 
@@ -56,8 +60,13 @@ class KeyListing:
         self._owned = owned
         self._store = store
 
-    async def page(self, core: IntervalCore, within: KeyInterval, size: int, token: str) -> wire.ListKeysResponse:
-        """Return the first ``size`` keys within bounds. They are those of the last sealed commit."""
+    async def page(
+        self, core: IntervalCore, within: KeyInterval, size: int, token: str, *, states: bool = False
+    ) -> wire.ListKeysResponse:
+        """Return the first ``size`` keys within bounds. They are those of the last sealed commit.
+
+        ``states``: with the texts of their states, as far as these are short.
+        """
         state = core.state
         response = wire.ListKeysResponse(spilled_timers=state.timers.spilled.count)
         # The rows of the computation's other intervals are beside those of this one.
@@ -78,7 +87,7 @@ class KeyListing:
         following = listed[size] if len(listed) > size else unread
         if following is not None:
             response.next_page_token = following.hex()
-        await self._fill(core, listed[:size], response)
+        await self._fill(core, listed[:size], response, states=states)
         return response
 
     async def _stored(self, core: IntervalCore, bounds: KeyInterval, count: int) -> tuple[list[bytes], bytes | None]:
@@ -95,20 +104,46 @@ class KeyListing:
             start = _after(rows[-1])
         return found, start
 
-    async def _fill(self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse) -> None:
+    async def _fill(
+        self, core: IntervalCore, keys: Sequence[bytes], response: wire.ListKeysResponse, *, states: bool
+    ) -> None:
         cells = core.state.cells.cached()
         sizes: dict[bytes, int] = {}
+        texts: dict[bytes, str] = {}
         damaged: dict[bytes, str] = {}
         for first in range(0, len(keys), _ROWS_AT_ONCE):
             some = keys[first : first + _ROWS_AT_ONCE]
             # Noted before the store is read: meanwhile a cell may be evicted.
-            sizes.update((key, len(cells[key].encoded)) for key in some if key in cells)
-            rows = await self._owned.rows(core, [key for key in some if key not in sizes], damaged)
-            sizes.update((key, len(blob)) for key, blob in rows.items())
+            blobs = {key: cells[key].encoded for key in some if key in cells}
+            blobs |= await self._owned.rows(core, [key for key in some if key not in blobs], damaged)
+            sizes.update((key, len(blob)) for key, blob in blobs.items())
+            if states:
+                texts.update((key, _text(core, blob)) for key, blob in blobs.items() if len(blob) <= _LONGEST_STATE)
         for key in keys:
-            held, timers = sizes.get(key, 0), _timer_count(core.state, key)
-            if held or timers or key in damaged:
-                response.keys.add(key=key, state_bytes=held, timers=timers, damaged=key in damaged)
+            held, timers, error = sizes.get(key, 0), _timer_count(core.state, key), _error(core, key)
+            if held or timers or error or key in damaged:
+                response.keys.add(
+                    key=key,
+                    state_bytes=held,
+                    timers=timers,
+                    damaged=key in damaged,
+                    state_text=texts.get(key, ""),
+                    error=error,
+                )
+
+
+def _text(core: IntervalCore, encoded: bytes) -> str:
+    """The text of a state, if it is short. Empty if there is none, or it cannot be read."""
+    text = ""
+    with suppress(Exception):  # of a codec, or of a migration in user code: the page of the key shows it
+        text = state_text(core.state.program.state.decode(encoded)) if encoded else ""
+    return text if len(text.encode()) <= _LONGEST_STATE else ""
+
+
+def _error(core: IntervalCore, key: bytes) -> str:
+    blocked = core.state.blocked.keys.get(key)
+    failure = None if blocked is None else blocked.failure
+    return "" if failure is None else f"{failure.kind.error}: {failure.text}"
 
 
 class _TimerPlace(NamedTuple):

@@ -53,6 +53,21 @@ class AtRest(Protocol):
     def why(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The last report of an interval, and its rates: of its records, its work, and its slow work.
+
+    ``busy``: seconds of work since it was opened, at that report. ``since``: when that was seen first. ``rests``:
+    whether the report holds until it works again.
+    """
+
+    load: wire.IntervalLoad
+    rates: tuple[WindowRate, WindowRate, WindowRate]
+    busy: float
+    since: float
+    rests: bool
+
+
 class LoadMeter:
     """Rates of the process and its intervals. They are measured when ``load`` is called."""
 
@@ -93,7 +108,7 @@ class LoadMeter:
         self._process = psutil.Process()
         self._limit = memory_limit()
         self._cpu = WindowRate(clock(), self._cpu_seconds())
-        self._rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
+        self._known: dict[tuple[str, int], _Known] = {}
         self._looked_at = clock()
 
     def load(self) -> wire.GetWorkerLoadResponse:
@@ -104,31 +119,19 @@ class LoadMeter:
             resident_bytes=self._process.memory_info().rss,
             memory_limit_bytes=self._limit,
         )
-        rates: dict[tuple[str, int], tuple[WindowRate, WindowRate, WindowRate]] = {}
+        known: dict[tuple[str, int], _Known] = {}
         loads: list[tuple[wire.IntervalLoad, IntervalCore | LogCore]] = []
         for one in self._intervals():
-            name, records = (one.journal, one.sequencer), one.core.state.journal.counted.records
-            slow = _slow_seconds(one.core)
-            # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also
-            # that of its opening, which says nothing of its load.
-            known = self._rates.get(name) or (
-                WindowRate(self._looked_at, 0.0),
-                WindowRate(now, one.busy),
-                WindowRate(now, slow),
-            )
-            rates[name] = known
-            load = _interval_load(one)
-            if isinstance(one.core, LogCore):
-                load.log.CopyFrom(log_load(one.core))
-            else:
-                load.system_lag_seconds = system_lag_seconds(one.core, self._wall())
-            load.records_per_second = known[0].per_second(now, records)
-            load.busy = known[1].per_second(now, one.busy)
-            load.slow = known[2].per_second(now, slow)
-            loads.append((load, one.core))
-        self._rates, self._looked_at = rates, now
+            name = (one.journal, one.sequencer)
+            last = self._known.get(name)
+            if last is None or not last.rests or last.busy != one.busy:
+                last = self._measure(one, last, now)
+            known[name] = last
+            loads.append((last.load, one.core))
+        self._known, self._looked_at = known, now
         for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda pair: pair[0].busy):
             if isinstance(core, IntervalCore):
+                load.ClearField("sample")
                 for key, share in core.state.intake.sample.shares():
                     load.sample.add(key=key, share=share)
         response.intervals.extend(load for load, _ in loads)
@@ -152,6 +155,41 @@ class LoadMeter:
         self._describe_links(response)
         return response
 
+    def _measure(self, one: Metered, last: _Known | None, now: float) -> _Known:
+        """Make the report of an interval that has worked since its last one, or in which something passes by time."""
+        records, slow = one.core.state.journal.counted.records, _slow_seconds(one.core)
+        # The records that an owner has counted itself begin at 0, as those of the traffic do. Its work was also
+        # that of its opening, which says nothing of its load.
+        rates = (
+            (WindowRate(self._looked_at, 0.0), WindowRate(now, one.busy), WindowRate(now, slow))
+            if last is None
+            else last.rates
+        )
+        if last is not None and last.rests:
+            for rate in rates:
+                rate.rested(last.since, now)
+        wall = self._wall()
+        load = _interval_load(one, wall)
+        if isinstance(one.core, LogCore):
+            load.log.CopyFrom(log_load(one.core))
+        else:
+            load.system_lag_seconds = system_lag_seconds(one.core, wall)
+        load.records_per_second = rates[0].per_second(now, records)
+        load.busy = rates[1].per_second(now, one.busy)
+        load.slow = rates[2].per_second(now, slow)
+        since = last.since if last is not None and last.busy == one.busy else now
+        return _Known(load, rates, one.busy, since, self._rests(load, one.core))
+
+    def _rests(self, load: wire.IntervalLoad, core: IntervalCore | LogCore) -> bool:
+        """Whether a report stays true while the interval handles no event: none of its figures changes by time alone.
+
+        Logs have such figures, as the age of their records.
+        """
+        moves = load.records_per_second or load.busy or load.slow or load.system_lag_seconds
+        if moves or load.HasField("failures") or isinstance(core, LogCore):
+            return False
+        return not core.awaited_hooks(self._wall(), 1)
+
     def _cpu_seconds(self) -> float:
         used = self._process.cpu_times()
         return used.user + used.system
@@ -161,7 +199,7 @@ def _slow_seconds(core: IntervalCore | LogCore) -> float:
     return 0.0 if isinstance(core, LogCore) else core.meter.records.slow_seconds + core.meter.timers.slow_seconds
 
 
-def _interval_load(one: Metered) -> wire.IntervalLoad:
+def _interval_load(one: Metered, now: int) -> wire.IntervalLoad:
     load = wire.IntervalLoad(incarnation=one.incarnation, journal=one.journal, sequencer=one.sequencer)
     core = one.core
     load.serving = core.phase is OwnerPhase.SERVING
@@ -183,7 +221,7 @@ def _interval_load(one: Metered) -> wire.IntervalLoad:
     load.late = state.counts.late
     load.dropped = state.counts.dropped
     load.hooks.extend(hooks_of(core))
-    if (failures := failures_of(core)) is not None:
+    if (failures := failures_of(core, now)) is not None:
         load.failures.CopyFrom(failures)
     return load
 

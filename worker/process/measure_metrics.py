@@ -22,7 +22,7 @@ from millwheel.worker.process.refused_deliveries import injector_name
 from millwheel.worker.process.tallies import Place, Tallies
 from millwheel.worker.process.waiting_work import system_lag_seconds
 
-__all__ = ["MeasureCollector"]
+__all__ = ["MeasureCollector", "add_distribution"]
 
 _BY_SENDER: Final = [*LABELS, "stream", "injector"]
 
@@ -72,7 +72,7 @@ class MeasureCollector(Collector):
         for name, (help_text, of) in _DISTRIBUTIONS.items():
             family = HistogramMetricFamily(name, help_text, labels=LABELS)
             for place, measured in measures.items():
-                _add(family, place, of(measured))
+                add_distribution(family, place, of(measured))
             yield family
         yield from self._by_hook(measures)
         yield from self._by_stream(measures)
@@ -93,7 +93,7 @@ class MeasureCollector(Collector):
         )
         for place, measured in measures.items():
             for hook, distribution in list(measured.hook_seconds.items()):
-                _add(family, (*place, hook), distribution)
+                add_distribution(family, (*place, hook), distribution)
         yield family
 
     def _by_stream(self, measures: Mapping[Place, IntervalMeasures]) -> Iterator[Metric]:
@@ -177,7 +177,7 @@ class MeasureCollector(Collector):
         yield from (unhandled, used)
 
 
-def _add(family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution) -> None:
+def add_distribution(family: HistogramMetricFamily, labels: Iterable[str], distribution: Distribution) -> None:
     """Add a distribution. The counts of Prometheus are of all values up to a bound."""
     bounds = [*map(str, distribution.bounds), "+Inf"]
     counts = accumulate(distribution.counts)

@@ -20,6 +20,10 @@ class WindowRate:
     def __init__(self, now: float, total: float) -> None:
         self._seen = deque([(now, total)])
 
+    def rested(self, since: float, now: float) -> None:
+        """The total has not grown from ``since`` until the next call, which is that of ``now``."""
+        self._seen = deque([(max(since, now - MAX_WINDOW_SECONDS), self._seen[-1][1])])
+
     def per_second(self, now: float, total: float) -> float:
         """The rate until now. 0 at the time of the first value."""
         seen = self._seen

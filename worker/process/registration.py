@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from millwheel.coordination.contract import Compare, Coordinator, CoordinatorError, LeaseExpiredError, Put
@@ -79,6 +80,8 @@ class Registration:
         self._renewed_at = 0.0
         """The start of the last renewal that succeeded, by the loop's clock."""
         self._lease = 0
+        self._written = 0
+        """The revision of the record under this lease. 0: it is not known that there is one."""
         self._record = catalog_pb2.WorkerRecord(
             endpoint=Endpoint(worker_id=worker_id, address=address), started_at_us=wall_now()
         )
@@ -95,11 +98,21 @@ class Registration:
         self._task = asyncio.get_running_loop().create_task(self._stay())
 
     async def close(self) -> None:
-        """End the lease at once, so that the intervals move without waiting for its expiry."""
+        """End the lease at once, so that the intervals move without waiting for its expiry.
+
+        The record first says that this is in order, and no crash.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        leaving = catalog_pb2.WorkerRecord(leaving=True)
+        leaving.MergeFrom(self._record)
+        key = worker_key(self._record.endpoint.worker_id)
         try:
+            if self._written:  # else the key may be free, and a record without a lease would stay for ever
+                with suppress(LeaseExpiredError):
+                    put = Put(key, leaving.SerializeToString(), self._lease)
+                    await self._coordinator.transact([Compare(key, self._written)], [put])
             await self._coordinator.revoke_lease(self._lease)
         except CoordinatorError as error:
             log.info("the lease was left to end by itself: %s", error)
@@ -110,7 +123,7 @@ class Registration:
 
     def is_own(self, record: catalog_pb2.WorkerRecord) -> bool:
         """Whether this process wrote ``record``."""
-        return record == self._record
+        return record.endpoint == self._record.endpoint and record.started_at_us == self._record.started_at_us
 
     async def _register(self) -> None:
         """Write a new record. It replaces no existing one.
@@ -125,7 +138,9 @@ class Registration:
             self._renewed_at = asyncio.get_running_loop().time()
             self._lease = await self._coordinator.grant_lease(self._ttl)
             put = Put(key, self._record.SerializeToString(), self._lease)
-            if (await self._coordinator.transact([Compare(key, 0)], [put])).committed:
+            made = await self._coordinator.transact([Compare(key, 0)], [put])
+            if made.committed:
+                self._written = made.revision
                 return
             await self._coordinator.revoke_lease(self._lease)
 

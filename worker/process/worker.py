@@ -19,6 +19,7 @@ from millwheel.rpc.v1.topology_pb2 import CodeReference
 from millwheel.store.contract import StateStore
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.process.building import Builder
+from millwheel.worker.process.connector_metrics import ConnectorCollector
 from millwheel.worker.process.destinations import CatalogRouting, DeliverySender
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.follower import CatalogFollower
@@ -135,6 +136,7 @@ class Worker:
         )
         yield self.hosts.quotas
         yield MeasureCollector(self.tallies, self.hosts.log_cores, repeating=lambda: len(self.hosts.repeating()))
+        yield ConnectorCollector(self.tallies)
         yield self._services.links
 
     async def start(self) -> None:

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from millwheel.rpc.v1 import catalog_pb2 as _catalog_pb2
 from millwheel.rpc.v1 import injection_pb2 as _injection_pb2
 from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
@@ -22,6 +23,36 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ConnectorPart:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ConnectorPartEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConnectorPart.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONNECTOR_PART_UNSPECIFIED: _ConnectorPart.ValueType  # 0
+    CONNECTOR_PART_FINDS_SPLITS: _ConnectorPart.ValueType  # 1
+    """It finds the splits of a source."""
+    CONNECTOR_PART_READS: _ConnectorPart.ValueType  # 2
+    """It reads a source. Its keys are the splits."""
+    CONNECTOR_PART_MAKES_BATCHES: _ConnectorPart.ValueType  # 3
+    """It makes the batches of a sink."""
+    CONNECTOR_PART_WRITES: _ConnectorPart.ValueType  # 4
+    """It writes the batches of a sink. Its keys are the shards."""
+
+class ConnectorPart(_ConnectorPart, metaclass=_ConnectorPartEnumTypeWrapper):
+    """A source and a sink are two computations each."""
+
+CONNECTOR_PART_UNSPECIFIED: ConnectorPart.ValueType  # 0
+CONNECTOR_PART_FINDS_SPLITS: ConnectorPart.ValueType  # 1
+"""It finds the splits of a source."""
+CONNECTOR_PART_READS: ConnectorPart.ValueType  # 2
+"""It reads a source. Its keys are the splits."""
+CONNECTOR_PART_MAKES_BATCHES: ConnectorPart.ValueType  # 3
+"""It makes the batches of a sink."""
+CONNECTOR_PART_WRITES: ConnectorPart.ValueType  # 4
+"""It writes the batches of a sink. Its keys are the shards."""
+Global___ConnectorPart: _TypeAlias = ConnectorPart  # noqa: Y015
 
 @_typing.final
 class ListHookFailuresRequest(_message.Message):
@@ -573,6 +604,7 @@ class ComputationOverview(_message.Message):
     HOOKS_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
     COMMIT_LATENCY_SECONDS_FIELD_NUMBER: _builtins.int
+    CONNECTOR_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     implementation: _builtins.str
     """"module:class"."""
@@ -594,6 +626,8 @@ class ComputationOverview(_message.Message):
     """The system lag in seconds: the longest time for which work of an interval has waited."""
     commit_latency_seconds: _builtins.float
     """The mean time from a record's receipt to its commit over the last seconds, in seconds. 0: none was committed."""
+    connector: Global___ConnectorPart.ValueType
+    """Which part of a source or of a sink it is, if it is one."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_topology_pb2.InputSpec]: ...
     @_builtins.property
@@ -645,10 +679,11 @@ class ComputationOverview(_message.Message):
         hooks: _abc.Iterable[_inspection_pb2.HookTime] | None = ...,
         traffic: _abc.Iterable[_inspection_pb2.StreamTraffic] | None = ...,
         commit_latency_seconds: _builtins.float = ...,
+        connector: Global___ConnectorPart.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "commit_latency_seconds", b"commit_latency_seconds", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "cached_bytes", b"cached_bytes", "commit_latency_seconds", b"commit_latency_seconds", "connector", b"connector", "dead_letters", b"dead_letters", "dropped", b"dropped", "failures", b"failures", "hooks", b"hooks", "implementation", b"implementation", "inputs", b"inputs", "intervals", b"intervals", "keys", b"keys", "late", b"late", "name", b"name", "outputs", b"outputs", "pending_productions", b"pending_productions", "queued_records", b"queued_records", "records_per_second", b"records_per_second", "system_lag_seconds", b"system_lag_seconds", "traffic", b"traffic", "watermark", b"watermark", "without_owner", b"without_owner", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

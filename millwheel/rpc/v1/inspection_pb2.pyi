@@ -396,11 +396,14 @@ class ListKeysRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     journal: _builtins.str
     page_size: _builtins.int
     """The most keys of the response, 1,000 at most. 0: 100."""
     page_token: _builtins.str
     """From the response before, or empty."""
+    states: _builtins.bool
+    """Whether the keys have the texts of their states."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
         """Only keys within these bounds."""
@@ -412,10 +415,11 @@ class ListKeysRequest(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        states: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -459,6 +463,8 @@ class ListedKey(_message.Message):
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     TIMERS_FIELD_NUMBER: _builtins.int
     DAMAGED_FIELD_NUMBER: _builtins.int
+    STATE_TEXT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     state_bytes: _builtins.int
     """The size of the encoded state. 0: the key has none, or its row is damaged."""
@@ -466,6 +472,10 @@ class ListedKey(_message.Message):
     """The number of its timers in memory."""
     damaged: _builtins.bool
     """Whether the state's row is damaged."""
+    state_text: _builtins.str
+    """The state in readable form, if it was asked for and takes 4,096 bytes at most. It is JSON if the state can be JSON."""
+    error: _builtins.str
+    """The error of the key's hook. Empty if it works."""
     def __init__(
         self,
         *,
@@ -473,10 +483,12 @@ class ListedKey(_message.Message):
         state_bytes: _builtins.int = ...,
         timers: _builtins.int = ...,
         damaged: _builtins.bool = ...,
+        state_text: _builtins.str = ...,
+        error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "key", b"key", "state_bytes", b"state_bytes", "timers", b"timers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged", b"damaged", "error", b"error", "key", b"key", "state_bytes", b"state_bytes", "state_text", b"state_text", "timers", b"timers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
 from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16millwheel/v1/key.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\x1a\x19millwheel/v1/common.proto\x1a\x1dmillwheel/v1/inspection.proto\"C\n\rGetKeyRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\"\x97\x01\n\x0eGetKeyResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12-\n\x03key\x18\x02 \x01(\x0b\x32 .millwheel.v1.InspectKeyResponse\x12\x14\n\x0c\x66\x61ilure_text\x18\x03 \x01(\t\x12\x10\n\x08own_keys\x18\x04 \x01(\t\"\x93\x01\n\x1aListComputationKeysRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"t\n\x1bListComputationKeysResponse\x12$\n\x04keys\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.OwnedKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0espilled_timers\x18\x03 \x01(\x03\"W\n\x08OwnedKey\x12\'\n\x06listed\x18\x01 \x01(\x0b\x32\x17.millwheel.v1.ListedKey\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\"r\n\x1cListComputationTimersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x10\n\x03key\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x42\x06\n\x04_key\"X\n\x1dListComputationTimersResponse\x12)\n\x06timers\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.PlacedTimer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"x\n\x0bPlacedTimer\x12)\n\x06listed\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.ListedTimer\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\x12\x1a\n\x12input_watermark_us\x18\x04 \x01(\x10\x32\xf9\x02\n\nKeyService\x12[\n\x06GetKey\x12\x1b.millwheel.v1.GetKeyRequest\x1a\x1c.millwheel.v1.GetKeyResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x82\x01\n\x13ListComputationKeys\x12(.millwheel.v1.ListComputationKeysRequest\x1a).millwheel.v1.ListComputationKeysResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x88\x01\n\x15ListComputationTimers\x12*.millwheel.v1.ListComputationTimersRequest\x1a+.millwheel.v1.ListComputationTimersResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topologyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16millwheel/v1/key.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x1amillwheel/v1/catalog.proto\x1a\x19millwheel/v1/common.proto\x1a\x1dmillwheel/v1/inspection.proto\"C\n\rGetKeyRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\x0c\"\x97\x01\n\x0eGetKeyResponse\x12.\n\x08interval\x18\x01 \x01(\x0b\x32\x1c.millwheel.v1.IntervalRecord\x12-\n\x03key\x18\x02 \x01(\x0b\x32 .millwheel.v1.InspectKeyResponse\x12\x14\n\x0c\x66\x61ilure_text\x18\x03 \x01(\t\x12\x10\n\x08own_keys\x18\x04 \x01(\t\"\xa3\x01\n\x1aListComputationKeysRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\'\n\x04keys\x18\x03 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\x0e\n\x06states\x18\x06 \x01(\x08\"t\n\x1bListComputationKeysResponse\x12$\n\x04keys\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.OwnedKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0espilled_timers\x18\x03 \x01(\x03\"W\n\x08OwnedKey\x12\'\n\x06listed\x18\x01 \x01(\x0b\x32\x17.millwheel.v1.ListedKey\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\"r\n\x1cListComputationTimersRequest\x12\x10\n\x08topology\x18\x01 \x01(\t\x12\x13\n\x0b\x63omputation\x18\x02 \x01(\t\x12\x10\n\x03key\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x42\x06\n\x04_key\"X\n\x1dListComputationTimersResponse\x12)\n\x06timers\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.PlacedTimer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"x\n\x0bPlacedTimer\x12)\n\x06listed\x18\x01 \x01(\x0b\x32\x19.millwheel.v1.ListedTimer\x12\x11\n\tworker_id\x18\x02 \x01(\t\x12\x0f\n\x07journal\x18\x03 \x01(\t\x12\x1a\n\x12input_watermark_us\x18\x04 \x01(\x10\x32\xf9\x02\n\nKeyService\x12[\n\x06GetKey\x12\x1b.millwheel.v1.GetKeyRequest\x1a\x1c.millwheel.v1.GetKeyResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x82\x01\n\x13ListComputationKeys\x12(.millwheel.v1.ListComputationKeysRequest\x1a).millwheel.v1.ListComputationKeysResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topology\x12\x88\x01\n\x15ListComputationTimers\x12*.millwheel.v1.ListComputationTimersRequest\x1a+.millwheel.v1.ListComputationTimersResponse\"\x16\x90\x02\x01\xea\xe1\x18\x0f\n\r\n\x01\x01\x12\x08topologyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,17 +46,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETKEYRESPONSE']._serialized_start=223
   _globals['_GETKEYRESPONSE']._serialized_end=374
   _globals['_LISTCOMPUTATIONKEYSREQUEST']._serialized_start=377
-  _globals['_LISTCOMPUTATIONKEYSREQUEST']._serialized_end=524
-  _globals['_LISTCOMPUTATIONKEYSRESPONSE']._serialized_start=526
-  _globals['_LISTCOMPUTATIONKEYSRESPONSE']._serialized_end=642
-  _globals['_OWNEDKEY']._serialized_start=644
-  _globals['_OWNEDKEY']._serialized_end=731
-  _globals['_LISTCOMPUTATIONTIMERSREQUEST']._serialized_start=733
-  _globals['_LISTCOMPUTATIONTIMERSREQUEST']._serialized_end=847
-  _globals['_LISTCOMPUTATIONTIMERSRESPONSE']._serialized_start=849
-  _globals['_LISTCOMPUTATIONTIMERSRESPONSE']._serialized_end=937
-  _globals['_PLACEDTIMER']._serialized_start=939
-  _globals['_PLACEDTIMER']._serialized_end=1059
-  _globals['_KEYSERVICE']._serialized_start=1062
-  _globals['_KEYSERVICE']._serialized_end=1439
+  _globals['_LISTCOMPUTATIONKEYSREQUEST']._serialized_end=540
+  _globals['_LISTCOMPUTATIONKEYSRESPONSE']._serialized_start=542
+  _globals['_LISTCOMPUTATIONKEYSRESPONSE']._serialized_end=658
+  _globals['_OWNEDKEY']._serialized_start=660
+  _globals['_OWNEDKEY']._serialized_end=747
+  _globals['_LISTCOMPUTATIONTIMERSREQUEST']._serialized_start=749
+  _globals['_LISTCOMPUTATIONTIMERSREQUEST']._serialized_end=863
+  _globals['_LISTCOMPUTATIONTIMERSRESPONSE']._serialized_start=865
+  _globals['_LISTCOMPUTATIONTIMERSRESPONSE']._serialized_end=953
+  _globals['_PLACEDTIMER']._serialized_start=955
+  _globals['_PLACEDTIMER']._serialized_end=1075
+  _globals['_KEYSERVICE']._serialized_start=1078
+  _globals['_KEYSERVICE']._serialized_end=1455
 # @@protoc_insertion_point(module_scope)

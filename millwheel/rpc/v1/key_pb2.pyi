@@ -91,12 +91,15 @@ class ListComputationKeysRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
     topology: _builtins.str
     computation: _builtins.str
     page_size: _builtins.int
     """The most keys of the response, 1,000 at most. 0: 100."""
     page_token: _builtins.str
     """From the response before, or empty."""
+    states: _builtins.bool
+    """Whether the keys have the texts of their states."""
     @_builtins.property
     def keys(self) -> _common_pb2.KeyInterval:
         """Only keys within these bounds. Absent: all."""
@@ -109,10 +112,11 @@ class ListComputationKeysRequest(_message.Message):
         keys: _common_pb2.KeyInterval | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        states: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["computation", b"computation", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token", "states", b"states", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

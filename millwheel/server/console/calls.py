@@ -82,7 +82,7 @@ class ApiCall:
     response: type[Message]
     access: MethodAccess
 
-    async def make(self, client: ControlClient, given: dict[str, Any]) -> dict[str, Any]:
+    async def make(self, client: ControlClient, given: dict[str, Any]) -> Message:
         """Make the call.
 
         Args:
@@ -90,7 +90,7 @@ class ApiCall:
             given: The request, in protobuf's JSON form. The names are those of the protos, or in camelCase.
 
         Returns:
-            The response, with the protos' names. Fields without a value have their defaults.
+            The response.
 
         Raises:
             RequestError: The request has no such form (INVALID_ARGUMENT), or the call failed.
@@ -106,10 +106,7 @@ class ApiCall:
                 reason="REQUEST_MALFORMED",
             ) from error
         self._check_required(request)
-        answer = await client.call(self.rpc, request, self.response)
-        return json_format.MessageToDict(
-            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
+        return await client.call(self.rpc, request, self.response)
 
     def _check_required(self, request: Message) -> None:
         given = {field.name for field, _ in request.ListFields()}

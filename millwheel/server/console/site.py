@@ -6,7 +6,6 @@ leader.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import socket
@@ -19,11 +18,13 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from aiohttp import web
 
 from millwheel.client.control import ControlClient
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.identity import TlsFiles
+from millwheel.server.console.answers import FASTEST, KeptAnswers, zipped
 from millwheel.server.console.calls import CALLS, HTTP_STATUS, ApiCall, described_error
 from millwheel.server.console.guard import guarding
 from millwheel.server.console.login import COOKIE, USER, ConsoleLogin
@@ -48,11 +49,8 @@ _LOADS: Final = (
 """How the page's files name those that they load."""
 _VIEWS: Final = ("topologies", "time", "keys", "streams", "injectors", "letters", "cluster", "events")
 """The views of the page, which are behind a # in its address."""
-_FASTEST: Final = 1
 _BEST: Final = 9
-"""Levels of compression: of answers, and of files, which are compressed once."""
-_ZIPPED_FROM: Final = 4_096
-"""The bytes from which on an answer is compressed. A smaller one fits into a few packets."""
+"""The level of compression of files, which are compressed once."""
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 
@@ -96,9 +94,9 @@ def _context(tls: TlsFiles, access: Authorization | None) -> ssl.SSLContext:
 
 
 def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
-    routes = [web.get("/api/v1", partial(_list_calls, read_only))]
+    routes, kept = [web.get("/api/v1", partial(_list_calls, read_only))], KeptAnswers()
     for call in CALLS.values():
-        handler = _ApiHandler(client, call, read_only)
+        handler = _ApiHandler(client, call, kept, read_only)
         routes.append(web.post(f"/api/v1/{call.path}", handler.post))
         if not call.access.changes:
             routes.append(web.get(f"/api/v1/{call.path}", handler.get))
@@ -109,10 +107,8 @@ def _routes(client: ControlClient, read_only: bool) -> list[web.RouteDef]:
 
 async def _list_calls(read_only: bool, request: web.Request) -> web.Response:
     user = {"name": request.get(USER, ""), "session": COOKIE in request.cookies}
-    return _json(
-        {"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]},
-        zips=_takes_zip(request),
-    )
+    body = {"read_only": read_only, "user": user, "calls": [call.describe() for call in CALLS.values()]}
+    return _answer(zipped(msgspec.json.encode(body), FASTEST), is_zipped=True) if _takes_zip(request) else _json(body)
 
 
 async def _to_view(request: web.Request) -> web.Response:
@@ -133,9 +129,10 @@ async def _not_found(request: web.Request) -> web.Response:
 class _ApiHandler:
     """Serves one call: POST with the request as JSON, or GET with its fields in the query if it only reads."""
 
-    def __init__(self, client: ControlClient, call: ApiCall, read_only: bool) -> None:
+    def __init__(self, client: ControlClient, call: ApiCall, kept: KeptAnswers, read_only: bool) -> None:
         self._client = client
         self._call = call
+        self._kept = kept
         self._read_only = read_only
 
     async def get(self, request: web.Request) -> web.Response:
@@ -156,7 +153,9 @@ class _ApiHandler:
     async def _answer(self, request: web.Request, given: dict[str, Any]) -> web.Response:
         try:
             refuse_call(self._call.access, read_only=self._read_only)
-            return _json(await self._call.make(self._client, given), zips=_takes_zip(request))
+            answer = await self._call.make(self._client, given)
+            content, is_zipped = self._kept.content(answer, zips=_takes_zip(request))
+            return _answer(content, is_zipped=is_zipped)
         except RequestError as error:
             return _failed(error)
 
@@ -169,12 +168,14 @@ def _failed(error: RequestError, status: int = 0) -> web.Response:
     return _json(described_error(error), status or HTTP_STATUS.get(error.code, 500))
 
 
-def _json(body: Mapping[str, Any], status: int = 200, *, zips: bool = False) -> web.Response:
-    """Return an answer. ``zips``: the client takes a compressed one."""
-    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
-    if zips and len(content) >= _ZIPPED_FROM:
-        content, headers["Content-Encoding"] = _zipped(content, _FASTEST), "gzip"
+def _json(body: Mapping[str, Any], status: int = 200) -> web.Response:
+    return _answer(msgspec.json.encode(body), status)
+
+
+def _answer(content: bytes, status: int = 200, *, is_zipped: bool = False) -> web.Response:
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"} | (
+        {"Content-Encoding": "gzip"} if is_zipped else {}
+    )
     return web.Response(body=content, content_type="application/json", charset="utf-8", status=status, headers=headers)
 
 
@@ -222,7 +223,7 @@ def _read(folder: Traversable, path: str) -> list[tuple[str, bytes]]:
 
 def _site_file(path: str, content: bytes) -> _SiteFile:
     kind = _TYPES.get(path[path.rfind(".") :], "text/plain")
-    return _SiteFile(content, _zipped(content, _BEST), kind, hashlib.sha256(content).hexdigest()[:16])
+    return _SiteFile(content, zipped(content, _BEST), kind, hashlib.sha256(content).hexdigest()[:16])
 
 
 async def _serve_file(request: web.Request) -> web.Response:
@@ -240,12 +241,5 @@ async def _serve_file(request: web.Request) -> web.Response:
     return web.Response(body=body, content_type=file.content_type, charset=charset, headers=headers)
 
 
-# Compression. An answer has the same names again and again, so the fastest level makes it several times smaller.
-
-
 def _takes_zip(request: web.Request) -> bool:
     return "gzip" in request.headers.get("Accept-Encoding", "")
-
-
-def _zipped(content: bytes, level: int) -> bytes:
-    return gzip.compress(content, level, mtime=0)

@@ -211,7 +211,8 @@ def test_a_hold_of_a_source_is_explained_by_its_split() -> None:
 def test_a_failing_source_is_not_to_be_given_up() -> None:
     begins = Begins()
     begins.fails = 9
-    failures = failures_of(IntervalDriver(begins).core)
+    driver = IntervalDriver(begins)
+    failures = failures_of(driver.core, driver.now)
     assert failures is not None
     text = failure_text(failures.oldest[0], 0)
     assert "see whether the source can be reached" in text

@@ -82,7 +82,7 @@ def test_a_key_that_succeeds_is_no_failing_key_any_more() -> None:
     wait(driver, seconds(60))
     assert (driver.core.failing.blocked, driver.core.failing.oldest(5)) == (0, [])
     assert driver.core.failing.last is None, "nothing fails any more"
-    assert failures_of(driver.core) is None, "so nothing shows it as failing"
+    assert failures_of(driver.core, driver.now) is None, "so nothing shows it as failing"
     assert driver.core.failing.total == 2
 
 
@@ -120,7 +120,7 @@ def test_work_that_was_given_up_is_shown_after_others_succeeded() -> None:
     assert driver.core.failing.last.key == b"j"
     picky.broken.clear()
     wait(driver, seconds(1))
-    shown = failures_of(driver.core)
+    shown = failures_of(driver.core, driver.now)
     assert shown is not None
     assert (shown.blocked_keys, shown.last.key, shown.attempts) == (0, b"k", 3)
 

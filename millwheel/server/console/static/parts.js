@@ -51,7 +51,7 @@ export function HealthProblems({ health, about = () => true }) {
   const details = problemsOf(health).filter(about);
   return details.length > 0 && html`<section class="problems"><h2>Needs an operator</h2><ul>${details.map((one, at) => {
     const [name, address] = causeOf(one);
-    return html`<li key=${at}><${Prose} text=${one.text} /> <span class="muted">— <a href=${address}>see ${name}</a>${one.runbook && html`, runbook: <code>docs/runbook.md#${one.runbook.toLowerCase()}</code>`}</span></li>`;
+    return html`<li key=${at}><${Prose} text=${one.text} /> <span class="muted">— <a href=${address}>see ${name}</a>${one.runbook && html`, <a href=${`/runbook.html#${one.runbook.toLowerCase()}`}>runbook: ${one.runbook}</a>`}</span></li>`;
   })}</ul></section>`;
 }
 

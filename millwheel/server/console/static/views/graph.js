@@ -3,6 +3,7 @@
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "/vendor/htm-preact-standalone.js";
 import { bytes, count, cpu, duration, lagText, local, moment, plural, rate, stateName, to } from "/format.js";
 import { Heading, HealthProblems, Hold, Problems, problemsOf, Prose, Spark, Table, useEscape } from "/parts.js";
+import { ConnectorKeys, partText } from "/views/connectors.js";
 import { EdgeLabel, EdgeTable, edgeFigures, edgeKind, edgeText, edgeWidth } from "/views/edges.js";
 import { layout, line, shapeKey } from "/views/layout.js";
 import { short } from "/views/topologies.js";
@@ -16,19 +17,22 @@ const at = (node) => ({
 /** A lag in its largest unit: a node has little room, and the title has all of it. */
 const brief = (text) => text.split(" ").slice(0, 2).join(" ");
 
+/** Marks the parts of sources and sinks. */
+const Part = ({ one }) => partText(one) && html` <i class=${`part ${["source", "sink"].includes(partText(one)) ? "ends" : ""}`}>${partText(one)}</i>`;
+
 function Computation({ node, one, topology, now, samples, selected, small, troubled }) {
   const bad = one.failures || troubled ? "failing" : "";
   const lags = `data lag ${lagText(now, one.watermark)}, system lag ${duration(one.system_lag_seconds)}`;
   if (small) {
     return html`<a class=${`node small ${bad}`} style=${at(node)} href=${to("topology", topology, one.name)}
       aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : lags}>
-      <b>${one.name}</b>
+      <b>${one.name}<${Part} one=${one} /></b>
       ${one.failures ? html`<span class="fault">${short(one.failures)}</span>` : html`<span><em>${rate(one.records_per_second)}/s</em> ${lagText(now, one.watermark)}</span>`}
     </a>`;
   }
   return html`<a class=${`node ${bad}`} style=${at(node)} href=${to("topology", topology, one.name)}
     aria-current=${selected ? "true" : null} title=${one.failures ? one.failures.text : `${one.implementation}: ${lags}`}>
-    <b>${one.name}</b>
+    <b>${one.name}<${Part} one=${one} /></b>
     <span><em>${rate(one.records_per_second)} rec/s</em><${Spark} samples=${samples} /></span>
     ${one.failures
       ? html`<span class="fault">${short(one.failures)}</span>`
@@ -116,8 +120,9 @@ function Inspector({ topology, one, now, samples }) {
   ];
   const received = new Map(one.traffic.map((flow) => [flow.stream, flow.records_per_second]));
   return html`<aside class="inspector" aria-label=${`Computation ${one.name}`}>
-    <h2>${one.name}</h2>
+    <h2>${one.name}<${Part} one=${one} /></h2>
     ${one.failures && html`<p class="fault-text"><${Prose} text=${one.failures.text} /></p>`}
+    <${ConnectorKeys} topology=${topology} one=${one} now=${now} narrow=${true} />
     <dl>${rows.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <h2>Low watermark <span class="muted">${one.watermark ? moment(one.watermark.low_watermark_us) : "not known"}</span></h2>
     <${Hold} topology=${topology} computation=${one.name} shown=${one.failures ? `computation ${topology}/${one.name}:` : ""} />

@@ -5,6 +5,7 @@ import { call } from "/api.js";
 import { bytes, count, cpu, duration, plural, rate, to } from "/format.js";
 import { keyText, rangeText } from "/keys.js";
 import { Heading, Table, useEscape } from "/parts.js";
+import { ConnectorKeys, partText } from "/views/connectors.js";
 import { FindKey } from "/views/key.js";
 import { Interval } from "/views/interval.js";
 
@@ -141,10 +142,11 @@ export function Keys({ overview, path }) {
   const place = places.includes(named) ? named : path.length < 2 ? places[0] : named;
   if (!place) return html`<${Heading}>Keys</${Heading}><p class="empty">No computation has intervals. They appear when a topology runs.</p>`;
   const [topology, computation] = place.split("/");
-  return html`<${KeySpace} key=${place} topology=${topology} computation=${computation} places=${places} selected=${path[2] ?? ""} workers=${overview.health.workers} />`;
+  const one = overview.topologies.find((other) => other.name === topology)?.computations.find((other) => other.name === computation);
+  return html`<${KeySpace} key=${place} topology=${topology} computation=${computation} one=${one} now=${overview.now_us} places=${places} selected=${path[2] ?? ""} workers=${overview.health.workers} />`;
 }
 
-function KeySpace({ topology, computation, places, selected, workers }) {
+function KeySpace({ topology, computation, one: connector, now, places, selected, workers }) {
   const [by, setBy] = useState("load");
   const [{ rows, failure }, refresh] = useIntervals(topology, computation);
   const place = ["keys", topology, computation];
@@ -159,6 +161,8 @@ function KeySpace({ topology, computation, places, selected, workers }) {
       <${Choice} name="by" title="Colour by" value=${by} options=${Object.entries(MEASURES).map(([name, { title }]) => [name, title.toLowerCase()])} changed=${setBy} />
     </div>
     <${FindKey} topology=${topology} computation=${computation} />
+    <${ConnectorKeys} topology=${topology} one=${connector} now=${now} />
+    ${["source", "sink"].includes(partText(connector)) && html`<h2>Intervals of these keys</h2>`}
     ${failure && html`<p class="fault-text">The intervals cannot be listed: ${failure.message}${rows ? ". What is shown is older." : ""}</p>`}
     ${rows === null ? !failure && html`<p class="empty">Loading …</p>` : html`
       <${Strip} rows=${rows} by=${by} selected=${selected} choose=${choose} />

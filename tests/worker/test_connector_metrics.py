@@ -1,0 +1,64 @@
+"""What a worker counts of sources and sinks, and how Prometheus gets it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import millwheel as mw
+from millwheel.model.keys import KeyInterval
+from millwheel.worker.process.connector_metrics import ConnectorCollector
+from millwheel.worker.process.tallies import Tallies
+from tests.worker.interval.driver import IntervalDriver
+
+SOURCE, SINK = ("shop", "bids-reader"), ("shop", "bids-table")
+
+
+class Nothing(mw.Computation[tuple[str, str], int]):
+    def process_record(self, ctx: mw.Context[int], record: mw.Record[Any]) -> None: ...
+
+
+def values(tallies: Tallies) -> dict[str, list[tuple[tuple[str, ...], float]]]:
+    """The samples by name. Of a histogram only the count and the sum."""
+    samples = [one for family in ConnectorCollector(tallies).collect() for one in family.samples]
+    found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    for one in samples:
+        if not one.name.endswith("_bucket"):
+            found.setdefault(one.name, []).append((tuple(one.labels.values()), one.value))
+    return found
+
+
+def test_reads_are_counted_and_splits_only_where_they_are() -> None:
+    tallies = Tallies()
+    counts = tallies.measures_of(SOURCE).connector
+    for split, behind in (("a", 5), ("b", 7), ("x", 900)):
+        counts.has_read("shop/bids", split, [10, 20], behind, ended=False)
+    tallies.enter("j1", SOURCE, IntervalDriver(Nothing(), keys=KeyInterval(b"", b"m")).core)
+    where = (*SOURCE, "shop/bids")
+    found = values(tallies)
+    assert found["millwheel_source_read_records_total"] == [(where, 6)]
+    assert found["millwheel_source_read_bytes_total"] == [(where, 90)]
+    assert found["millwheel_source_splits"] == [(where, 2)], "x went to another worker"
+    assert found["millwheel_source_behind_records"] == [(where, 12)]
+    assert found["millwheel_source_most_behind_records"] == [(where, 7)]
+    counts.has_read("shop/bids", "b", [], 0, ended=True)
+    counts.has_read("shop/bids", "a", [], None, ended=False)
+    found = values(tallies)
+    assert found["millwheel_source_splits"] == [(where, 1)]
+    assert "millwheel_source_behind_records" not in found, "the source does not say"
+
+
+def test_writes_are_counted_with_their_times() -> None:
+    tallies = Tallies()
+    tallies.measures_of(SINK).connector.has_written([10, 20, 30], 0.5)
+    tallies.measures_of(SINK).connector.has_written([40], 1.5)
+    found = values(tallies)
+    assert found["millwheel_sink_written_records_total"] == [(SINK, 4)]
+    assert found["millwheel_sink_written_bytes_total"] == [(SINK, 100)]
+    assert found["millwheel_sink_write_seconds_count"] == [(SINK, 2)]
+    assert found["millwheel_sink_write_seconds_sum"] == [(SINK, 2.0)]
+
+
+def test_other_computations_have_no_such_series() -> None:
+    tallies = Tallies()
+    tallies.measures_of(("shop", "count"))
+    assert values(tallies) == {}
