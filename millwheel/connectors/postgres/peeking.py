@@ -18,18 +18,18 @@ from millwheel.model.time import Timestamp
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PEEK_MESSAGES", "Session"]
+__all__ = ["BUSY_SECONDS", "PEEK_MESSAGES", "Session"]
 
 T = TypeVar("T")
 
 PEEK_MESSAGES: Final = 20_000
 """How many messages the server decodes at once, and the rest of a transaction more. Each time it begins where its
 bookkeeping allows, which is up to some 15 seconds back."""
-_FETCH: Final = 100
+_NEXT: Final = "FETCH 100 FROM changes"
 _READ_RECORDS: Final = 1_000
 _READ_BYTES: Final = 4 << 20
 """The most of one read, in bytes as the server sends them. The last change may exceed it."""
-_BUSY_SECONDS: Final = 30.0
+BUSY_SECONDS: Final = 30.0
 """How long another session may use the slot before that is an error. That of a former reader ends within seconds."""
 _CANCEL_SECONDS: Final = 5.0
 _LIMITS: Final = {"client_connection_check_interval": "1s", "idle_in_transaction_session_timeout": "120s"}
@@ -62,11 +62,15 @@ class Session(Generic[T]):
         self._slot: Slot
         self._changes: ChangeReader
         self._decoder: ChangeDecoder[T]
-        self._cursor: Any = None
-        """What the server has decoded. None: it is all read."""
+        self._decoded = False
+        """Whether there is a cursor, with what the server has decoded."""
         self._rows: deque[tuple[bytes]] = deque()
         self._messages = 0
         """How many messages of the cursor were fetched."""
+        self._spent = 0.0
+        """The seconds that the server has decoded since it was last asked."""
+        self._rests_until = 0.0
+        """When the server is asked again. It decodes for half of the time at most, unless changes wait."""
         self._upto = 0
         """Where the cursor ends, if it does not have the most messages."""
         self._behind: Position
@@ -84,7 +88,7 @@ class Session(Generic[T]):
         in_use = psycopg_module().errors.ObjectInUse
         try:
             connection = self._connected()
-            looks = self._cursor is None
+            looks = not self._decoded and time.monotonic() >= self._rests_until
             if looks:
                 self._peek(connection, committed)
             records = self._take(connection)
@@ -119,21 +123,22 @@ class Session(Generic[T]):
     @property
     def _caught_up(self) -> bool:
         """Whether all that the server had when it was last asked was read."""
-        return self._cursor is None and self._changes.position.lsn >= self._upto
+        return not self._decoded and self._changes.position.lsn >= self._upto
 
     def _peek(self, connection: psycopg.Connection[Any], committed: Position | None) -> None:
         """Let the server decode what comes behind the position, if its log goes on there."""
         self._behind = position = self._changes.position
         state = self._slot.checked(position)
-        self._upto = state.flushed
+        self._upto, began = state.flushed, time.monotonic()
         if committed is not None and committed.lsn > state.confirmed:
             self._slot.advance(committed.lsn)
+            self._spent = time.monotonic() - began
         if self._caught_up:
             return
         connection.execute("BEGIN")
-        cursor = connection.cursor("changes")
-        cursor.execute(PEEK, (self._place.slot, state.flushed, PEEK_MESSAGES, self._place.publication))
-        self._cursor, self._messages = cursor, 0
+        declares = psycopg_module().ClientCursor(connection)  # DECLARE takes no parameters from the server
+        declares.execute(PEEK, (self._place.slot, state.flushed, PEEK_MESSAGES, self._place.publication))
+        self._decoded, self._messages = True, 0
 
     def _take(self, connection: psycopg.Connection[Any]) -> list[tuple[Change[T] | BadRecord, Timestamp | None]]:
         """The next changes of what was decoded."""
@@ -149,11 +154,13 @@ class Session(Generic[T]):
 
     def _fetch(self, connection: psycopg.Connection[Any]) -> bool:
         """Fetch some messages. False: there is no other, and the position is behind them."""
-        if self._cursor is None:
+        if not self._decoded:
             return False
-        self._rows.extend(self._cursor.fetchmany(_FETCH))
+        began = time.monotonic()
+        self._rows.extend(connection.execute(_NEXT, binary=True))
         if not self._messages:
             # The first fetch has decoded all of them.
+            self._spent += time.monotonic() - began
             self._slot.checked(self._behind)
         self._messages += len(self._rows)
         if self._rows:
@@ -161,10 +168,11 @@ class Session(Generic[T]):
         self._end_peek(connection)
         if self._messages < PEEK_MESSAGES:
             self._changes.reached(self._upto)
+            self._rests_until, self._spent = time.monotonic() + self._spent, 0.0
         return False
 
     def _end_peek(self, connection: psycopg.Connection[Any]) -> None:
-        self._cursor = None
+        self._decoded = False
         connection.execute("ROLLBACK")
 
     def _wait_for_slot(self) -> None:
@@ -174,7 +182,7 @@ class Session(Generic[T]):
         now = time.monotonic()
         if self._busy_since is None:
             self._busy_since = now
-        if now - self._busy_since > _BUSY_SECONDS:
+        if now - self._busy_since > BUSY_SECONDS:
             state = self._slot.state()
             pid = "another process" if state is None or state.active_pid is None else f"the process {state.active_pid}"
             raise PostgresError(

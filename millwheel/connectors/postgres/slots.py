@@ -49,7 +49,8 @@ WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary EL
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
 _CREATE: Final = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
 _ADVANCE: Final = "SELECT pg_replication_slot_advance(%s, '0/0'::pg_lsn + %s::numeric)"
-PEEK: Final = """SELECT data FROM pg_logical_slot_peek_binary_changes(%s, '0/0'::pg_lsn + %s::numeric, %s,
+PEEK: Final = """DECLARE changes NO SCROLL CURSOR FOR
+SELECT data FROM pg_logical_slot_peek_binary_changes(%s, '0/0'::pg_lsn + %s::numeric, %s,
 'proto_version', '1', 'publication_names', %s)"""
 
 

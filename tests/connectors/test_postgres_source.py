@@ -1,0 +1,597 @@
+"""The changes of a table of a real PostgreSQL: each once, in the order of commits, whatever fails (G1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+
+import millwheel as mw
+from deploy.local.postgres import PostgresServer
+from millwheel.connectors import BadRecord, Read, Source, SplitReader, postgres
+from millwheel.connectors.postgres import Change, Position, PostgresError, peeking
+from millwheel.sdk.errors import UsageError
+from tests.connectors.given import running
+from tests.connectors.postgres_tables import Database
+from tests.patience import until
+
+
+class Sale(msgspec.Struct):
+    item: str
+    cents: int = 0
+
+
+@pytest.fixture
+def shop() -> Iterator[Database]:
+    made = Database()
+    made.run("CREATE TABLE sales (item text PRIMARY KEY, cents int)")
+    made.run("CREATE PUBLICATION shop FOR TABLE sales")
+    yield made
+    made.remove()
+
+
+def slot_of(shop: Database) -> str:
+    return f"slot_{shop.name}"
+
+
+def sales(shop: Database, kind: Any = Sale, **others: Any) -> Source[Change[Any], Position]:
+    options = {"table": "sales", "slot": slot_of(shop), "publication": "shop", "conninfo": shop.conninfo, **others}
+    return postgres.changes(kind, **options)
+
+
+async def caught_up(reader: SplitReader[Any, Position]) -> tuple[list[Any], Position]:
+    """All that a reader finds now, and the position behind it."""
+    found: list[Any] = []
+
+    async def read() -> Read[Any, Position]:
+        read = await reader.read()
+        found.extend(value for value, _ in read.records)
+        return read
+
+    return found, (await until(read, holds=lambda read: read.behind == 0)).position
+
+
+def changes_of(
+    shop: Database, *work: str | Callable[[], object], kind: Any = Sale, **others: Any
+) -> list[Change[Any] | BadRecord]:
+    """What a reader that begins before some work finds after it."""
+
+    async def run() -> list[Any]:
+        reader = await sales(shop, kind, **others).open_reader(slot_of(shop), None)
+        try:
+            await caught_up(reader)
+            for one in work:
+                shop.run(one) if isinstance(one, str) else one()
+            return (await caught_up(reader))[0]
+        finally:
+            await reader.close()
+
+    return asyncio.run(run())
+
+
+def begun(shop: Database, slot: str = "") -> Position:
+    """The position of a slot that is made now."""
+
+    async def run() -> Position:
+        reader = await sales(shop, slot=slot or slot_of(shop)).open_reader(slot or slot_of(shop), None)
+        try:
+            return (await caught_up(reader))[1]
+        finally:
+            await reader.close()
+
+    return asyncio.run(run())
+
+
+def in_short(change: Change[Sale] | BadRecord) -> tuple[str, str, int]:
+    assert isinstance(change, Change)
+    return change.operation, change.row.item, change.row.cents
+
+
+def error_of(shop: Database, position: Position | None, **others: Any) -> str:
+    """The error of a reader at a position."""
+
+    async def run() -> None:
+        reader = await sales(shop, **others).open_reader(slot_of(shop), position)
+        try:
+            await caught_up(reader)
+        finally:
+            await reader.close()
+
+    with pytest.raises(PostgresError) as refused:
+        asyncio.run(run())
+    return str(refused.value)
+
+
+def test_operations_have_the_rows_before_and_after(shop: Database) -> None:
+    found = changes_of(
+        shop,
+        "INSERT INTO sales VALUES ('tea', 1), ('milk', 2)",
+        "UPDATE sales SET cents = 3 WHERE item = 'tea'",
+        "UPDATE sales SET item = 'chai' WHERE item = 'tea'",
+        "DELETE FROM sales WHERE item = 'chai'",
+        "ALTER TABLE sales REPLICA IDENTITY FULL",
+        "UPDATE sales SET cents = 4",
+        "DELETE FROM sales",
+    )
+    assert all(isinstance(one, Change) for one in found)
+    assert [(one.operation, one.before, one.after) for one in found if isinstance(one, Change)] == [
+        ("insert", None, Sale("tea", 1)),
+        ("insert", None, Sale("milk", 2)),
+        ("update", None, Sale("tea", 3)),
+        ("update", Sale("tea"), Sale("chai", 3)),
+        ("delete", Sale("chai"), None),
+        ("update", Sale("milk", 2), Sale("milk", 4)),
+        ("delete", Sale("milk", 4), None),
+    ]
+
+
+@pytest.mark.guarantee("G15")
+def test_transactions_come_in_the_order_of_their_commits(shop: Database) -> None:
+    def interleaved() -> None:
+        with shop.session(autocommit=False) as first, shop.session(autocommit=False) as second:
+            first.execute("INSERT INTO sales VALUES ('a', 1)")
+            second.execute("INSERT INTO sales VALUES ('b', 2)")
+            first.execute("INSERT INTO sales VALUES ('c', 3)")
+            second.commit()
+            first.commit()
+            second.execute("INSERT INTO sales VALUES ('d', 4)")
+            second.rollback()
+
+    found = changes_of(shop, interleaved)
+    assert [in_short(one) for one in found] == [("insert", "b", 2), ("insert", "a", 1), ("insert", "c", 3)]
+    places = [(one.lsn, one.index) for one in found if isinstance(one, Change)]
+    assert places == sorted(places)
+    assert [index for _, index in places] == [1, 1, 2]
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("messages", [10, 700, 20_000])
+def test_a_position_has_the_same_records_whenever_it_is_read(
+    shop: Database, messages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reader reads on, and another one is opened for each position, also within a large transaction."""
+    monkeypatch.setattr(peeking, "PEEK_MESSAGES", messages)
+    position = begun(shop)
+    begun(shop, "beside")
+    shop.run("INSERT INTO sales SELECT 'x' || number, number FROM generate_series(1, 2500) AS number")
+    for number in range(9):
+        shop.run("INSERT INTO sales VALUES (%s, %s)", f"y{number}", number)
+    shop.run("UPDATE sales SET cents = cents + 1 WHERE cents <= 1100")
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        at: Position = position
+        found: list[Any] = []
+        while len(found) < 2500 + 9 + 1109:
+            one = await sales(shop).open_reader(slot_of(shop), at)
+            read = await until(one.read, holds=lambda read, at=at: read.position != at)
+            at = read.position
+            found += read.records
+            await one.close()
+        whole: list[Any] = []
+        kept = await sales(shop, slot="beside").open_reader("beside", None)
+        while len(whole) < len(found):
+            whole += (await kept.read()).records
+        await kept.close()
+        return found, whole
+
+    found, whole = asyncio.run(run())
+    assert found == whole
+    expected = [f"x{one}" for one in range(1, 2501)] + [f"y{one}" for one in range(9)]
+    assert [value.after.item for value, _ in found[: len(expected)]] == expected
+    assert [value.index for value, _ in found[:2500]] == list(range(1, 2501))
+
+
+@pytest.mark.guarantee("G1")
+def test_the_slot_keeps_what_may_not_be_committed(shop: Database) -> None:
+    """At a read, the position where the former one began is committed, and no later one for certain."""
+
+    async def run() -> None:
+        reader = await sales(shop).open_reader(slot_of(shop), None)
+        _, start = await caught_up(reader)
+        positions = [start]
+        for number in range(30):
+            shop.run("INSERT INTO sales VALUES (%s, 1)", f"i{number}")
+            positions.append((await until(reader.read, holds=lambda read: read.records)).position)
+            ((confirmed,),) = shop.run("SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots")
+            assert confirmed <= positions[-2].lsn
+        assert confirmed >= positions[-4].lsn
+        await reader.close()
+
+    shop_slots = shop.run("SELECT count(*) FROM pg_replication_slots")
+    assert shop_slots == [(0,)]
+    asyncio.run(run())
+
+
+class Color(Enum):
+    RED = "red"
+
+
+class Everything(msgspec.Struct):
+    small: int
+    flag: bool
+    real: float
+    exact: Decimal
+    rounded: float
+    digits: str
+    text: str
+    day: date
+    moment: datetime
+    stamp: mw.Timestamp
+    span: timedelta
+    raw: bytes
+    id: UUID
+    numbers: list[int]
+    words: tuple[str, ...]
+    document: dict[str, Any]
+    document_text: str
+    color: Color
+    nothing: str | None
+
+
+def test_values_have_the_types_of_the_fields(shop: Database) -> None:
+    shop.run("CREATE TYPE color AS ENUM ('red', 'blue')")
+    shop.run(
+        "CREATE TABLE everything (small int2, flag bool, real float8, exact numeric, rounded numeric, digits numeric, "
+        "text text, day date, moment timestamptz, stamp timestamptz, span interval, raw bytea, id uuid PRIMARY KEY, "
+        "numbers int[], words text[], document jsonb, document_text jsonb, color color, nothing text, left_out inet)"
+    )
+    shop.run("ALTER PUBLICATION shop ADD TABLE everything")
+    shop.run(f"ALTER DATABASE {shop.name} SET timezone = 'Asia/Tokyo'")
+    shop.run(f"ALTER DATABASE {shop.name} SET datestyle = 'German'")
+    (found,) = changes_of(
+        shop,
+        "INSERT INTO everything VALUES (7, true, 1.5, 2.50, 2.5, 2.50, 'ü''\"\\n', '2026-02-03', '2026-02-03 12:00Z', "
+        "'2026-02-03 12:00Z', '1 day 2 s', '\\x00ff', '12345678-1234-5678-1234-567812345678', '{1,2}', "
+        "'{\"a,b\",c}', '{\"a\": [1]}', '{\"a\": [1]}', 'red', NULL, '10.0.0.1')",
+        kind=Everything,
+        table="everything",
+    )
+    noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    assert isinstance(found, Change)
+    assert found.after == Everything(
+        7,
+        True,
+        1.5,
+        Decimal("2.50"),
+        2.5,
+        "2.50",
+        "ü'\"\\n",
+        date(2026, 2, 3),
+        noon,
+        mw.Timestamp(1_770_120_000_000_000),
+        timedelta(days=1, seconds=2),
+        b"\x00\xff",
+        UUID("12345678-1234-5678-1234-567812345678"),
+        [1, 2],
+        ("a,b", "c"),
+        {"a": [1]},
+        '{"a": [1]}',
+        Color.RED,
+        None,
+    )
+
+
+def test_a_table_may_get_columns_and_lose_some(shop: Database) -> None:
+    found = changes_of(
+        shop,
+        "INSERT INTO sales VALUES ('tea', 1)",
+        "ALTER TABLE sales ADD COLUMN vat int DEFAULT 19",
+        "INSERT INTO sales VALUES ('milk', 2)",
+        "ALTER TABLE sales DROP COLUMN cents",
+        "INSERT INTO sales VALUES ('water')",
+        "ALTER TABLE sales RENAME COLUMN item TO name",
+        "INSERT INTO sales VALUES ('juice')",
+    )
+    assert [in_short(one) for one in found[:3]] == [("insert", "tea", 1), ("insert", "milk", 2), ("insert", "water", 0)]
+    (last,) = found[3:]
+    assert isinstance(last, BadRecord)
+    assert last.error == "ValidationError: Object missing required field `item`"
+    assert last.raw == b"juice\t19"
+    assert "change 1" in last.place
+
+
+def test_what_cannot_be_read_is_a_bad_record(shop: Database) -> None:
+    shop.run("CREATE TABLE notes (id int PRIMARY KEY, text text, day date)")
+    shop.run("ALTER TABLE notes ALTER COLUMN text SET STORAGE EXTERNAL")
+    shop.run("ALTER PUBLICATION shop ADD TABLE notes")
+
+    class Note(msgspec.Struct):
+        id: int
+        text: str
+        day: date | None
+
+    found = changes_of(
+        shop,
+        "INSERT INTO notes SELECT 1, repeat('x', 9000), NULL",
+        "UPDATE notes SET id = 2",
+        "DELETE FROM notes",
+        "INSERT INTO notes VALUES (3, '', 'infinity')",
+        "TRUNCATE notes",
+        "ALTER TABLE notes REPLICA IDENTITY FULL",
+        "INSERT INTO notes SELECT 4, repeat('y', 9000), NULL",
+        "UPDATE notes SET id = 5",
+        kind=Note,
+        table="notes",
+    )
+    assert [one for one in found if isinstance(one, Change)] == [found[0], found[5], found[6]]
+    update = found[6]
+    assert isinstance(update, Change)
+    assert update.after == Note(5, "y" * 9000, None)
+    errors = [one.error for one in found if isinstance(one, BadRecord)]
+    for error, part in zip(
+        errors,
+        (
+            "the replica identity of public.notes has only id, and ",
+            "the replica identity of public.notes has only id, and ",
+            "DataError: date too large",
+            "TRUNCATE removed all rows of public.notes",
+        ),
+        strict=True,
+    ):
+        assert part in error
+    assert "ALTER TABLE public.notes REPLICA IDENTITY FULL" in errors[0]
+
+
+def test_a_large_value_that_an_update_leaves_is_asked_for(shop: Database) -> None:
+    shop.run("ALTER TABLE sales ADD COLUMN text text")
+    shop.run("ALTER TABLE sales ALTER COLUMN text SET STORAGE EXTERNAL")
+
+    class Described(msgspec.Struct):
+        item: str
+        text: str = ""
+
+    work = ("INSERT INTO sales SELECT 'tea', 1, repeat('x', 9000)", "UPDATE sales SET cents = 2")
+    found = changes_of(shop, *work, kind=Described)
+    (bad,) = (one for one in found if isinstance(one, BadRecord))
+    assert "the update did not change the large value of text" in bad.error
+    assert "ALTER TABLE public.sales REPLICA IDENTITY FULL" in bad.error
+    shop.run("DELETE FROM sales")
+    assert len(changes_of(shop, *work)) == 2  # a type without that field needs nothing
+
+
+def test_tables_beside_it_are_left_out(shop: Database) -> None:
+    shop.run("CREATE SCHEMA other")
+    shop.run("CREATE TABLE other.sales (item text PRIMARY KEY)")
+    shop.run("ALTER PUBLICATION shop ADD TABLE other.sales")
+    work = ("INSERT INTO sales VALUES ('tea', 1)", "INSERT INTO other.sales VALUES ('milk')", "TRUNCATE other.sales")
+    assert [in_short(one) for one in changes_of(shop, *work)] == [("insert", "tea", 1)]
+    assert len(changes_of(shop, table="other.sales", slot=f"{slot_of(shop)}_b")) == 0
+
+
+@dataclass(frozen=True)
+class Refused:
+    work: str
+    part: str
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Refused("DROP TABLE sales", "has no table"),
+        Refused("DROP PUBLICATION shop", 'CREATE PUBLICATION "shop" FOR TABLE "public"."sales"'),
+        Refused("ALTER PUBLICATION shop DROP TABLE sales", 'ALTER PUBLICATION "shop" ADD TABLE "public"."sales"'),
+        Refused("ALTER TABLE sales DROP CONSTRAINT sales_pkey", 'ALTER TABLE "public"."sales" REPLICA IDENTITY FULL'),
+    ],
+    ids=lambda refused: refused.work,
+)
+def test_what_a_table_needs_is_said(shop: Database, refused: Refused) -> None:
+    shop.run(refused.work)
+    assert refused.part in error_of(shop, None)
+    assert shop.run("SELECT count(*) FROM pg_replication_slots") == [(0,)]
+
+
+def test_inserts_alone_need_no_replica_identity(shop: Database) -> None:
+    shop.run("ALTER TABLE sales DROP CONSTRAINT sales_pkey")
+    shop.run("ALTER PUBLICATION shop SET (publish = 'insert')")
+    assert len(changes_of(shop, "INSERT INTO sales VALUES ('tea', 1)", "UPDATE sales SET cents = 2")) == 1
+
+
+def test_a_role_without_replication_is_told_so(shop: Database) -> None:
+    shop.run(f"CREATE ROLE reader_{shop.name} LOGIN")
+    try:
+        reader = shop.conninfo.replace("user=postgres", f"user=reader_{shop.name}")
+        assert f'ALTER ROLE "reader_{shop.name}" REPLICATION' in error_of(shop, None, conninfo=reader)
+        shop.run(f"ALTER ROLE reader_{shop.name} REPLICATION")
+        assert changes_of(shop, "INSERT INTO sales VALUES ('tea', 1)", conninfo=reader)
+    finally:
+        shop.run(f"DROP ROLE reader_{shop.name}")
+
+
+def test_a_server_that_logs_too_little_is_named() -> None:
+    with PostgresServer(wal_level="replica") as server:
+        with psycopg.connect(server.conninfo, autocommit=True) as connection:
+            connection.execute("CREATE TABLE sales (item text PRIMARY KEY)")
+            connection.execute("CREATE PUBLICATION shop FOR TABLE sales")
+        source = postgres.changes(Sale, table="sales", slot="s", publication="shop", conninfo=server.conninfo)
+
+        async def run() -> None:
+            reader = await source.open_reader("s", None)
+            try:
+                await caught_up(reader)
+            finally:
+                await reader.close()
+
+        with pytest.raises(PostgresError, match="ALTER SYSTEM SET wal_level = 'logical'"):
+            asyncio.run(run())
+
+
+@pytest.mark.guarantee("G1")
+def test_a_dropped_slot_is_no_empty_one(shop: Database) -> None:
+    position = begun(shop)
+    shop.run(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
+    assert "does not exist: it was dropped" in error_of(shop, position)
+    begun(shop)  # another one of its name
+    shop.run("INSERT INTO sales VALUES ('tea', 1)")
+    shop.run(f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_flush_lsn())")
+    assert "another reader uses the slot, or the topology was restored" in error_of(shop, position)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_slot_that_moves_while_it_is_read_is_noticed(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another reader takes changes between the look at the slot and what the server decodes."""
+    position = begun(shop)
+    shop.run("INSERT INTO sales VALUES ('tea', 1)")
+    advance = f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_flush_lsn())"
+    original = peeking.Slot.checked
+    looks = 0
+
+    def checked(slot: peeking.Slot, position: Position | None) -> Any:
+        nonlocal looks
+        state, looks = original(slot, position), looks + 1
+        if looks == 2:  # the first is of the opening
+            shop.run(advance)
+        return state
+
+    monkeypatch.setattr(peeking.Slot, "checked", checked)
+    assert "another reader uses the slot" in error_of(shop, position)
+
+
+def test_a_slot_of_something_else_is_refused(shop: Database) -> None:
+    shop.run(f"SELECT pg_create_logical_replication_slot('{slot_of(shop)}', 'test_decoding')")
+    assert "is of the plugin 'test_decoding'" in error_of(shop, None)
+    shop.run(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
+    with psycopg.connect(shop.server.conninfo, autocommit=True) as other:
+        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot_of(shop)])
+        assert "of the database 'postgres'" in error_of(shop, None)
+        other.execute("SELECT pg_drop_replication_slot(%s)", [slot_of(shop)])
+
+
+@pytest.mark.guarantee("G1")
+def test_a_slot_that_the_server_gave_up_is_named(shop: Database) -> None:
+    position = begun(shop)
+    shop.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+    try:
+        shop.run("SELECT pg_reload_conf()")
+        for number in range(4):
+            shop.run("INSERT INTO sales VALUES (%s, 1)", f"i{number}")
+            shop.run("SELECT pg_switch_wal()")
+        shop.run("CHECKPOINT")
+        assert "more than max_slot_wal_keep_size" in error_of(shop, position)
+    finally:
+        shop.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
+        shop.run("SELECT pg_reload_conf()")
+
+
+def test_a_database_that_was_set_back_is_noticed(shop: Database) -> None:
+    later = Position(begun(shop).lsn + (1 << 40))
+    assert "the database was set back, or is another one" in error_of(shop, later)
+
+
+@pytest.mark.guarantee("G3")
+def test_a_slot_in_use_is_waited_for(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = begun(shop)
+    shop.run("INSERT INTO sales VALUES ('tea', 1)")
+
+    async def run() -> None:
+        reader = await sales(shop).open_reader(slot_of(shop), position)
+        with closing(psycopg.connect(f"{shop.conninfo} replication=database", autocommit=True)) as other:
+            start = f"START_REPLICATION SLOT {slot_of(shop)} LOGICAL 0/0 (proto_version '1', publication_names 'shop')"
+            other.pgconn.exec_(start.encode())
+            for _ in range(5):
+                read = await reader.read()
+                assert (read.records, read.position, read.behind) == ([], position, 1)
+            monkeypatch.setattr(peeking, "BUSY_SECONDS", 0.0)
+            with pytest.raises(PostgresError, match="is in use by the process"):
+                await until(reader.read, holds=lambda read: read.records)
+            await reader.close()
+        monkeypatch.setattr(peeking, "BUSY_SECONDS", 60.0)
+        reader = await sales(shop).open_reader(slot_of(shop), position)
+        assert [in_short(value) for value in (await caught_up(reader))[0]] == [("insert", "tea", 1)]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+def test_reads_do_not_wait_for_the_server(shop: Database) -> None:
+    """A slot begins when the open transactions have ended. Reads find nothing before, and a closed reader lets go."""
+
+    working = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_create%' AND state = 'active'"
+
+    async def run() -> None:
+        with shop.session(autocommit=False) as long:
+            long.execute("INSERT INTO sales VALUES ('early', 1)")
+            for _ in range(2):
+                reader = await sales(shop).open_reader(slot_of(shop), None)
+                for _ in range(3):
+                    read = await reader.read()
+                    assert (read.records, read.position, read.behind) == ([], None, 1)
+                await reader.close()
+                await until(lambda: shop.run(working), holds=lambda found: found == [(0,)])
+            reader = await sales(shop).open_reader(slot_of(shop), None)
+            await reader.read()
+            long.commit()
+        assert (await caught_up(reader))[0] == []
+        shop.run("INSERT INTO sales VALUES ('tea', 1)")
+        assert [in_short(value) for value in (await caught_up(reader))[0]] == [("insert", "tea", 1)]
+        await reader.close()
+
+    asyncio.run(run())
+
+
+def cents_of(change: Change[Sale]) -> int:
+    return change.row.cents
+
+
+def ends_sessions(shop: Database) -> None:
+    shop.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid() AND datname IS NOT NULL"
+    )
+
+
+def crashes(shop: Database) -> None:
+    shop.server.crash()
+    shop.server.start()
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("fails", [ends_sessions, crashes])
+def test_a_topology_gets_each_change_once(shop: Database, fails: Callable[[Database], None]) -> None:
+    """Sessions end, the server crashes, and processes of the topology too, which lose what was not committed."""
+    topology = mw.Topology("shop")
+    changes = topology.source("sales", Change[Sale], sales(shop), bad="unreadable")
+    changes.map(cents_of).named("cents")
+    begun(shop)
+    with running(topology) as harness:
+        for number in range(40):
+            shop.run("INSERT INTO sales VALUES (%s, %s)", f"i{number}", number)
+            if number == 20:
+                shop.run("TRUNCATE sales")
+            if number % 9 == 4:
+                fails(shop)
+            with suppress(psycopg.OperationalError):
+                if number % 13 == 7:
+                    harness.crash()
+                else:
+                    harness.advance_clock(mw.seconds(1))
+        for _ in range(4):
+            with suppress(psycopg.OperationalError):
+                harness.advance_clock(mw.seconds(60))
+        assert harness.values("cents") == list(range(40))
+        assert [bad.error.partition(" ")[0] for bad in harness.values("unreadable")] == ["TRUNCATE"]
+        assert harness.state("sales-reader", slot_of(shop)).behind == 0
+
+
+def test_arguments_that_cannot_be_used_are_refused() -> None:
+    good = {"table": "sales", "slot": "shop", "publication": "shop"}
+    with pytest.raises(UsageError, match="a to z, 0 to 9 and _, not 'Shop'"):
+        postgres.changes(Sale, **{**good, "slot": "Shop"})
+    with pytest.raises(UsageError, match="a row is a Struct or a dataclass"):
+        postgres.changes(int, **good)
+    with pytest.raises(UsageError, match="would be stored with the program"):
+        postgres.changes(Sale, **good, conninfo="password=secret")
+
+
+def test_another_address_is_the_same_source() -> None:
+    good = {"table": "sales", "slot": "shop", "publication": "shop"}
+    identities = {postgres.changes(Sale, **good, conninfo=f"service={name}").identity() for name in "ab"}
+    assert identities == {"changes of public.sales from the slot shop"}
