@@ -30,7 +30,7 @@ from millwheel.connectors.postgres.transactions import ChangeReader, Position, f
 lsns = st.integers(0, (1 << 64) - 1)
 times = st.integers(-(1 << 62), 1 << 62)
 ids = st.integers(0, (1 << 32) - 1)
-names = st.text(st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)), min_size=1, max_size=20)
+names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
 rows = st.lists(st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=50)), max_size=5).map(tuple)
 columns = st.lists(st.builds(Column, st.booleans(), names, ids), max_size=5).map(tuple)
 row_changes = st.one_of(

@@ -20,6 +20,7 @@ import millwheel as mw
 from deploy.local.postgres import PostgresServer
 from millwheel.connectors import BadRecord, Read, Source, SplitReader, postgres
 from millwheel.connectors.postgres import Change, Position, PostgresError, peeking
+from millwheel.connectors.postgres.slots import Slot
 from millwheel.sdk.errors import UsageError
 from tests.connectors.given import running
 from tests.connectors.postgres_tables import Database
@@ -173,7 +174,7 @@ def test_a_position_has_the_same_records_whenever_it_is_read(
         found: list[Any] = []
         while len(found) < 2500 + 9 + 1109:
             one = await sales(shop).open_reader(slot_of(shop), at)
-            read = await until(one.read, holds=lambda read, at=at: read.position != at)
+            read = await until(one.read, holds=lambda read: read.records)
             at = read.position
             found += read.records
             await one.close()
@@ -442,17 +443,17 @@ def test_a_slot_that_moves_while_it_is_read_is_noticed(shop: Database, monkeypat
     position = begun(shop)
     shop.run("INSERT INTO sales VALUES ('tea', 1)")
     advance = f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_flush_lsn())"
-    original = peeking.Slot.checked
+    original = Slot.checked
     looks = 0
 
-    def checked(slot: peeking.Slot, position: Position | None) -> Any:
+    def checked(slot: Slot, position: Position | None) -> Any:
         nonlocal looks
         state, looks = original(slot, position), looks + 1
         if looks == 2:  # the first is of the opening
             shop.run(advance)
         return state
 
-    monkeypatch.setattr(peeking.Slot, "checked", checked)
+    monkeypatch.setattr(Slot, "checked", checked)
     assert "another reader uses the slot" in error_of(shop, position)
 
 
@@ -524,7 +525,7 @@ def test_reads_do_not_wait_for_the_server(shop: Database) -> None:
                 reader = await sales(shop).open_reader(slot_of(shop), None)
                 for _ in range(3):
                     read = await reader.read()
-                    assert (read.records, read.position, read.behind) == ([], None, 1)
+                    assert (len(read.records), read.behind) == (0, 1)
                 await reader.close()
                 await until(lambda: shop.run(working), holds=lambda found: found == [(0,)])
             reader = await sales(shop).open_reader(slot_of(shop), None)
@@ -573,12 +574,12 @@ def test_a_topology_gets_each_change_once(shop: Database, fails: Callable[[Datab
                     harness.crash()
                 else:
                     harness.advance_clock(mw.seconds(1))
-        for _ in range(4):
+        while len(harness.values("cents")) < 40:  # the database takes real time
             with suppress(psycopg.OperationalError):
-                harness.advance_clock(mw.seconds(60))
+                harness.advance_clock(mw.seconds(1))
         assert harness.values("cents") == list(range(40))
         assert [bad.error.partition(" ")[0] for bad in harness.values("unreadable")] == ["TRUNCATE"]
-        assert harness.state("sales-reader", slot_of(shop)).behind == 0
+        assert harness.state("sales-reader", slot_of(shop)).records == 41
 
 
 def test_arguments_that_cannot_be_used_are_refused() -> None:

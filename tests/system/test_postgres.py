@@ -78,7 +78,7 @@ async def test_each_change_is_copied_once_and_in_order(
         writing = [asyncio.create_task(asyncio.to_thread(write, shop, one, enough)) for one in range(WRITERS)]
         try:
             for number in range(4):
-                await until(lambda before=before: len(seen()) > before, patience(20), every=0.1)
+                await until(lambda: len(seen()), patience(20), every=0.1, holds=before.__lt__)
                 if number % 2:
                     await asyncio.to_thread(shop.server.crash)
                     await asyncio.to_thread(shop.server.start)
@@ -86,7 +86,7 @@ async def test_each_change_is_copied_once_and_in_order(
                     await server.kill()
                     await server.start()
                 before = len(seen())
-            await until(lambda: len(seen()) > before, patience(20), every=0.1)
+            await until(lambda: len(seen()), patience(20), every=0.1, holds=before.__lt__)
         finally:
             enough.set()
             await asyncio.gather(*writing)

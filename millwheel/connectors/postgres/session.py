@@ -47,7 +47,8 @@ def psycopg_module() -> Any:
         import psycopg
     except ImportError as error:
         raise UsageError(
-            f"PostgreSQL needs psycopg: pip install 'openmillwheel[postgres]' where the program runs ({error})"
+            f"PostgreSQL needs psycopg, of the extra 'postgres': where the workers run, pip install '.[postgres]' "
+            f"({error})"
         ) from None
     return psycopg
 
