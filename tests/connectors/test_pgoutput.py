@@ -197,6 +197,24 @@ def test_each_change_is_found_once_and_in_order(history: list[Transaction], data
     assert stamped == expected_times
 
 
+@pytest.mark.guarantee("G1")
+def test_a_transaction_that_was_read_in_part_goes_on() -> None:
+    messages = list(Transaction(110, 120, 7, [True, False, True, True]).messages())
+    reader = ChangeReader("shop", "sales", Position(100))
+    first = [one.index for message in messages[:4] for one in reader.read(message)]
+    assert (first, reader.position) == ([1], Position(110, 1, 7))
+    later = ChangeReader("shop", "sales", reader.position)
+    rest = [one.index for message in messages for one in later.read(message)]
+    assert (rest, later.position) == ([2, 3], Position(120, 0, 7))
+
+
+@pytest.mark.guarantee("G7")
+def test_event_times_do_not_go_back() -> None:
+    reader = ChangeReader("shop", "sales", Position(100))
+    history = [Transaction(110, 120, 7, [True]), Transaction(120, 130, 6, [True]), Transaction(130, 140, 9, [True])]
+    assert [one.time for each in history for message in each.messages() for one in reader.read(message)] == [7, 7, 9]
+
+
 @pytest.mark.parametrize(
     "sent",
     [

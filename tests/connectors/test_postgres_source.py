@@ -174,7 +174,8 @@ def test_a_position_has_the_same_records_whenever_it_is_read(
         found: list[Any] = []
         while len(found) < 2500 + 9 + 1109:
             one = await sales(shop).open_reader(slot_of(shop), at)
-            read = await until(one.read, holds=lambda read: read.records)
+            read = await until(one.read, holds=lambda read: read.records or read.behind == 0)
+            assert read.records
             at = read.position
             found += read.records
             await one.close()
@@ -198,14 +199,15 @@ def test_the_slot_keeps_what_may_not_be_committed(shop: Database) -> None:
 
     async def run() -> None:
         reader = await sales(shop).open_reader(slot_of(shop), None)
-        _, start = await caught_up(reader)
-        positions = [start]
-        for number in range(30):
+        _, position = await caught_up(reader)
+        first = former = position
+        for number in range(100):
             shop.run("INSERT INTO sales VALUES (%s, 1)", f"i{number}")
-            positions.append((await until(reader.read, holds=lambda read: read.records)).position)
+            read = await reader.read()
             ((confirmed,),) = shop.run("SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots")
-            assert confirmed <= positions[-2].lsn
-        assert confirmed >= positions[-4].lsn
+            assert confirmed <= former.lsn  # where the read before began
+            former, position = position, read.position
+        assert confirmed > first.lsn
         await reader.close()
 
     shop_slots = shop.run("SELECT count(*) FROM pg_replication_slots")
@@ -531,6 +533,8 @@ def test_reads_do_not_wait_for_the_server(shop: Database) -> None:
             reader = await sales(shop).open_reader(slot_of(shop), None)
             await reader.read()
             long.commit()
+        await until(lambda: shop.run(working), holds=lambda found: found == [(0,)])
+        assert (await reader.read()).behind == 1  # what was found out before says nothing of now
         assert (await caught_up(reader))[0] == []
         shop.run("INSERT INTO sales VALUES ('tea', 1)")
         assert [in_short(value) for value in (await caught_up(reader))[0]] == [("insert", "tea", 1)]
