@@ -17,12 +17,12 @@ _numbers = count(1)
 class Database:
     """A new database. ``run`` runs a statement in a session of its own, and commits it."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoding: str = "UTF8") -> None:
         self.server = components.postgres()
         self.server.start()
         self.name = f"test{next(_numbers)}"
         with psycopg.connect(self.server.conninfo, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {self.name}")
+            connection.execute(f"CREATE DATABASE {self.name} ENCODING '{encoding}' TEMPLATE template0")
 
     @property
     def conninfo(self) -> str:

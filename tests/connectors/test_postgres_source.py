@@ -284,6 +284,36 @@ def test_values_have_the_types_of_the_fields(shop: Database) -> None:
     )
 
 
+def test_texts_of_another_encoding() -> None:
+    shop = Database("LATIN1")
+    try:
+        shop.run("CREATE TABLE sales (item text PRIMARY KEY, cents int)")
+        shop.run("CREATE PUBLICATION shop FOR TABLE sales")
+        (found,) = changes_of(shop, "INSERT INTO sales VALUES ('Käse', 1)")
+        assert in_short(found) == ("insert", "Käse", 1)
+    finally:
+        shop.remove()
+
+
+@pytest.mark.guarantee("G13")
+def test_a_read_of_large_rows_is_bounded(shop: Database) -> None:
+    shop.run("ALTER TABLE sales ALTER COLUMN item SET STORAGE EXTERNAL")
+    shop.run("ALTER TABLE sales DROP CONSTRAINT sales_pkey, REPLICA IDENTITY FULL")
+    position = begun(shop)
+    shop.run("INSERT INTO sales SELECT repeat('x', 300000), number FROM generate_series(1, 45) AS number")
+
+    async def run() -> list[int]:
+        reader = await sales(shop).open_reader(slot_of(shop), position)
+        counts: list[int] = []
+        while sum(counts) < 45:
+            counts.append(len((await reader.read()).records))
+        await reader.close()
+        return counts
+
+    counts = asyncio.run(run())
+    assert max(counts) == 14  # 4 MiB, and one row more
+
+
 def test_a_table_may_get_columns_and_lose_some(shop: Database) -> None:
     found = changes_of(
         shop,

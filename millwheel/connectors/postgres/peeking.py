@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from millwheel.connectors.postgres.pgoutput import parse
-from millwheel.connectors.postgres.rows import Change, ChangeDecoder, Load
+from millwheel.connectors.postgres.rows import Change, ChangeDecoder, Load, fields_of
 from millwheel.connectors.postgres.session import PostgresError, opened, psycopg_module
 from millwheel.connectors.postgres.slots import PEEK, Place, Slot
 from millwheel.connectors.postgres.transactions import ChangeReader, Position
@@ -25,23 +25,30 @@ T = TypeVar("T")
 PEEK_MESSAGES: Final = 20_000
 """How many messages the server decodes at once, and the rest of a transaction more. Each time it begins where its
 bookkeeping allows, which is up to some 15 seconds back."""
-_NEXT: Final = "FETCH 100 FROM changes"
+_FETCH: Final = 100
+"""The most messages that are fetched at once. Of large ones it is fewer, by the average of the last ones."""
 _READ_RECORDS: Final = 1_000
 _READ_BYTES: Final = 4 << 20
-"""The most of one read, in bytes as the server sends them. The last change may exceed it."""
+"""The most of one read, in bytes as the server sends them and with the names of fields, which are stored with each
+record. The last change may exceed it."""
+_FIELD_BYTES: Final = 8
+"""What a field of a stored record has beside its name and value, at most."""
 BUSY_SECONDS: Final = 30.0
 """How long another session may use the slot before that is an error. That of a former reader ends within seconds."""
 _CANCEL_SECONDS: Final = 5.0
-_LIMITS: Final = {"client_connection_check_interval": "1s", "idle_in_transaction_session_timeout": "120s"}
+_NOTICE_END: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """A session whose process has died stops decoding, and the slot is free."""
 _FORCED: Final = {
+    "client_encoding": "UTF8",
     "timezone": "UTC",
     "datestyle": "ISO",
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "120s",
 }
-"""How values are written as text. And a large transaction may take its time: the reads do not wait for it."""
+"""How values are written as text. A large transaction may take its time, because reads do not wait for it. And a cursor
+is open between two reads, which are a minute apart at most."""
 
 
 class Session(Generic[T]):
@@ -65,6 +72,8 @@ class Session(Generic[T]):
         self._decoded = False
         """Whether there is a cursor, with what the server has decoded."""
         self._rows: deque[tuple[bytes]] = deque()
+        self._next = _FETCH
+        self._names_bytes = 2 * sum(len(name) + _FIELD_BYTES for name in fields_of(kind))
         self._messages = 0
         """How many messages of the cursor were fetched."""
         self._spent = 0.0
@@ -101,11 +110,13 @@ class Session(Generic[T]):
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None:
-            self._connection = connection = opened(self._conninfo, _LIMITS, autocommit=True)
+            self._connection = connection = opened(self._conninfo, {}, autocommit=True)
             if self._cancelled:
                 raise PostgresError("the reader was closed")
             for name, value in _FORCED.items():
                 connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+            with suppress(psycopg_module().Error):  # servers on some systems cannot notice it
+                connection.execute(_NOTICE_END)
             self._slot = Slot(connection, self._place)
             self._changes = ChangeReader(self._place.schema, self._place.table, self._slot.begin(self._from))
             self._decoder = ChangeDecoder(self._kind, self._loader)
@@ -149,6 +160,7 @@ class Session(Generic[T]):
             size += len(data)
             if (message := parse(bytes(data))) is not None:
                 for found in self._changes.read(message):
+                    size += self._names_bytes
                     records.append((self._decoder.decode(found, self._place.slot), Timestamp(found.time)))
         return records
 
@@ -157,7 +169,9 @@ class Session(Generic[T]):
         if not self._decoded:
             return False
         began = time.monotonic()
-        self._rows.extend(connection.execute(_NEXT, binary=True))
+        self._rows.extend(connection.execute(f"FETCH {self._next} FROM changes", binary=True))
+        average = sum(len(data) for (data,) in self._rows) // max(len(self._rows), 1)
+        self._next = max(1, min(_FETCH, _READ_BYTES // (average + 1)))
         if not self._messages:
             # The first fetch has decoded all of them.
             self._spent += time.monotonic() - began
