@@ -31,7 +31,7 @@ rewriting(
     "self._slot.checked(self._behind)",
     "None",
     seeds=0,
-    test=f"{_SOURCE}test_a_slot_that_moves_while_it_is_read_is_noticed",
+    test="tests/connectors/test_postgres_slots.py::test_a_slot_that_moves_while_it_is_read_is_noticed",
     why=_WHY,
 )
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from millwheel.connectors.postgres.pgoutput import (
     EPOCH,
     UNCHANGED,
-    Begin,
     Column,
     Commit,
     Message,
     MessageError,
     Relation,
     Row,
-    RowChange,
+    RowMessage,
+    TransactionBegin,
     Truncate,
     parse,
 )
@@ -34,13 +34,13 @@ names = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=
 rows = st.lists(st.one_of(st.none(), st.just(UNCHANGED), st.binary(max_size=50)), max_size=5).map(tuple)
 columns = st.lists(st.builds(Column, st.booleans(), names, ids), max_size=5).map(tuple)
 row_changes = st.one_of(
-    st.builds(RowChange, st.just("I"), ids, st.none(), st.just(False), rows),
-    st.builds(RowChange, st.just("U"), ids, st.none(), st.just(False), rows),
-    st.builds(RowChange, st.just("U"), ids, rows, st.booleans(), rows),
-    st.builds(RowChange, st.just("D"), ids, rows, st.booleans(), st.none()),
+    st.builds(RowMessage, st.just("I"), ids, st.none(), st.just(False), rows),
+    st.builds(RowMessage, st.just("U"), ids, st.none(), st.just(False), rows),
+    st.builds(RowMessage, st.just("U"), ids, rows, st.booleans(), rows),
+    st.builds(RowMessage, st.just("D"), ids, rows, st.booleans(), st.none()),
 )
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Begin, lsns, times, ids),
+    st.builds(TransactionBegin, lsns, times, ids),
     st.builds(Commit, lsns, lsns, times),
     st.builds(Relation, ids, names, names, st.sampled_from("dnfi"), columns),
     row_changes,
@@ -63,7 +63,7 @@ def encoded_row(row: Row) -> bytes:
 def encoded(message: Message) -> bytes:
     """The message as the manual of PostgreSQL describes it."""
     match message:
-        case Begin(lsn, time, xid):
+        case TransactionBegin(lsn, time, xid):
             return b"B" + struct.pack(">QqI", lsn, time - EPOCH, xid)
         case Commit(lsn, end, time):
             return b"C" + struct.pack(">BQQq", 0, lsn, end, time - EPOCH)
@@ -74,7 +74,7 @@ def encoded(message: Message) -> bytes:
                 for one in all_columns
             ]
             return b"R" + head + struct.pack(">H", len(described)) + b"".join(described)
-        case RowChange(kind, number, before, whole, after):
+        case RowMessage(kind, number, before, whole, after):
             parts = [kind.encode(), struct.pack(">I", number)]
             if before is not None:
                 parts += [b"O" if whole else b"K", encoded_row(before)]
@@ -131,13 +131,13 @@ class Transaction:
     changes: Sequence[bool]
 
     def messages(self) -> Iterator[Message]:
-        yield Begin(self.lsn, self.time, 1)
+        yield TransactionBegin(self.lsn, self.time, 1)
         described = False
         for number, of_table in enumerate(self.changes):
             if not described:
                 described = True
                 yield from (SALES, OTHERS)
-            yield RowChange("I", SALES.id if of_table else OTHERS.id, None, False, (b"%d" % number,))
+            yield RowMessage("I", SALES.id if of_table else OTHERS.id, None, False, (b"%d" % number,))
         yield Commit(self.lsn, self.end, self.time)
 
 
@@ -218,10 +218,10 @@ def test_event_times_do_not_go_back() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        pytest.param([SALES, RowChange("I", 7, None, False, ())], id="a change outside"),
-        pytest.param([Begin(1, 1, 1), Begin(2, 2, 2)], id="a transaction within"),
+        pytest.param([SALES, RowMessage("I", 7, None, False, ())], id="a change outside"),
+        pytest.param([TransactionBegin(1, 1, 1), TransactionBegin(2, 2, 2)], id="a transaction within"),
         pytest.param([Commit(1, 2, 1)], id="an end without beginning"),
-        pytest.param([Begin(1, 1, 1), RowChange("I", 9, None, False, ())], id="an unknown table"),
+        pytest.param([TransactionBegin(1, 1, 1), RowMessage("I", 9, None, False, ())], id="an unknown table"),
     ],
 )
 def test_messages_in_an_impossible_order_are_refused(sent: list[Any]) -> None:

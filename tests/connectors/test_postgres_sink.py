@@ -35,7 +35,7 @@ def shop() -> Iterator[Database]:
 
 
 def sink(shop: Database, statement: str = APPEND) -> Sink[Any]:
-    return database(postgres.Connect(shop.conninfo), statement)
+    return database(postgres.connecting(shop.conninfo), statement)
 
 
 def cents(shop: Database) -> list[int]:
@@ -50,7 +50,7 @@ class Slow:
     limits: str
 
     def __call__(self) -> psycopg.Connection[Any]:
-        return postgres.Connect(f"{self.conninfo} options='{self.limits}'")()
+        return postgres.connecting(f"{self.conninfo} options='{self.limits}'")()
 
 
 def test_append_upsert_and_update(shop: Database) -> None:
@@ -87,10 +87,10 @@ def test_a_role_that_may_make_no_table_uses_one(shop: Database) -> None:
     shop.run(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO writes_{shop.name}")
     shop.run(f"GRANT USAGE ON SEQUENCE sales_number_seq TO writes_{shop.name}")
     restricted = shop.conninfo.replace("user=postgres", f"user=writes_{shop.name}")
-    with_writers(database(postgres.Connect(restricted), APPEND), place(shard=1), do=do)
+    with_writers(database(postgres.connecting(restricted), APPEND), place(shard=1), do=do)
     shop.run("DROP TABLE millwheel_progress")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for schema public"):
-        with_writers(database(postgres.Connect(restricted), APPEND), place(shard=2), do=do)
+        with_writers(database(postgres.connecting(restricted), APPEND), place(shard=2), do=do)
     shop.run(f"DROP OWNED BY writes_{shop.name}")
     shop.run(f"DROP ROLE writes_{shop.name}")
     assert cents(shop) == [10, 10]
@@ -128,7 +128,7 @@ def test_a_paused_transaction_ends_and_changes_nothing(shop: Database) -> None:
 
 def test_limits_are_set_where_none_are(shop: Database) -> None:
     names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-    with postgres.Connect(f"{shop.conninfo} options='-c statement_timeout=7s'")() as connection:
+    with postgres.connecting(f"{shop.conninfo} options='-c statement_timeout=7s'")() as connection:
         assert [connection.execute(f"SHOW {name}").fetchone() for name in names] == [("20s",), ("7s",), ("1min",)]
 
 
@@ -227,7 +227,7 @@ def test_a_wrong_password_is_named(shop: Database, monkeypatch: pytest.MonkeyPat
         guest = shop.conninfo.replace("user=postgres", f"user=guest_{shop.name}")
         monkeypatch.setenv("PGPASSWORD", "wrong")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            with_writers(database(postgres.Connect(guest), APPEND), place(), do=never)
+            with_writers(database(postgres.connecting(guest), APPEND), place(), do=never)
     finally:
         access.write_text(former)
         shop.run("SELECT pg_reload_conf()")
@@ -239,7 +239,7 @@ def test_a_wrong_password_is_named(shop: Database, monkeypatch: pytest.MonkeyPat
 )
 def test_a_password_in_the_program_is_refused(conninfo: str) -> None:
     with pytest.raises(UsageError, match="would be stored with the program") as refused:
-        postgres.Connect(conninfo)
+        postgres.connecting(conninfo)
     assert "secret" not in str(refused.value)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -17,19 +16,12 @@ import psycopg
 import pytest
 
 import millwheel as mw
-from deploy.local.postgres import PostgresServer
-from millwheel.connectors import BadRecord, Read, Source, SplitReader, postgres
-from millwheel.connectors.postgres import Change, Position, PostgresError, peeking
-from millwheel.connectors.postgres.slots import Slot
-from millwheel.sdk.errors import UsageError
+from millwheel.connectors import BadRecord
+from millwheel.connectors.postgres import ChangedRow, Position, PostgresError, peeking
 from tests.connectors.given import running
+from tests.connectors.postgres_changes import Sale, begun, caught_up, changes_of, in_short, sales, slot_of
 from tests.connectors.postgres_tables import Database
 from tests.patience import until
-
-
-class Sale(msgspec.Struct):
-    item: str
-    cents: int = 0
 
 
 @pytest.fixture
@@ -39,78 +31,6 @@ def shop() -> Iterator[Database]:
     made.run("CREATE PUBLICATION shop FOR TABLE sales")
     yield made
     made.remove()
-
-
-def slot_of(shop: Database) -> str:
-    return f"slot_{shop.name}"
-
-
-def sales(shop: Database, kind: Any = Sale, **others: Any) -> Source[Change[Any], Position]:
-    options = {"table": "sales", "slot": slot_of(shop), "publication": "shop", "conninfo": shop.conninfo, **others}
-    return postgres.changes(kind, **options)
-
-
-async def caught_up(reader: SplitReader[Any, Position]) -> tuple[list[Any], Position]:
-    """All that a reader finds now, and the position behind it."""
-    found: list[Any] = []
-
-    async def read() -> Read[Any, Position]:
-        read = await reader.read()
-        found.extend(value for value, _ in read.records)
-        return read
-
-    return found, (await until(read, holds=lambda read: read.behind == 0)).position
-
-
-def changes_of(
-    shop: Database, *work: str | Callable[[], object], kind: Any = Sale, **others: Any
-) -> list[Change[Any] | BadRecord]:
-    """What a reader that begins before some work finds after it."""
-
-    async def run() -> list[Any]:
-        reader = await sales(shop, kind, **others).open_reader(slot_of(shop), None)
-        try:
-            await caught_up(reader)
-            for one in work:
-                shop.run(one) if isinstance(one, str) else one()
-            return (await caught_up(reader))[0]
-        finally:
-            await reader.close()
-
-    return asyncio.run(run())
-
-
-def begun(shop: Database, slot: str = "") -> Position:
-    """The position of a slot that is made now."""
-
-    async def run() -> Position:
-        reader = await sales(shop, slot=slot or slot_of(shop)).open_reader(slot or slot_of(shop), None)
-        try:
-            return (await caught_up(reader))[1]
-        finally:
-            await reader.close()
-
-    return asyncio.run(run())
-
-
-def in_short(change: Change[Sale] | BadRecord) -> tuple[str, str, int]:
-    assert isinstance(change, Change)
-    return change.operation, change.row.item, change.row.cents
-
-
-def error_of(shop: Database, position: Position | None, **others: Any) -> str:
-    """The error of a reader at a position."""
-
-    async def run() -> None:
-        reader = await sales(shop, **others).open_reader(slot_of(shop), position)
-        try:
-            await caught_up(reader)
-        finally:
-            await reader.close()
-
-    with pytest.raises(PostgresError) as refused:
-        asyncio.run(run())
-    return str(refused.value)
 
 
 def test_operations_have_the_rows_before_and_after(shop: Database) -> None:
@@ -124,8 +44,8 @@ def test_operations_have_the_rows_before_and_after(shop: Database) -> None:
         "UPDATE sales SET cents = 4",
         "DELETE FROM sales",
     )
-    assert all(isinstance(one, Change) for one in found)
-    assert [(one.operation, one.before, one.after) for one in found if isinstance(one, Change)] == [
+    assert all(isinstance(one, ChangedRow) for one in found)
+    assert [(one.operation, one.before, one.after) for one in found if isinstance(one, ChangedRow)] == [
         ("insert", None, Sale("tea", 1)),
         ("insert", None, Sale("milk", 2)),
         ("update", None, Sale("tea", 3)),
@@ -150,7 +70,7 @@ def test_transactions_come_in_the_order_of_their_commits(shop: Database) -> None
 
     found = changes_of(shop, interleaved)
     assert [in_short(one) for one in found] == [("insert", "b", 2), ("insert", "a", 1), ("insert", "c", 3)]
-    places = [(one.lsn, one.index) for one in found if isinstance(one, Change)]
+    places = [(one.lsn, one.index) for one in found if isinstance(one, ChangedRow)]
     assert places == sorted(places)
     assert [index for _, index in places] == [1, 1, 2]
 
@@ -260,7 +180,7 @@ def test_values_have_the_types_of_the_fields(shop: Database) -> None:
         table="everything",
     )
     noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
-    assert isinstance(found, Change)
+    assert isinstance(found, ChangedRow)
     assert found.after == Everything(
         7,
         True,
@@ -356,9 +276,9 @@ def test_what_cannot_be_read_is_a_bad_record(shop: Database) -> None:
         kind=Note,
         table="notes",
     )
-    assert [one for one in found if isinstance(one, Change)] == [found[0], found[5], found[6]]
+    assert [one for one in found if isinstance(one, ChangedRow)] == [found[0], found[5], found[6]]
     update = found[6]
-    assert isinstance(update, Change)
+    assert isinstance(update, ChangedRow)
     assert update.after == Note(5, "y" * 9000, None)
     errors = [one.error for one in found if isinstance(one, BadRecord)]
     for error, part in zip(
@@ -399,125 +319,6 @@ def test_tables_beside_it_are_left_out(shop: Database) -> None:
     work = ("INSERT INTO sales VALUES ('tea', 1)", "INSERT INTO other.sales VALUES ('milk')", "TRUNCATE other.sales")
     assert [in_short(one) for one in changes_of(shop, *work)] == [("insert", "tea", 1)]
     assert len(changes_of(shop, table="other.sales", slot=f"{slot_of(shop)}_b")) == 0
-
-
-@dataclass(frozen=True)
-class Refused:
-    work: str
-    part: str
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        Refused("DROP TABLE sales", "has no table"),
-        Refused("DROP PUBLICATION shop", 'CREATE PUBLICATION "shop" FOR TABLE "public"."sales"'),
-        Refused("ALTER PUBLICATION shop DROP TABLE sales", 'ALTER PUBLICATION "shop" ADD TABLE "public"."sales"'),
-        Refused("ALTER TABLE sales DROP CONSTRAINT sales_pkey", 'ALTER TABLE "public"."sales" REPLICA IDENTITY FULL'),
-    ],
-    ids=lambda refused: refused.work,
-)
-def test_what_a_table_needs_is_said(shop: Database, refused: Refused) -> None:
-    shop.run(refused.work)
-    assert refused.part in error_of(shop, None)
-    assert shop.run("SELECT count(*) FROM pg_replication_slots") == [(0,)]
-
-
-def test_inserts_alone_need_no_replica_identity(shop: Database) -> None:
-    shop.run("ALTER TABLE sales DROP CONSTRAINT sales_pkey")
-    shop.run("ALTER PUBLICATION shop SET (publish = 'insert')")
-    assert len(changes_of(shop, "INSERT INTO sales VALUES ('tea', 1)", "UPDATE sales SET cents = 2")) == 1
-
-
-def test_a_role_without_replication_is_told_so(shop: Database) -> None:
-    shop.run(f"CREATE ROLE reader_{shop.name} LOGIN")
-    try:
-        reader = shop.conninfo.replace("user=postgres", f"user=reader_{shop.name}")
-        assert f'ALTER ROLE "reader_{shop.name}" REPLICATION' in error_of(shop, None, conninfo=reader)
-        shop.run(f"ALTER ROLE reader_{shop.name} REPLICATION")
-        assert changes_of(shop, "INSERT INTO sales VALUES ('tea', 1)", conninfo=reader)
-    finally:
-        shop.run(f"DROP ROLE reader_{shop.name}")
-
-
-def test_a_server_that_logs_too_little_is_named() -> None:
-    with PostgresServer(wal_level="replica") as server:
-        with psycopg.connect(server.conninfo, autocommit=True) as connection:
-            connection.execute("CREATE TABLE sales (item text PRIMARY KEY)")
-            connection.execute("CREATE PUBLICATION shop FOR TABLE sales")
-        source = postgres.changes(Sale, table="sales", slot="s", publication="shop", conninfo=server.conninfo)
-
-        async def run() -> None:
-            reader = await source.open_reader("s", None)
-            try:
-                await caught_up(reader)
-            finally:
-                await reader.close()
-
-        with pytest.raises(PostgresError, match="ALTER SYSTEM SET wal_level = 'logical'"):
-            asyncio.run(run())
-
-
-@pytest.mark.guarantee("G1")
-def test_a_dropped_slot_is_no_empty_one(shop: Database) -> None:
-    position = begun(shop)
-    shop.run(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
-    assert "does not exist: it was dropped" in error_of(shop, position)
-    begun(shop)  # another one of its name
-    shop.run("INSERT INTO sales VALUES ('tea', 1)")
-    shop.run(f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_flush_lsn())")
-    assert "another reader uses the slot, or the topology was restored" in error_of(shop, position)
-
-
-@pytest.mark.guarantee("G1")
-def test_a_slot_that_moves_while_it_is_read_is_noticed(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another reader takes changes between the look at the slot and what the server decodes."""
-    position = begun(shop)
-    shop.run("INSERT INTO sales VALUES ('tea', 1)")
-    advance = f"SELECT pg_replication_slot_advance('{slot_of(shop)}', pg_current_wal_flush_lsn())"
-    original = Slot.checked
-    looks = 0
-
-    def checked(slot: Slot, position: Position | None) -> Any:
-        nonlocal looks
-        state, looks = original(slot, position), looks + 1
-        if looks == 2:  # the first is of the opening
-            shop.run(advance)
-        return state
-
-    monkeypatch.setattr(Slot, "checked", checked)
-    assert "another reader uses the slot" in error_of(shop, position)
-
-
-def test_a_slot_of_something_else_is_refused(shop: Database) -> None:
-    shop.run(f"SELECT pg_create_logical_replication_slot('{slot_of(shop)}', 'test_decoding')")
-    assert "is of the plugin 'test_decoding'" in error_of(shop, None)
-    shop.run(f"SELECT pg_drop_replication_slot('{slot_of(shop)}')")
-    with psycopg.connect(shop.server.conninfo, autocommit=True) as other:
-        other.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [slot_of(shop)])
-        assert "of the database 'postgres'" in error_of(shop, None)
-        other.execute("SELECT pg_drop_replication_slot(%s)", [slot_of(shop)])
-
-
-@pytest.mark.guarantee("G1")
-def test_a_slot_that_the_server_gave_up_is_named(shop: Database) -> None:
-    position = begun(shop)
-    shop.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
-    try:
-        shop.run("SELECT pg_reload_conf()")
-        for number in range(4):
-            shop.run("INSERT INTO sales VALUES (%s, 1)", f"i{number}")
-            shop.run("SELECT pg_switch_wal()")
-        shop.run("CHECKPOINT")
-        assert "more than max_slot_wal_keep_size" in error_of(shop, position)
-    finally:
-        shop.run("ALTER SYSTEM RESET max_slot_wal_keep_size")
-        shop.run("SELECT pg_reload_conf()")
-
-
-def test_a_database_that_was_set_back_is_noticed(shop: Database) -> None:
-    later = Position(begun(shop).lsn + (1 << 40))
-    assert "the database was set back, or is another one" in error_of(shop, later)
 
 
 @pytest.mark.guarantee("G3")
@@ -573,7 +374,7 @@ def test_reads_do_not_wait_for_the_server(shop: Database) -> None:
     asyncio.run(run())
 
 
-def cents_of(change: Change[Sale]) -> int:
+def cents_of(change: ChangedRow[Sale]) -> int:
     return change.row.cents
 
 
@@ -593,7 +394,7 @@ def crashes(shop: Database) -> None:
 def test_a_topology_gets_each_change_once(shop: Database, fails: Callable[[Database], None]) -> None:
     """Sessions end, the server crashes, and processes of the topology too, which lose what was not committed."""
     topology = mw.Topology("shop")
-    changes = topology.source("sales", Change[Sale], sales(shop), bad="unreadable")
+    changes = topology.source("sales", ChangedRow[Sale], sales(shop), bad="unreadable")
     changes.map(cents_of).named("cents")
     begun(shop)
     with running(topology) as harness:
@@ -614,19 +415,3 @@ def test_a_topology_gets_each_change_once(shop: Database, fails: Callable[[Datab
         assert harness.values("cents") == list(range(40))
         assert [bad.error.partition(" ")[0] for bad in harness.values("unreadable")] == ["TRUNCATE"]
         assert harness.state("sales-reader", slot_of(shop)).records == 41
-
-
-def test_arguments_that_cannot_be_used_are_refused() -> None:
-    good = {"table": "sales", "slot": "shop", "publication": "shop"}
-    with pytest.raises(UsageError, match="a to z, 0 to 9 and _, not 'Shop'"):
-        postgres.changes(Sale, **{**good, "slot": "Shop"})
-    with pytest.raises(UsageError, match="a row is a Struct or a dataclass"):
-        postgres.changes(int, **good)
-    with pytest.raises(UsageError, match="would be stored with the program"):
-        postgres.changes(Sale, **good, conninfo="password=secret")
-
-
-def test_another_address_is_the_same_source() -> None:
-    good = {"table": "sales", "slot": "shop", "publication": "shop"}
-    identities = {postgres.changes(Sale, **good, conninfo=f"service={name}").identity() for name in "ab"}
-    assert identities == {"changes of public.sales from the slot shop"}

@@ -23,11 +23,11 @@ class Sale(msgspec.Struct):
     cents: int = 0
 
 
-def parameters(change: postgres.Change[Sale]) -> tuple[Any, ...]:
+def parameters(change: postgres.ChangedRow[Sale]) -> tuple[Any, ...]:
     return change.operation, change.row.item, change.row.cents
 
 
 sold = mw.Topology("sold")
 source = postgres.changes(Sale, table="sales", slot="sold", publication="sold", conninfo=CONNINFO)
-changes = sold.source("changes", postgres.Change[Sale], source)
-changes.to("seen", connectors.database(postgres.Connect(CONNINFO), INSERT, parameters), batch_records=50)
+changes = sold.source("changes", postgres.ChangedRow[Sale], source)
+changes.to("seen", connectors.database(postgres.connecting(CONNINFO), INSERT, parameters), batch_records=50)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from millwheel.connectors.postgres.pgoutput import parse
-from millwheel.connectors.postgres.rows import Change, ChangeDecoder, Load, fields_of
+from millwheel.connectors.postgres.rows import ChangeDecoder, ChangedRow, Load, fields_of
 from millwheel.connectors.postgres.session import PostgresError, opened, psycopg_module
-from millwheel.connectors.postgres.slots import PEEK, Place, Slot
+from millwheel.connectors.postgres.slots import PEEK, ReplicatedTable, Slot
 from millwheel.connectors.postgres.transactions import ChangeReader, Position
 from millwheel.connectors.source import BadRecord, Read
 from millwheel.model.time import Timestamp
@@ -56,9 +56,11 @@ class Session(Generic[T]):
 
     Looking changes nothing: the same place of the slot has the same changes the next time. All that the server decodes
     at once stays there, behind a cursor, so memory is bounded also for a large transaction (G13).
+
+    It has many attributes: of the connection, of the cursor, and of the pace.
     """
 
-    def __init__(self, kind: type[T], place: Place, conninfo: str, position: Position | None) -> None:
+    def __init__(self, kind: type[T], place: ReplicatedTable, conninfo: str, position: Position | None) -> None:
         self._kind = kind
         self._place = place
         self._conninfo = conninfo
@@ -85,7 +87,7 @@ class Session(Generic[T]):
         self._behind: Position
         """Where the cursor begins."""
 
-    def read(self, committed: Position | None) -> Read[Change[T], Position]:
+    def read(self, committed: Position | None) -> Read[ChangedRow[T], Position]:
         """The next changes, without waiting for some.
 
         Args:
@@ -151,9 +153,9 @@ class Session(Generic[T]):
         declares.execute(PEEK, (self._place.slot, state.flushed, PEEK_MESSAGES, self._place.publication))
         self._decoded, self._messages = True, 0
 
-    def _take(self, connection: psycopg.Connection[Any]) -> list[tuple[Change[T] | BadRecord, Timestamp | None]]:
+    def _take(self, connection: psycopg.Connection[Any]) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
         """The next changes of what was decoded."""
-        records: list[tuple[Change[T] | BadRecord, Timestamp | None]] = []
+        records: list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]] = []
         size = 0
         while len(records) < _READ_RECORDS and size < _READ_BYTES and (self._rows or self._fetch(connection)):
             (data,) = self._rows.popleft()

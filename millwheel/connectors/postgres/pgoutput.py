@@ -14,14 +14,14 @@ from millwheel.errors import MillwheelError
 
 __all__ = [
     "UNCHANGED",
-    "Begin",
     "Column",
     "Commit",
     "Message",
     "MessageError",
     "Relation",
     "Row",
-    "RowChange",
+    "RowMessage",
+    "TransactionBegin",
     "Truncate",
     "Unchanged",
     "parse",
@@ -50,7 +50,7 @@ Row = tuple[bytes | Unchanged | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class TransactionBegin:
     """A transaction begins. It has committed: its messages follow each other, up to :class:`Commit`.
 
     Attributes:
@@ -66,7 +66,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of a transaction. ``lsn`` is as in :class:`Begin`, and ``end`` is behind the record of the commit."""
+    """The end of a transaction. ``lsn`` is as in its beginning, and ``end`` is behind the record of the commit."""
 
     lsn: int
     end: int
@@ -97,7 +97,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange:
+class RowMessage:
     """One row of the table ``relation`` was inserted, updated or deleted.
 
     Attributes:
@@ -121,7 +121,7 @@ class Truncate:
     relations: tuple[int, ...]
 
 
-Message = Begin | Commit | Relation | RowChange | Truncate
+Message = TransactionBegin | Commit | Relation | RowMessage | Truncate
 
 
 def parse(data: bytes) -> Message | None:
@@ -130,7 +130,7 @@ def parse(data: bytes) -> Message | None:
     Raises:
         MessageError: It is no message of this protocol, is cut short, or has something behind it.
     """
-    reader = _Reader(data)
+    reader = _MessageFields(data)
     kind = reader.text(1)
     try:
         message = _parse(kind, reader)
@@ -141,11 +141,11 @@ def parse(data: bytes) -> Message | None:
     return message
 
 
-def _parse(kind: str, reader: _Reader) -> Message | None:
+def _parse(kind: str, reader: _MessageFields) -> Message | None:
     match kind:
         case "B":
             lsn, time, xid = reader.take(">QqI")
-            return Begin(lsn, time + EPOCH, xid)
+            return TransactionBegin(lsn, time + EPOCH, xid)
         case "C":
             _, lsn, end, time = reader.take(">BQQq")
             return Commit(lsn, end, time + EPOCH)
@@ -162,7 +162,7 @@ def _parse(kind: str, reader: _Reader) -> Message | None:
             raise MessageError(f"pgoutput sent a message of the unknown kind {kind!r}")
 
 
-def _relation(reader: _Reader) -> Relation:
+def _relation(reader: _MessageFields) -> Relation:
     (relation,) = reader.take(">I")
     schema, name = reader.string() or "pg_catalog", reader.string()
     identity = reader.text(1)
@@ -176,20 +176,20 @@ def _relation(reader: _Reader) -> Relation:
     return Relation(relation, schema, name, identity, tuple(columns))
 
 
-def _row_change(kind: str, reader: _Reader) -> RowChange:
+def _row_change(kind: str, reader: _MessageFields) -> RowMessage:
     (relation,) = reader.take(">I")
     before, whole, part = None, False, reader.text(1)
     if part in "KO" and kind != "I":
         before, whole = reader.row(), part == "O"
         if kind == "D":
-            return RowChange(kind, relation, before, whole, None)
+            return RowMessage(kind, relation, before, whole, None)
         part = reader.text(1)
     if part != "N" or kind == "D":
         raise MessageError(f"a message {kind!r} of pgoutput has a part {part!r}")
-    return RowChange(kind, relation, before, whole, reader.row())
+    return RowMessage(kind, relation, before, whole, reader.row())
 
 
-class _Reader:
+class _MessageFields:
     """Takes one field after the other from the bytes of a message."""
 
     def __init__(self, data: bytes) -> None:

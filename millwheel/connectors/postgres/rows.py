@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from millwheel.connectors.postgres.pgoutput import UNCHANGED, Relation, Row, RowChange, Truncate, Unchanged
+from millwheel.connectors.postgres.pgoutput import UNCHANGED, Relation, Row, RowMessage, Truncate, Unchanged
 from millwheel.connectors.postgres.transactions import FoundChange, format_lsn
 from millwheel.connectors.source import BadRecord
 from millwheel.model.time import Timestamp, from_datetime
@@ -17,7 +17,7 @@ from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import describe_type, type_name
 
-__all__ = ["Change", "ChangeDecoder", "fields_of"]
+__all__ = ["ChangeDecoder", "ChangedRow", "fields_of"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ Load = Callable[[bytes], Any]
 _OPERATIONS: Final[dict[str, Operation]] = {"I": "insert", "U": "update", "D": "delete"}
 
 
-class Change(msgspec.Struct, Generic[T], frozen=True):
+class ChangedRow(msgspec.Struct, Generic[T], frozen=True):
     """A row of a table was inserted, updated or deleted.
 
     Its event time is ``committed``, or that of a former change if that is later: event times never go back.
@@ -73,7 +73,7 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class ChangeDecoder(Generic[T]):
-    """Makes :class:`Change` of what a slot says.
+    """Makes :class:`ChangedRow` of what a slot says.
 
     Args:
         kind: The type of a row: a Struct or a dataclass, whose fields have the names of columns.
@@ -84,7 +84,7 @@ class ChangeDecoder(Generic[T]):
     loader: Callable[[int], Load]
     _planned: tuple[Relation, list[_Plan]] | None = None
 
-    def decode(self, found: FoundChange, split: str) -> Change[T] | BadRecord:
+    def decode(self, found: FoundChange, split: str) -> ChangedRow[T] | BadRecord:
         """The change, or why it cannot be read."""
         change = found.change
         try:
@@ -103,7 +103,7 @@ class ChangeDecoder(Generic[T]):
                 raise
             return self._bad(found, split, error_message(error))
         committed = Timestamp(found.transaction.time)
-        return Change(_OPERATIONS[change.kind], before, after, committed, found.transaction.lsn, found.index)
+        return ChangedRow(_OPERATIONS[change.kind], before, after, committed, found.transaction.lsn, found.index)
 
     def _bad(self, found: FoundChange, split: str, error: str) -> BadRecord:
         change = found.change
@@ -113,7 +113,7 @@ class ChangeDecoder(Generic[T]):
         place = f"LSN {format_lsn(transaction.lsn)}, transaction {transaction.xid}, change {found.index}"
         return BadRecord(split, place, error, raw[:_MOST_RAW])
 
-    def _rows(self, change: RowChange, relation: Relation) -> tuple[T | None, T | None]:
+    def _rows(self, change: RowMessage, relation: Relation) -> tuple[T | None, T | None]:
         plans, name = self._plans(relation), _name(relation)
         before = after = None
         if change.before is not None:

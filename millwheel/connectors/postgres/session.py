@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from millwheel.sdk.errors import UsageError
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Connect", "PostgresError", "opened", "psycopg_module", "refuse_password"]
+__all__ = ["PostgresError", "connecting", "opened", "psycopg_module", "refuse_password"]
 
 _PASSWORD: Final = re.compile(r"\b(ssl)?password\s*=|://[^/@\s]*:[^/@\s]*@", re.IGNORECASE)
 _LIBPQ: Final = {
@@ -67,9 +68,8 @@ def refuse_password(conninfo: str) -> str:
     return conninfo
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
-    """Connects to PostgreSQL, for ``connectors.database``. Called in a worker, it opens a connection of psycopg.
+def connecting(conninfo: str = "") -> Callable[[], psycopg.Connection[Any]]:
+    """What opens connections to PostgreSQL, for ``connectors.database``. It is called in a worker.
 
     libpq finds there what ``conninfo`` does not say: in a service file, in ``PGPASSFILE``, and in variables such as
     ``PGHOST``. Limits that are set nowhere are set for the session. So a process that is paused within a transaction
@@ -78,19 +78,25 @@ class Connect:
     For example::
 
         insert = "INSERT INTO totals (item, cents) VALUES (%(item)s, %(cents)s)"
-        totals.to("totals-table", connectors.database(postgres.Connect("service=shop"), insert))
+        totals.to("totals-table", connectors.database(postgres.connecting("service=shop"), insert))
 
     Args:
         conninfo: As libpq has it, such as ``service=shop`` or ``postgresql://db.example/shop``. Without a password.
 
+    Returns:
+        A function that returns a connection of psycopg, which has transactions.
+
     Raises:
         UsageError: There is a password in it.
     """
+    return _Connecting(refuse_password(conninfo))
 
-    conninfo: str = ""
 
-    def __post_init__(self) -> None:
-        refuse_password(self.conninfo)
+@dataclass(frozen=True, slots=True)
+class _Connecting:
+    """What :func:`connecting` returns. Equal ones connect to the same."""
+
+    conninfo: str
 
     def __call__(self) -> psycopg.Connection[Any]:
         connection = opened(self.conninfo, _WRITES, autocommit=False)

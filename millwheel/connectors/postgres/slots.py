@@ -11,7 +11,7 @@ from millwheel.connectors.postgres.transactions import Position, format_lsn
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PEEK", "Place", "Slot", "SlotState"]
+__all__ = ["PEEK", "ReplicatedTable", "Slot", "SlotState"]
 
 
 class SlotState(NamedTuple):
@@ -26,7 +26,7 @@ class SlotState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplicatedTable:
     """What is read: a table, by a publication and a slot."""
 
     schema: str
@@ -57,7 +57,7 @@ SELECT data FROM pg_logical_slot_peek_binary_changes(%s, '0/0'::pg_lsn + %s::num
 class Slot:
     """The slot of a place, by one connection, which is in autocommit."""
 
-    def __init__(self, connection: psycopg.Connection[Any], place: Place) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], place: ReplicatedTable) -> None:
         self._connection = connection
         self._place = place
 

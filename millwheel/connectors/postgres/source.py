@@ -9,15 +9,15 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import finalize
 
 from millwheel.connectors.postgres.peeking import Session
-from millwheel.connectors.postgres.rows import Change, fields_of
+from millwheel.connectors.postgres.rows import ChangedRow, fields_of
 from millwheel.connectors.postgres.session import refuse_password
-from millwheel.connectors.postgres.slots import Place
+from millwheel.connectors.postgres.slots import ReplicatedTable
 from millwheel.connectors.postgres.transactions import Position
 from millwheel.connectors.source import Read, Source, SplitReader, Splits
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["TableChanges", "changes"]
+__all__ = ["changes"]
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ _WAIT: Final = 0.05
 
 def changes(
     kind: type[T], *, table: str, slot: str, publication: str, conninfo: str = ""
-) -> Source[Change[T], Position]:
+) -> Source[ChangedRow[T], Position]:
     """A source of the changes of a table of PostgreSQL, by logical replication. Each is read once, in commit order.
 
     It begins with the transactions that commit after the topology has made the slot, which it does by itself. If the
@@ -37,7 +37,7 @@ def changes(
     For example, after ``CREATE PUBLICATION shop FOR TABLE sales``::
 
         SALES = postgres.changes(Sale, table="sales", slot="shop", publication="shop", conninfo="service=shop")
-        sales = topology.source("sales", postgres.Change[Sale], SALES)
+        sales = topology.source("sales", postgres.ChangedRow[Sale], SALES)
         by_item = sales.key_by(lambda change: change.row.item)
 
     Args:
@@ -52,10 +52,10 @@ def changes(
     Raises:
         UsageError: An argument cannot be used.
     """
-    return TableChanges(kind, table, slot, publication, conninfo)
+    return _TableSource(kind, table, slot, publication, conninfo)
 
 
-class TableChanges(Source[Change[T], Position], Generic[T]):
+class _TableSource(Source[ChangedRow[T], Position], Generic[T]):
     """What :func:`changes` makes. Its only split is the slot."""
 
     def __init__(self, kind: type[T], table: str, slot: str, publication: str, conninfo: str) -> None:
@@ -64,7 +64,7 @@ class TableChanges(Source[Change[T], Position], Generic[T]):
             raise UsageError(f"a replication slot has up to 63 of the characters a to z, 0 to 9 and _, not {slot!r}")
         schema, dot, name = table.partition(".")
         self.kind = kind
-        self.place = Place(schema if dot else "public", name if dot else table, publication, slot)
+        self.place = ReplicatedTable(schema if dot else "public", name if dot else table, publication, slot)
         self.conninfo = refuse_password(conninfo)
 
     def identity(self) -> str:
@@ -75,11 +75,11 @@ class TableChanges(Source[Change[T], Position], Generic[T]):
     async def splits(self) -> Splits:
         return Splits([self.place.slot], final=True)
 
-    async def open_reader(self, split: str, position: Position | None) -> SplitReader[Change[T], Position]:
-        return _Reader(self, position)
+    async def open_reader(self, split: str, position: Position | None) -> SplitReader[ChangedRow[T], Position]:
+        return _SlotReader(self, position)
 
 
-class _Reader(SplitReader[Change[T], Position]):
+class _SlotReader(SplitReader[ChangedRow[T], Position]):
     """Reads the slot by a session, which looks into it on a thread of its own.
 
     *Invariant (G1): the slot is advanced only to a position that is committed.* A computation with strong productions
@@ -89,17 +89,17 @@ class _Reader(SplitReader[Change[T], Position]):
     deposed can advance the slot, but only to what was committed.
     """
 
-    def __init__(self, source: TableChanges[T], position: Position | None) -> None:
+    def __init__(self, source: _TableSource[T], position: Position | None) -> None:
         self._thread = CallThread("millwheel-postgres")
         self._session = Session[T](source.kind, source.place, source.conninfo, position)
         finalize(self, self._session.close).atexit = False  # a reader that is never closed, as in a test
-        self._fetching: asyncio.Future[Read[Change[T], Position]] | None = None
+        self._fetching: asyncio.Future[Read[ChangedRow[T], Position]] | None = None
         self._at = position
         """Where the split is, by its state."""
         self._former: Position | None = None
         """Where the read before began."""
 
-    async def read(self) -> Read[Change[T], Position]:
+    async def read(self) -> Read[ChangedRow[T], Position]:
         committed, self._former = self._former, self._at
         if began_now := self._fetching is None:
             self._fetching = asyncio.ensure_future(self._thread.call(lambda: self._session.read(committed)))

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millwheel.connectors.postgres.pgoutput import Begin, Commit, Message, MessageError, Relation, RowChange, Truncate
+from millwheel.connectors.postgres.pgoutput import (
+    Commit,
+    Message,
+    MessageError,
+    Relation,
+    RowMessage,
+    TransactionBegin,
+    Truncate,
+)
 from millwheel.model.time import MIN_TIMESTAMP
 
 __all__ = ["ChangeReader", "FoundChange", "Position", "format_lsn"]
@@ -36,10 +44,10 @@ class FoundChange:
         relation: What the table looked like.
     """
 
-    transaction: Begin
+    transaction: TransactionBegin
     index: int
     time: int
-    change: RowChange | Truncate
+    change: RowMessage | Truncate
     relation: Relation
 
 
@@ -55,7 +63,7 @@ class ChangeReader:
     def __init__(self, schema: str, table: str, position: Position) -> None:
         self._table = schema, table
         self._relation: dict[int, Relation] = {}
-        self._transaction: Begin | None = None
+        self._transaction: TransactionBegin | None = None
         self._count = 0
         self.position = position
 
@@ -66,13 +74,13 @@ class ChangeReader:
             MessageError: The message cannot come at this place.
         """
         match message:
-            case Begin():
+            case TransactionBegin():
                 self._begin(message)
             case Commit():
                 self._commit(message)
             case Relation():
                 self._relation[message.id] = message
-            case RowChange(relation=number):
+            case RowMessage(relation=number):
                 if (relation := self._known(number)) is not None:
                     yield from self._count_one(message, relation)
             case Truncate(relations=numbers):
@@ -85,7 +93,7 @@ class ChangeReader:
         if lsn > self.position.lsn:
             self.position = Position(lsn, 0, self.position.time)
 
-    def _begin(self, message: Begin) -> None:
+    def _begin(self, message: TransactionBegin) -> None:
         if self._transaction is not None:
             raise MessageError("pgoutput began a transaction within another one")
         self._transaction, self._count = message, 0
@@ -103,7 +111,7 @@ class ChangeReader:
             raise MessageError(f"pgoutput sent a change of the relation {number}, which it had not described")
         return relation if (relation.schema, relation.name) == self._table else None
 
-    def _count_one(self, change: RowChange | Truncate, relation: Relation) -> Iterator[FoundChange]:
+    def _count_one(self, change: RowMessage | Truncate, relation: Relation) -> Iterator[FoundChange]:
         transaction, position = self._transaction, self.position
         if transaction is None:
             raise MessageError("pgoutput sent a change outside of a transaction")
