@@ -56,7 +56,7 @@ def test_inserts_alone_need_no_replica_identity(shop: Database) -> None:
     assert len(changes_of(shop, "INSERT INTO sales VALUES ('tea', 1)", "UPDATE sales SET cents = 2")) == 1
 
 
-def test_a_role_without_replication_is_told_so(shop: Database) -> None:
+def test_a_role_without_replication_is_named(shop: Database) -> None:
     shop.run(f"CREATE ROLE reader_{shop.name} LOGIN")
     try:
         reader = shop.conninfo.replace("user=postgres", f"user=reader_{shop.name}")

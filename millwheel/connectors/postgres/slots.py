@@ -90,7 +90,7 @@ class Slot:
         """The state of the slot, which has all changes behind ``position``.
 
         *Invariant (G1): no change is missing behind a position.* A slot has the transactions from its confirmed place
-        on, and that never goes back while the server runs. So whoever looks after the changes were taken knows that
+        on, and that never goes back while the server runs. So a look after the changes were taken shows that
         they were complete.
 
         Raises:
