@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -161,3 +163,14 @@ def test_another_address_is_the_same_source() -> None:
     good = {"table": "sales", "slot": "shop", "publication": "shop"}
     identities = {postgres.changes(Sale, **good, conninfo=f"service={name}").identity() for name in "ab"}
     assert identities == {"changes of public.sales from the slot shop"}
+
+
+def test_a_missing_driver_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(UsageError, match=r"of the extra 'postgres': where the workers run, pip install"):
+        postgres.connecting("service=shop")()
+
+
+def test_the_driver_is_loaded_when_it_is_used() -> None:
+    code = "import sys; from millwheel.connectors import postgres; sys.exit('psycopg' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
