@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
+from weakref import finalize
 
 import msgspec
 
+from millwheel.connectors.drivers import DatabaseError, is_of_record, mark_of, names_parameters
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
-from millwheel.errors import MillwheelError
+from millwheel.sdk.error_texts import error_message
 
 __all__ = ["DatabaseError", "database"]
 
@@ -27,16 +28,12 @@ _KEPT: Final = (bytes, bytearray, date, datetime, time, timedelta, Decimal, UUID
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 _PROGRESS: Final = "millwheel_progress"
-_MARKS: Final = {"qmark": "?", "format": "%s", "pyformat": "%s"}
-"""By the driver's style: the mark of a parameter in a statement."""
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Parts of a statement where a colon is text."""
-_NAMED: Final = {"?": re.compile(r"(?<![:\w\]]):[^\W\d]\w*"), "%s": re.compile(r"%\(\w+\)")}
-"""By the mark of a parameter: what a named one looks like. ``::`` is a cast."""
-
-
-class DatabaseError(MillwheelError):
-    """The database does not have the batches that were written to it, or a driver that cannot be used."""
+_CREATE: Final = (
+    f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (sink VARCHAR(200) NOT NULL, shard INTEGER NOT NULL, "
+    "run BIGINT NOT NULL, batch BIGINT NOT NULL, id VARCHAR(32) NOT NULL, PRIMARY KEY (sink, shard))"
+)
+_SHOWN: Final = 300
+"""The most characters of a refused record in an error."""
 
 
 def database(
@@ -93,24 +90,49 @@ class _Writer(SinkWriter[T]):
         self._sink = sink
         self._place = place
         self.thread = CallThread("millwheel-database")
-        self._connection: Any = None
+        self._opened: list[Any] = []
+        """The connection. A writer that is never closed, as in a test, closes it at its own end."""
+        finalize(self, _disconnect, self._opened).atexit = False
         self._mark = ""
         self._named = False
 
     def begin(self) -> None:
         """Connect, and make the row of the shard if there is none."""
-        self._connection = self._sink.connect()
-        self._mark = _mark_of(self._connection)
-        self._named = _NAMED[self._mark].search(_QUOTED.sub("", self._sink.statement)) is not None
-        self._run(
-            f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (sink VARCHAR(200) NOT NULL, shard INTEGER NOT NULL, "
-            "run BIGINT NOT NULL, batch BIGINT NOT NULL, id VARCHAR(32) NOT NULL, PRIMARY KEY (sink, shard))"
-        )
-        self._connection.commit()
+        self._opened.append(self._sink.connect())
+        self._mark = mark_of(self._connection)
+        self._named = names_parameters(self._sink.statement, self._mark)
+        self._see_to_table()
         self._refuse_autocommit()
         if self._progress(self._place.shard) is None:
             self._insert(self._place.shard)
         self._connection.commit()
+
+    @property
+    def _connection(self) -> Any:
+        return self._opened[0]
+
+    def _see_to_table(self) -> None:
+        """Make the table of the progress if there is none.
+
+        It is looked for first, because a role that may write to it need not have the right to make one. And of shards
+        that make it at one time, PostgreSQL fails all but one.
+        """
+        try:
+            self._look_into_table()
+        except Exception:
+            self._connection.rollback()
+            try:
+                self._run(_CREATE)
+            except Exception as error:
+                self._connection.rollback()
+                try:
+                    self._look_into_table()
+                except Exception:
+                    raise error from None
+        self._connection.commit()
+
+    def _look_into_table(self) -> None:
+        self._progress(self._place.shard)
 
     def _refuse_autocommit(self) -> None:
         """Write a row, take it back, and look whether it is gone."""
@@ -143,10 +165,36 @@ class _Writer(SinkWriter[T]):
                 cursor.executemany(self._sink.statement, [self._parameters(value) for value, _ in batch.records])
                 cursor.close()
             self._connection.commit()
-        except BaseException:
+        except BaseException as error:
             with suppress(Exception):  # the error before says more
                 self._connection.rollback()
+            if is_of_record(error) and (refused := self._refused(batch)) is not None:
+                raise refused from error
             raise
+
+    def _refused(self, batch: SinkBatch[T]) -> DatabaseError | None:
+        """Which record the database refuses. The records run again, one by one, and all of them are taken back.
+
+        None: none does now. What the database checks only at the commit belongs to no record.
+        """
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                for number, (value, _) in enumerate(batch.records, 1):
+                    try:
+                        cursor.execute(self._sink.statement, self._parameters(value))
+                    except Exception as error:
+                        if not is_of_record(error):
+                            return None
+                        which = f"record {number} of {len(batch.records)} in batch {batch.number} of {self._name}"
+                        return DatabaseError(
+                            f"the database refuses {which}, shard {self._place.shard}: {error_message(error)}. It is "
+                            f"{value!r:.{_SHOWN}}. Nothing of this batch was written: let the table take the record, "
+                            "or leave it out by a filter in an update"
+                        )
+        finally:
+            with suppress(Exception):
+                self._connection.rollback()
+        return None
 
     def _moved_to(self, batch: SinkBatch[T]) -> bool:
         """Raise the progress to the batch. False: it is there already."""
@@ -168,7 +216,11 @@ class _Writer(SinkWriter[T]):
         """What to do where the database stands elsewhere than the topology."""
         shard, run = self._place.shard, self._place.run
         if found.run > run:
-            return f"a later topology of the same name writes {self._name}, shard {shard}: this one is over"
+            return (
+                f"a later topology of the same name writes {self._name}, shard {shard}: this one is over. If that "
+                f"one was deleted, such as a fork, let this one begin: DELETE FROM {_PROGRESS} WHERE sink = "
+                f"'{self._name}' AND shard = {shard}. What it has written stays in the table"
+            )
         here = f"the table {_PROGRESS} has batch {found.batch} of {self._name}, shard {shard}"
         if not batch.after:
             return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
@@ -211,11 +263,7 @@ class _Writer(SinkWriter[T]):
         return tuple(fields) if isinstance(value, tuple) else (value,)
 
     async def close(self) -> None:
-        await self.thread.end(self._disconnect)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        await self.thread.end(partial(_disconnect, self._opened))
 
 
 class _Progress(NamedTuple):
@@ -226,18 +274,7 @@ class _Progress(NamedTuple):
     id: str
 
 
-def _mark_of(connection: Any) -> str:
-    """The mark of a parameter. The style is in the driver's module, which is one that has the connection's class."""
-    for kind in type(connection).__mro__:
-        name = kind.__module__
-        while name:
-            if (style := getattr(sys.modules.get(name), "paramstyle", None)) is not None:
-                if style not in _MARKS:
-                    known = ", ".join(_MARKS)
-                    raise DatabaseError(f"the driver {name!r} has parameters in the style {style!r}: {known} are known")
-                return _MARKS[style]
-            name = name.rpartition(".")[0]
-    raise DatabaseError(
-        f"a {type(connection).__module__}.{type(connection).__qualname__} is no connection of a driver of the DB-API: "
-        "none of its modules has a paramstyle. Let connect return the driver's own connection"
-    )
+def _disconnect(opened: list[Any]) -> None:
+    with suppress(Exception):  # it may be of another thread
+        while opened:
+            opened.pop().close()

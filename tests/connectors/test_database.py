@@ -135,7 +135,7 @@ def test_a_record_that_the_database_refuses_leaves_no_trace(tmp_path: Path) -> N
     connect = made(tmp_path / "shop.db")
 
     async def do(writer: SinkWriter[Sale]) -> None:
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(DatabaseError, match=r"refuses record 2 of 2 in batch 1 of .* IntegrityError: CHECK"):
             await writer.write(batch(1, 10, -1))
         await writer.write(batch(1, 10, 1))
 

@@ -21,6 +21,7 @@ import pytest
 
 from millwheel.config import load
 from millwheel.config.access_policy import read_policy
+from tests import components
 from tests.documents.blocks import LANGUAGES, Block, blocks_of, commands_of, pages
 from tests.documents.reader import Reader
 from tests.house.tree import ROOT, text_files
@@ -124,6 +125,8 @@ FILES = {
 
 def read(page: str, desk: Path) -> None:
     """Run every block of a page, in the order of the page. Raises the first failure."""
+    if page == "docs/postgresql.md":
+        _name_database(desk)
     for name, line in FILES.items():
         (desk / name).parent.mkdir(exist_ok=True)
         (desk / name).write_text(json.dumps(line) + "\n")
@@ -142,6 +145,13 @@ def read(page: str, desk: Path) -> None:
                 reader.run_python(block)
             elif block.language == "console":
                 reader.type_commands(block, NOT_RUN)
+
+
+def _name_database(desk: Path) -> None:
+    """Start the database that the page names, and say where it is as libpq wants to know it."""
+    where = components.postgres().conninfo.replace(" ", "\n")
+    (desk / "services.conf").write_text(f"[shop]\n{where}\n")
+    os.environ["PGSERVICEFILE"] = str(desk / "services.conf")
 
 
 def _read_on(reader: Reader) -> None:
