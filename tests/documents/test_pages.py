@@ -65,6 +65,7 @@ NOT_RUN = {
     "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
+    "pip install '.[arrow]'": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
     'make test ARGS="tests/model -k split"': ITSELF,
     ".venv/bin/pytest -s tests/system/test_sync.py": ITSELF,
@@ -102,6 +103,7 @@ WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology
 """The start of a page that continues the README: the README's program, and the server that runs it."""
 
 CONTINUES = (
+    "docs/arrow.md",
     "docs/injectors.md",
     "docs/lookups.md",
     "docs/snapshots.md",
