@@ -21,11 +21,11 @@ from millwheel.injectors.spark.options import (
 )
 from millwheel.model.time import from_datetime
 
-__all__ = ["Begin", "ReadOptions", "check_streaming", "parse_read_options"]
+__all__ = ["ReadingOptions", "StartingPlace", "check_streaming", "parse_read_options"]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartingPlace:
     """Where reading begins: at an offset, at the first record since a time in microseconds, or at the log's end.
 
     Neither of them: at the oldest record.
@@ -37,7 +37,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadingOptions:
     """The parsed options. ``patience`` is in seconds. One of ``stream`` and ``state`` is set."""
 
     stream: str = ""
@@ -46,7 +46,7 @@ class ReadOptions:
     patience: float = 60.0
     offset_column: str = ""
     timestamp_column: str = ""
-    starting_offset: Begin = Begin()
+    starting_offset: StartingPlace = StartingPlace()
     ending_offset: int | None = None
     max_records_per_batch: int = 0
     """Of a micro-batch. 0: no limit."""
@@ -54,7 +54,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
 
 
-def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
+def parse_read_options(given: Mapping[str, str]) -> ReadingOptions:
     """Parse options as Spark passes them.
 
     Raises:
@@ -63,14 +63,14 @@ def parse_read_options(given: Mapping[str, str]) -> ReadOptions:
     values = parse_values(given, _PARSERS)
     if ("stream" in values) == ("state" in values):
         raise OptionError("stream", "is missing: a stream as TOPOLOGY/STREAM, or else option 'state'")
-    options = ReadOptions(**values)
+    options = ReadingOptions(**values)
     for name in values if options.state else ():
         if name not in _OF_STATES:
             raise OptionError(name, "is for streams, and not for states")
     return options
 
 
-def check_streaming(options: ReadOptions) -> None:
+def check_streaming(options: ReadingOptions) -> None:
     """Raise OptionError for an option that ``readStream`` does not take."""
     if options.state:
         raise OptionError("state", "is for spark.read: states are no stream")
@@ -84,16 +84,16 @@ def _state(text: str) -> str:
     return text
 
 
-def _begin(text: str) -> Begin:
+def _begin(text: str) -> StartingPlace:
     word = text.lower()
     if word in ("earliest", "latest"):
-        return Begin(latest=word == "latest")
+        return StartingPlace(latest=word == "latest")
     if text.isdecimal() and text.isascii():
-        return Begin(offset=_offset(text))
+        return StartingPlace(offset=_offset(text))
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None:
-            return Begin(since=from_datetime(moment))
+            return StartingPlace(since=from_datetime(moment))
     except ValueError:
         pass
     raise ValueError("it takes earliest, latest, an offset, or a time with its zone such as 2026-11-26T12:00:00+00:00")

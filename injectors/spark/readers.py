@@ -23,12 +23,12 @@ from millwheel.client.arrow.state import StateColumns
 from millwheel.client.kept_log import KeptLog
 from millwheel.client.state_pages import StatePages
 from millwheel.injectors.spark.loop import run
-from millwheel.injectors.spark.read_options import ReadOptions
+from millwheel.injectors.spark.read_options import ReadingOptions
 from millwheel.model.keys import KeyInterval
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import topology_pb2 as specs
 
-__all__ = ["BatchReader", "KeyRange", "OffsetRange", "Readable", "StateReader", "StreamReader", "find_readable"]
+__all__ = ["BatchReader", "KeyRange", "OffsetRange", "Readable", "StateRowReader", "StreamReader", "find_readable"]
 
 _IDLE_SECONDS: Final = 0.1
 """The least time between two requests for the end of a log that has nothing new. Spark asks every 10 ms."""
@@ -42,7 +42,7 @@ class Readable:
 
     ``spec``: a StreamSpec, or the StateSchema of a computation. ``incarnation``: of the log, or of the computation."""
 
-    options: ReadOptions
+    options: ReadingOptions
     spec: bytes
     incarnation: str
     schema: StructType
@@ -68,24 +68,24 @@ class Readable:
         )
 
 
-def find_readable(options: ReadOptions) -> Readable:
+def find_readable(options: ReadingOptions) -> Readable:
     """Find what the options name. RequestError: there is none."""
     return run(_find_states(options) if options.state else _find_stream(options))
 
 
-async def _find_stream(options: ReadOptions) -> Readable:
+async def _find_stream(options: ReadingOptions) -> Readable:
     async with KeptLog(options.stream, address=options.address, patience=options.patience) as kept:
         schema = from_arrow_schema(_stream_columns(options, kept.spec).schema)
         return Readable(options, kept.spec.SerializeToString(), kept.incarnation, schema)
 
 
-async def _find_states(options: ReadOptions) -> Readable:
+async def _find_states(options: ReadingOptions) -> Readable:
     async with StatePages(options.state, address=options.address, patience=options.patience) as pages:
         schema = from_arrow_schema(StateColumns(options.state, pages.spec.state).schema)
         return Readable(options, pages.spec.state.SerializeToString(), pages.incarnation, schema)
 
 
-def _stream_columns(options: ReadOptions, spec: specs.StreamSpec) -> StreamColumns:
+def _stream_columns(options: ReadingOptions, spec: specs.StreamSpec) -> StreamColumns:
     return StreamColumns(spec, options.offset_column, options.timestamp_column)
 
 
@@ -207,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end
 
 
-class StateReader(DataSourceReader):
+class StateRowReader(DataSourceReader):
     """Reads the states of a computation."""
 
     def __init__(self, found: Readable) -> None:
@@ -267,7 +267,7 @@ def _wanted(found: Readable) -> pa.Schema:
     return to_arrow_schema(found.schema, timezone="UTC")
 
 
-async def _begin(kept: KeptLog, options: ReadOptions) -> int:
+async def _begin(kept: KeptLog, options: ReadingOptions) -> int:
     begin = options.starting_offset
     if begin.offset is not None:
         return begin.offset
@@ -276,7 +276,7 @@ async def _begin(kept: KeptLog, options: ReadOptions) -> int:
     return await kept.end() if begin.latest else await kept.start()
 
 
-def _ranges(options: ReadOptions, incarnation: str, first: int, end: int) -> list[InputPartition]:
+def _ranges(options: ReadingOptions, incarnation: str, first: int, end: int) -> list[InputPartition]:
     size = options.records_per_task
     return [OffsetRange(incarnation, at, min(at + size, end)) for at in range(first, end, size)]
 

@@ -22,7 +22,7 @@ from millwheel.injectors.spark.errors import ColumnError, OptionError, SinkError
 from millwheel.injectors.spark.interpreter import check_interpreter
 from millwheel.injectors.spark.options import SinkOptions, parse_options
 from millwheel.injectors.spark.read_options import check_streaming, parse_read_options
-from millwheel.injectors.spark.readers import BatchReader, Readable, StateReader, StreamReader, find_readable
+from millwheel.injectors.spark.readers import BatchReader, Readable, StateRowReader, StreamReader, find_readable
 from millwheel.injectors.spark.schema import check_schema
 from millwheel.injectors.spark.tasks import TaskReport, micro_batch, write_partition
 
@@ -70,7 +70,7 @@ class MillwheelDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader for ``spark.read``."""
         found = self._readable(schema)
-        return StateReader(found) if found.options.state else BatchReader(found)
+        return StateRowReader(found) if found.options.state else BatchReader(found)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader for ``spark.readStream``."""

@@ -118,7 +118,7 @@ class KeptLog:
                 (``RECORDS_NOT_KEPT``).
         """
         position = first
-        async with aclosing(_Reading(self, wire.SUBSCRIBE_FROM_OLDEST, first)) as reading:
+        async with aclosing(_LogResponses(self, wire.SUBSCRIBE_FROM_OLDEST, first)) as reading:
             while position < end:
                 response = await reading.next()
                 if response.first_offset > position:
@@ -145,7 +145,7 @@ class KeptLog:
         log.warning("%s: they are left out", what)
 
     async def _first(self, begin: wire.SubscribeFrom.ValueType) -> wire.SubscribeResponse:
-        async with aclosing(_Reading(self, begin, None)) as reading:
+        async with aclosing(_LogResponses(self, begin, None)) as reading:
             return await reading.next()
 
     async def _find(self) -> None:
@@ -177,16 +177,16 @@ class KeptLog:
                 await self._channel.close(None)
             self._owner, self._channel = owner, open_channel(owner)
 
-    async def open(self, start: wire.SubscribeStart) -> _Call:
+    async def open(self, start: wire.SubscribeStart) -> _OwnerCall:
         """Begin a call to the log's owner."""
         await self._find()
         assert self._channel is not None
         start.stream, start.incarnation = self.stream, self.incarnation
         request = wire.SubscribeRequest(start=start)
-        return _Call(self._owner, SubscriptionServiceStub(self._channel).Subscribe(_only(request)))
+        return _OwnerCall(self._owner, SubscriptionServiceStub(self._channel).Subscribe(_only(request)))
 
 
-class _Call:
+class _OwnerCall:
     """One call to an owner."""
 
     def __init__(self, owner: str, call: Any) -> None:
@@ -212,7 +212,7 @@ class _Call:
         self._call.cancel()
 
 
-class _Reading:
+class _LogResponses:
     """The responses of one log in order, from successive calls."""
 
     def __init__(self, kept: KeptLog, begin: wire.SubscribeFrom.ValueType, position: int | None) -> None:
@@ -220,7 +220,7 @@ class _Reading:
         """Where the next call begins."""
         self._kept = kept
         self._begin = begin
-        self._call: _Call | None = None
+        self._call: _OwnerCall | None = None
 
     async def next(self) -> wire.SubscribeResponse:
         """The next response. After a failure the log is looked for again."""

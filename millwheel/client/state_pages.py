@@ -103,14 +103,14 @@ class StatePages:
         A page has about 4 MiB. Timers that are only in the store are not among those of the keys: a warning says how
         many there are.
         """
-        place = _Place(within.start)
+        place = _PlaceInRange(within.start)
         while place.start is not None and (within.end is None or place.start < within.end):
             ask = partial(self._page, KeyInterval(place.start, within.end), place)
             page = await retrying(ask, patience=self._patience, passing=_AGAIN)
             if page:
                 yield page
 
-    async def _page(self, rest: KeyInterval, place: _Place) -> Sequence[wire.ListedState]:
+    async def _page(self, rest: KeyInterval, place: _PlaceInRange) -> Sequence[wire.ListedState]:
         try:
             if not self._intervals:
                 await self._find()
@@ -123,7 +123,7 @@ class StatePages:
                 raise RequestError(FailureCode.UNAVAILABLE, error.message, error.remedy, reason=error.reason) from error
             raise
 
-    async def _ask(self, rest: KeyInterval, place: _Place) -> Sequence[wire.ListedState]:
+    async def _ask(self, rest: KeyInterval, place: _PlaceInRange) -> Sequence[wire.ListedState]:
         interval = next(one for one in self._intervals if rest.start in interval_from_proto(one.keys))
         part = interval_from_proto(interval.keys).intersection(rest)
         assert part is not None
@@ -172,7 +172,7 @@ class StatePages:
 
 
 @dataclass(slots=True)
-class _Place:
+class _PlaceInRange:
     """How far a range is read.
 
     ``start``: the first key that is not read. None: all are. ``token``: of the interval's next page, if it is known.

@@ -35,7 +35,7 @@ class Silent(state_pb2_grpc.StateServiceServicer):
         return state_pb2.GetStatesResponse()
 
     async def ListStates(self, request: Any, context: Any) -> state_pb2.ListStatesResponse:
-        raise NotImplementedError  # no test lists
+        raise AssertionError("no test lists states")
 
 
 def placement(address: str) -> control.GetTopologyResponse:

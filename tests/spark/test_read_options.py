@@ -7,20 +7,20 @@ import pytest
 pytest.importorskip("pyspark")
 
 from millwheel.injectors.spark.errors import OptionError
-from millwheel.injectors.spark.read_options import Begin, check_streaming, parse_read_options
+from millwheel.injectors.spark.read_options import StartingPlace, check_streaming, parse_read_options
 
 
 @pytest.mark.parametrize(
     ("text", "begin"),
     [
-        ("earliest", Begin()),
-        ("Latest", Begin(latest=True)),
-        ("7", Begin(offset=7)),
-        ("1970-01-01T00:00:01Z", Begin(since=1_000_000)),
-        ("1970-01-01T01:00:01+01:00", Begin(since=1_000_000)),
+        ("earliest", StartingPlace()),
+        ("Latest", StartingPlace(latest=True)),
+        ("7", StartingPlace(offset=7)),
+        ("1970-01-01T00:00:01Z", StartingPlace(since=1_000_000)),
+        ("1970-01-01T01:00:01+01:00", StartingPlace(since=1_000_000)),
     ],
 )
-def test_each_form_of_a_beginning_is_taken(text: str, begin: Begin) -> None:
+def test_each_form_of_a_beginning_is_taken(text: str, begin: StartingPlace) -> None:
     assert parse_read_options({"stream": "s", "STARTING_OFFSET": text}).starting_offset == begin
 
 

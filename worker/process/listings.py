@@ -227,7 +227,8 @@ async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], It
     for number, some in enumerate(iter(lambda: list(islice(looks, _SLICE)), [])):
         if number:
             await asyncio.sleep(0)
-        found = nsmallest(count, [*found, *(one for one in some if one is not None)])
+        # Sorting what is almost sorted is several times faster than a heap, which is Python's own code.
+        found = sorted(chain(found, (one for one in some if one is not None)))[:count]
     return found
 
 

@@ -81,15 +81,15 @@ _KEYS: Final = frozenset({"str", "int", "bytes", "bool", "decimal", "uuid", "lit
 
 def arrow_type(schema: specs.RecordSchema, index: int = 0) -> ArrowType:
     """The type of Arrow for a type of a schema."""
-    return _Types(schema).make(index)
+    return _ArrowTypes(schema).make(index)
 
 
 def struct_fields(schema: specs.RecordSchema) -> list[StructField] | None:
     """The fields of a schema's type. None if it is no struct, or has no fields."""
-    return _Types(schema).fields(0) if schema.types[0].kind == "struct" and schema.types[0].fields else None
+    return _ArrowTypes(schema).fields(0) if schema.types[0].kind == "struct" and schema.types[0].fields else None
 
 
-class _Types:
+class _ArrowTypes:
     """Makes the types of one schema."""
 
     def __init__(self, schema: specs.RecordSchema) -> None:
