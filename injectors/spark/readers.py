@@ -200,8 +200,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._end < first:
             raise RequestError(
                 FailureCode.OUT_OF_RANGE,
-                f"stream {kept.stream!r} has no offset {first:,}: its log ends at {self._end:,}, so it was set back",
-                "begin with a new checkpoint",
+                f"stream {kept.stream!r} has no offset {first:,}: its log ends at {self._end:,}",
+                "begin with a new checkpoint, at an offset that it has",
                 reason="OFFSET_BEYOND_END",
             )
         return self._end

@@ -27,6 +27,8 @@ from millwheel.server.dev_server import DevServer, DevSettings, running
 from tests.patience import patience, until
 from tests.submitting import submit_copy
 from tests.system import words as program
+from tests.system.server import Server
+from tests.system.speaking import submit
 from tests.system.words import Word
 
 START = 1_700_000_000_000_000
@@ -202,3 +204,27 @@ async def test_states_are_read_once_each_through_splits(server: DevServer) -> No
         assert await pages.ranges() == [KeyInterval(b"", b"word-100"), KeyInterval(b"word-100")]
         some = [one.key.decode() async for page in pages.read(KeyInterval(b"word-050", b"word-150")) for one in page]
         assert some == texts[50:150]
+
+
+@pytest.mark.guarantee("G1", section="4.3")
+@pytest.mark.parametrize("way", ["kill", "stop"])
+async def test_reading_goes_on_when_the_owner_comes_back(tmp_path: Path, way: str) -> None:
+    texts = [f"{number:05}{'x' * 1_500}" for number in range(4_000)]
+    async with Server(tmp_path / "db", tmp_path / "server.log") as server:
+        await submit(server)
+        async with Injector("spoken", address=server.address, process="one", topology=program.words) as injector:
+            await injector.send_many([Word(text) for text in texts], [START] * len(texts))
+            await injector.flush()
+        async with KeptLog("seen", address=server.address, patience=patience(60.0)) as kept:
+            await until(lambda: _has(kept, len(texts)))
+            offsets: list[int] = []
+            async for batch in kept.read(0, len(texts)):
+                if not offsets:
+                    await getattr(server, way)()
+                    await server.start()
+                offsets += [offset for offset, _, _ in batch]
+            assert offsets == [*range(len(texts))]
+
+
+async def _has(kept: KeptLog, count: int) -> bool:
+    return await kept.end() == count
