@@ -21,11 +21,12 @@ Pair = tuple[str, str]
 
 
 class Timed(mw.Computation[Pair, int]):
-    """Counts the records of each key. The second part of a record is a timer to set, or "done"."""
+    """Counts the records of each key. The second part of a record is a timer to set, "only" that, or "done"."""
 
     def process_record(self, ctx: mw.Context[int], record: mw.Record[Pair]) -> None:
-        ctx.state += 1
         tag = record.value[1]
+        if not tag.startswith("only"):
+            ctx.state += 1
         if tag == "done":
             ctx.state = 0
         elif tag:
@@ -76,6 +77,18 @@ async def test_a_page_waits_for_the_commit_in_flight() -> None:
     assert not listing.done(), "the state is in memory and not in the journal"
     driver.commit()
     assert shown(list((await listing).states)) == [("k", 1)]
+
+
+@pytest.mark.guarantee("G2", section="4.4")
+async def test_a_page_waits_for_the_commit_of_a_timer() -> None:
+    driver, _, service = await owner(Timed())
+    driver.deliver(("k", "only", 1))
+    listing = asyncio.create_task(page(service))
+    await asyncio.sleep(0.01)
+    assert not listing.done(), "the timer is in memory and not in the journal"
+    driver.commit()
+    (listed,) = (await listing).states
+    assert ([timer.tag for timer in listed.timers], listed.state.state) == (["only"], b"")
 
 
 @pytest.mark.guarantee("G3", section="6.2")
