@@ -76,7 +76,7 @@ _SCALARS: Final = MappingProxyType(
 )
 _LISTS: Final = frozenset({"list", "set", "frozenset", "vartuple"})
 _KEYS: Final = frozenset({"str", "int", "bytes", "bool", "decimal", "uuid", "literal"})
-"""The kinds of a dict's keys that a map of Arrow has. Beside the scalars, MessagePack has few that are hashable."""
+"""The kinds of a dict's keys that a map of Arrow has, and tuples of them."""
 
 
 def arrow_type(schema: specs.RecordSchema, index: int = 0) -> ArrowType:
@@ -143,7 +143,7 @@ class _ArrowTypes:
         return ArrowType(pa.list_(items.type), None if items.convert is None else items.values)
 
     def _map(self, key: int, value: int) -> ArrowType:
-        if self._types[key].kind not in _KEYS:
+        if not self._is_key(key):
             return _JSON
         keys, values = self.make(key), self.make(value)
 
@@ -151,6 +151,11 @@ class _ArrowTypes:
             return list(zip(keys.values(list(found)), values.values(list(found.values())), strict=True))
 
         return ArrowType(pa.map_(keys.type, values.type), pairs)
+
+    def _is_key(self, index: int) -> bool:
+        """Whether a map of Arrow may have keys of this type. Windows have pairs of times as keys."""
+        described = self._types[index]
+        return described.kind in _KEYS or (described.kind == "tuple" and all(map(self._is_key, described.parts)))
 
     def _union(self, parts: list[int]) -> ArrowType:
         """Each type of Arrow takes null. A union of several others has none."""

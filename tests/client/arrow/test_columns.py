@@ -71,6 +71,7 @@ def column(kind: Any, *values: Any) -> tuple[Any, list[Any]]:
     return made.type, made.array(encoded, range(len(encoded)), "value").to_pylist()
 
 
+PAIR = pa.struct([("_1", pa.int64()), ("_2", pa.int64())])
 INNER = pa.struct([("x", pa.int64()), ("tags", pa.list_(pa.string()))])
 
 
@@ -108,7 +109,8 @@ INNER = pa.struct([("x", pa.int64()), ("tags", pa.list_(pa.string()))])
         (int | str, 2, pa.string(), "2"),
         (Cat | Dog, Dog("Rex"), pa.string(), '{"type":"Dog","name":"Rex"}'),
         (dict, {"a": [1, None]}, pa.string(), '{"a":[1,null]}'),
-        (dict[tuple[int, int], int], {(1, 2): 3}, pa.string(), "{(1, 2): 3}"),
+        (dict[tuple[int, int], int], {(1, 2): 3}, pa.map_(PAIR, pa.int64()), [({"_1": 1, "_2": 2}, 3)]),
+        (dict[tuple[int, ...], int], {(1, 2): 3}, pa.string(), "{(1, 2): 3}"),
         (Any, {"a": b"\x00"}, pa.string(), '{"a":"AA=="}'),
     ],
 )  # fmt: skip
