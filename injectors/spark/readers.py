@@ -157,6 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, self._until)
         if isinstance(limit, ReadMaxRows):
             end = min(end, first + limit.max_rows)
+        # The end may be before: a query may begin at an offset that is still to come.
         return _offset(kept, max(end, first))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -197,13 +198,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._end <= first and rest > 0:
             time.sleep(rest)
         self._end, self._asked = run(kept.end()), time.monotonic()
-        if self._end < first:
-            raise RequestError(
-                FailureCode.OUT_OF_RANGE,
-                f"stream {kept.stream!r} has no offset {first:,}: its log ends at {self._end:,}",
-                "begin with a new checkpoint, at an offset that it has",
-                reason="OFFSET_BEYOND_END",
-            )
         return self._end
 
 

@@ -232,6 +232,12 @@ class _LogResponses:
                 start = wire.SubscribeStart(begin=self._begin, resume_offset=self.position)
                 self._call = await self._kept.open(start)
             return await self._call.next()
+        except RequestError as error:
+            await self.aclose()
+            if error.reason == "OFFSET_BEYOND_END":
+                # The record is committed, so this owner has a successor and does not know it.
+                raise RequestError(FailureCode.UNAVAILABLE, error.message, error.remedy, reason=error.reason) from error
+            raise
         except BaseException:
             await self.aclose()
             raise
