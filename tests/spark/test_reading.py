@@ -17,7 +17,8 @@ from millwheel.client.kept_log import KeptLog
 from millwheel.client.states import BlockingStateReader
 from millwheel.injectors.spark.loop import run
 from millwheel.injectors.spark.read_options import parse_read_options
-from millwheel.injectors.spark.readers import StreamReader, find_readable
+from millwheel.injectors.spark.readers import BatchReader, OffsetRange, StreamReader, find_readable
+from millwheel.model.time import to_datetime
 from millwheel.rpc.failures import RequestError
 from tests.patience import patience, until
 from tests.spark.jobs import DAY
@@ -65,19 +66,18 @@ def test_a_batch_read_has_what_was_produced(spark: SparkSession, server: TripSer
     assert sorted(tuple(row)[:4] for row in rows) == seen(range(250))
     assert [row.offset for row in rows] == [*range(250)], "a task has consecutive records"
     assert all(row.micros == row["at"] for row in rows)
-    some = read(spark, server, stream="seen", starting_offset="40", ending_offset="240").collect()
-    assert [tuple(row) for row in some] == [tuple(row)[:4] for row in rows[40:240]]
+    assert ranges(server, starting_offset="40", ending_offset="240", records_per_task="150") == [(40, 190), (190, 240)]
     since = rows[100].micros
-    first = read(spark, server, stream="seen", starting_offset=str(_moment(since)), offset_column="offset").first()
-    assert first is not None
-    assert first.offset == min(row.offset for row in rows if row.micros >= since)
-    assert read(spark, server, stream="seen", starting_offset="latest").collect() == []
+    first = min(row.offset for row in rows if row.micros >= since)
+    assert ranges(server, starting_offset=to_datetime(since).isoformat()) == [(first, 250)]
+    for nothing in ({"starting_offset": "latest"}, {"starting_offset": "250"}, {"ending_offset": "0"}):
+        assert ranges(server, **nothing) == []
 
 
-def _moment(micros: int) -> str:
-    from millwheel.model.time import Timestamp, to_datetime
-
-    return to_datetime(Timestamp(micros)).isoformat()
+def ranges(server: TripServer, **options: str) -> list[tuple[int, int]]:
+    """The offsets of each task of a batch read."""
+    found = find_readable(parse_read_options({"stream": "seen", "address": server.address, **options}))
+    return [(one.first, one.end) for one in BatchReader(found).partitions() if isinstance(one, OffsetRange)]
 
 
 @pytest.mark.guarantee("G1", section="4.3")
