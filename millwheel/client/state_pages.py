@@ -1,6 +1,7 @@
 """Reads all states of a computation, by ranges of keys (section 4.4).
 
-What it shows of a key is committed, and is as of one commit. Nothing stops meanwhile, so several keys are no snapshot.
+What it shows of a key is committed, and a state is as of one commit. Nothing stops meanwhile, so several keys are no
+snapshot.
 """
 
 from __future__ import annotations

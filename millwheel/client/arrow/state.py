@@ -67,7 +67,8 @@ class StateColumns:
 def read_state(computation: str, *, address: str = DEFAULT_ADDRESS, patience: float = 60.0) -> pa.Table:
     """The states of all keys of a computation, in the order of the keys, as a table in memory.
 
-    What a row shows is committed, and is as of one commit. Nothing stops meanwhile, so several rows are no snapshot.
+    What a row shows is committed, and its state is as of one commit. Nothing stops meanwhile, so several rows are no
+    snapshot.
     For example::
 
         models = read_state("zeitgeist/model").to_pandas()

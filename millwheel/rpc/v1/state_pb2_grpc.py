@@ -61,7 +61,7 @@ class StateServiceServicer:
 
     def ListStates(self, request, context):
         """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
-        What it shows of a key is committed, and is as of one commit. A page is no snapshot.
+        What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -39,7 +39,7 @@ class StateServiceStub:
     """
     ListStates: _grpc.UnaryUnaryMultiCallable[_state_pb2.ListStatesRequest, _state_pb2.ListStatesResponse]
     """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
-    What it shows of a key is committed, and is as of one commit. A page is no snapshot.
+    What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
     """
 
 @_typing.type_check_only
@@ -53,7 +53,7 @@ class StateServiceAsyncStub(StateServiceStub):
     """
     ListStates: _aio.UnaryUnaryMultiCallable[_state_pb2.ListStatesRequest, _state_pb2.ListStatesResponse]  # type: ignore[assignment]
     """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
-    What it shows of a key is committed, and is as of one commit. A page is no snapshot.
+    What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
     """
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -76,7 +76,7 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_state_pb2.ListStatesResponse, _abc.Awaitable[_state_pb2.ListStatesResponse]]:
         """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
-        What it shows of a key is committed, and is as of one commit. A page is no snapshot.
+        What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
         """
 
 def add_StateServiceServicer_to_server(servicer: StateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
