@@ -27,7 +27,7 @@ from tests.spark.server import TripServer
 from tests.spark.trips import Trip, trips
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
