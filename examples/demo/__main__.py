@@ -19,7 +19,7 @@ from examples.demo.server import ROOT, DemoServer
 from examples.demo.showing import percentiles, say
 from examples.zeitgeist.flights import load_flights
 from examples.zeitgeist.records import Anomaly
-from millwheel import MillwheelError
+from millwheel import MillwheelError, split_key
 
 __all__ = ["main"]
 
@@ -118,6 +118,12 @@ def _report(first: FirstPass, second: Outcome, page: Path) -> None:
         ("micro-batches", "{batches}: median {median_ms:,} ms, longest {longest_ms:,} ms".format(**first.spark)),
         ("watermark lag", f"{lag[0]:.1f} hours behind the newest departure (median); 21.7 of them wait for late ones"),
     )
+    print("Read back by Spark")
+    _rows(
+        ("alerts", f"{len(first.read_back['alerts'])} rows of the stream zeitgeist/anomalies"),
+        ("models", f"{first.read_back['learned']} of the states of zeitgeist/traffic-model"),
+        ("busiest hours", "; ".join(f"{_hour(key)}: {most}" for key, most in first.read_back["busiest"])),
+    )
     print("Second pass, by the client library")
     _rows(
         ("records in", f"{again['records']:,}"),
@@ -132,6 +138,10 @@ def _report(first: FirstPass, second: Outcome, page: Path) -> None:
 def _rows(*rows: tuple[str, str]) -> None:
     for name, text in rows:
         print(f"  {name:16}  {text}")
+
+
+def _hour(key: str) -> str:
+    return " ".join(split_key(key))
 
 
 def _milliseconds(values: tuple[float, float, float]) -> str:

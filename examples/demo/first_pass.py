@@ -1,4 +1,4 @@
-"""The first pass: Spark streams the year into MillWheel, and the alerts arrive."""
+"""The first pass: Spark streams the year into MillWheel, the alerts arrive, and Spark reads them back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pandas as pd
 
 from examples.demo.files import write_files
 from examples.demo.server import ROOT, Server
 from examples.demo.showing import Show, say
 from examples.demo.watching import Found, Watch
+from examples.zeitgeist.records import Anomaly
 from examples.zeitgeist.reference import anomalies
 from examples.zeitgeist.topology import END
 from millwheel import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["FirstPass", "first_pass", "stream_flights"]
+__all__ = ["FirstPass", "first_pass", "read_back_problems", "stream_flights"]
 
+_ALERT: Final = Anomaly.__struct_fields__
 LOOK_EVERY: Final = 0.25
 """Seconds between two readings of the counts."""
 
@@ -38,6 +41,8 @@ class FirstPass:
     seconds: float = 0.0
     """Seconds from the first committed record to the last alert."""
     spark: dict[str, Any] = field(default_factory=dict)
+    read_back: dict[str, Any] = field(default_factory=dict)
+    """What a second Spark job has read of the alerts' stream and of the models' states."""
     lag_hours: list[float] = field(default_factory=list)
     """How far the low watermark was behind the newest departure while the pass ran, in event time."""
     problems: list[str] = field(default_factory=list)
@@ -47,6 +52,9 @@ async def first_pass(server: Server, flights: pd.DataFrame, place: Path) -> Firs
     """Stream ``flights`` by a Spark job that works in ``place``. Check the results against the whole table."""
     done = await stream_flights(server, flights, place)
     _check(done, server, flights)
+    say("Spark reads the alerts and the models back")
+    done.read_back = await _run_job(place, "reading_job", server.address)
+    done.problems += read_back_problems(done)
     return done
 
 
@@ -62,7 +70,7 @@ async def stream_flights(
     files = write_files(flights, place / "departures")
     say(f"{len(flights):,} departures in {files} files, by the day on which they became known; starting Spark")
     async with watch:
-        async with _spark(server.address, place) as job:
+        async with _spark(place, "spark_job", *_where(server.address, place)) as job:
             with Show("departures", len(flights)) as show:
                 looking = asyncio.create_task(_look(server, watch, flights, show, done))
                 try:
@@ -70,22 +78,37 @@ async def stream_flights(
                 finally:
                     looking.cancel()
                     await asyncio.gather(looking, return_exceptions=True)
-            if job.returncode:
-                raise RuntimeError(f"the Spark job failed:\n{_log(place).read_text()[-3_000:]}")
-        done.spark = json.loads(out.splitlines()[-1])
+        done.spark = _output(job, out, place)
         await watch.ended(patience)
         done.seconds = time.monotonic() - done.seconds
     done.found = watch.found
     return done
 
 
+def _where(address: str, place: Path) -> list[str]:
+    return [address, str(place / "departures"), str(place / "checkpoint")]
+
+
+async def _run_job(place: Path, job: str, *arguments: str) -> dict[str, Any]:
+    """Run a job to its end. Returns its output."""
+    async with _spark(place, job, *arguments) as running:
+        out, _ = await running.communicate()
+    return _output(running, out, place)
+
+
+def _output(job: asyncio.subprocess.Process, out: bytes, place: Path) -> dict[str, Any]:
+    if job.returncode:
+        raise RuntimeError(f"the Spark job failed:\n{_log(place).read_text()[-3_000:]}")
+    output: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return output
+
+
 @asynccontextmanager
-async def _spark(address: str, place: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the job in a separate process, which ends with this one."""
-    with _log(place).open("w") as log:
-        job = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "examples.demo.spark_job", address),
-            *(str(place / "departures"), str(place / "checkpoint")),
+async def _spark(place: Path, job: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a job in a separate process, which ends with this one."""
+    with _log(place).open("a") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", f"examples.demo.{job}", *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
@@ -93,11 +116,11 @@ async def _spark(address: str, place: Path) -> AsyncIterator[asyncio.subprocess.
             env={**os.environ, "SPARK_LOCAL_DIRS": str(place / "spark")},
         )
     try:
-        yield job
+        yield process
     finally:
-        if job.returncode is None:
-            job.terminate()
-            await job.wait()
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
 
 
 def _log(place: Path) -> Path:
@@ -126,3 +149,15 @@ def _check(done: FirstPass, server: Server, flights: pd.DataFrame) -> None:
             done.problems.append(f"{counts.get(name)} {name.replace('_', ' ')} instead of {number}")
     if sorted(done.found.anomalies) != anomalies(flights, END):
         done.problems.append("the alerts are not those that the whole table shows")
+
+
+def read_back_problems(done: FirstPass) -> list[str]:
+    """What Spark has read, and the streams' subscribers have not; as texts."""
+    problems = []
+    alerts = sorted(msgspec.convert(dict(zip(_ALERT, row, strict=True)), Anomaly) for row in done.read_back["alerts"])
+    if alerts != sorted(done.found.anomalies):
+        problems.append(f"Spark has read {len(alerts)} alerts, which are not those of the subscription")
+    modelled = {(model.airport, model.slot) for model in done.found.traffic_models}
+    if done.read_back["learned"] != len(modelled):
+        problems.append(f"Spark has read {done.read_back['learned']} models instead of {len(modelled)}")
+    return problems

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from millwheel.injectors.spark import MillwheelDataSource, finish_stream
 
-__all__ = ["run"]
+__all__ = ["run", "session"]
 
 COLUMNS: Final = (
     "id string, origin string, city string, dest string, carrier string, flight long, delay long, "
@@ -31,11 +31,8 @@ ALLOWED_DELAY: Final = "1301 minutes"
 """The maximum delay of a flight in that year."""
 
 
-def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
-    """Stream all files into MillWheel.
-
-    The effect is exactly once, even if the job is restarted with the same checkpoint.
-    """
+def session() -> SparkSession:
+    """A small local session with the format ``millwheel``."""
     spark = (
         SparkSession.builder.appName("flights of New York")
         .master("local[2]")
@@ -48,6 +45,15 @@ def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MillwheelDataSource)
+    return spark
+
+
+def run(address: str, files: str, checkpoint: str) -> dict[str, object]:
+    """Stream all files into MillWheel.
+
+    The effect is exactly once, even if the job is restarted with the same checkpoint.
+    """
+    spark = session()
     flights = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", DAYS_A_BATCH).parquet(files)
     options = {
         "address": address,

@@ -1,5 +1,7 @@
 """Spark as an injector: ``df.writeStream.format("millwheel")``, exactly once (section 5.2; docs/spark.md).
 
+``spark.read`` and ``spark.readStream`` with the same format read streams and states.
+
 ::
 
     from millwheel.injectors.spark import MillwheelDataSource

@@ -15,7 +15,17 @@ from millwheel.injectors.spark.errors import OptionError, listed
 from millwheel.model.stream_names import is_valid
 from millwheel.sdk.errors import did_you_mean
 
-__all__ = ["SinkOptions", "parse_duration", "parse_options"]
+__all__ = [
+    "SinkOptions",
+    "parse_address",
+    "parse_boolean",
+    "parse_column",
+    "parse_duration",
+    "parse_options",
+    "parse_seconds",
+    "parse_stream",
+    "parse_values",
+]
 
 _MICROSECONDS: Final = MappingProxyType(
     {
@@ -72,22 +82,32 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     Raises:
         OptionError: An option is invalid. The error names it, and says what is allowed.
     """
+    values = parse_values(given, _PARSERS)
+    for name, meaning in _REQUIRED.items():
+        if name not in values:
+            raise OptionError(name, f"is missing: {meaning}")
+    return SinkOptions(**values)
+
+
+def parse_values(given: Mapping[str, str], parsers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Parse each option by the parser of its name, which raises ValueError for an invalid value.
+
+    Raises:
+        OptionError: An option has no parser, or an invalid value.
+    """
     values: dict[str, Any] = {}
     for spelled, text in given.items():
         name = spelled.lower()
         if name in _SPARKS_OWN:
             continue
-        parse = _PARSERS.get(name)
+        parse = parsers.get(name)
         if parse is None:
-            raise OptionError(spelled, f"is unknown{did_you_mean(name, [*_PARSERS])}: it takes {listed(_PARSERS)}")
+            raise OptionError(spelled, f"is unknown{did_you_mean(name, [*parsers])}: it takes {listed(parsers)}")
         try:
             values[name] = parse(text)
         except ValueError as error:
             raise OptionError(spelled, f"is {text!r}: {error}") from error
-    for name, meaning in _REQUIRED.items():
-        if name not in values:
-            raise OptionError(name, f"is missing: {meaning}")
-    return SinkOptions(**values)
+    return values
 
 
 def parse_duration(text: str) -> int:
@@ -116,19 +136,22 @@ def _name(text: str) -> str:
     return text
 
 
-def _stream(text: str) -> str:
+def parse_stream(text: str) -> str:
+    """The name of a stream. ValueError: the text is none."""
     if not is_valid(text):
         raise ValueError("it takes STREAM or TOPOLOGY/STREAM")
     return text
 
 
-def _column(text: str) -> str:
+def parse_column(text: str) -> str:
+    """The name of a column. ValueError: the text is empty."""
     if not text:
         raise ValueError("it takes the name of a column")
     return text
 
 
-def _address(text: str) -> str:
+def parse_address(text: str) -> str:
+    """The addresses of masters. ValueError: the text has none."""
     for one in text.split(","):
         found = _ADDRESS.fullmatch(one.strip())
         if found is None or not 0 < int(found[2]) < 65_536:
@@ -136,7 +159,8 @@ def _address(text: str) -> str:
     return text
 
 
-def _boolean(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
+    """A truth value. ValueError: the text is none."""
     known = {"true": True, "false": False}
     if text.lower() not in known:
         raise ValueError("it takes true or false")
@@ -149,7 +173,8 @@ def _batch(text: str) -> int:
     return int(text)
 
 
-def _seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
+    """A duration in seconds. ValueError: the text is none."""
     return parse_duration(text) / 1e6
 
 
@@ -162,17 +187,17 @@ _REQUIRED: Final = MappingProxyType(
 )
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = MappingProxyType(
     {
-        "address": _address,
-        "stream": _stream,
-        "id_column": _column,
-        "timestamp_column": _column,
-        "watermark_column": _column,
+        "address": parse_address,
+        "stream": parse_stream,
+        "id_column": parse_column,
+        "timestamp_column": parse_column,
+        "watermark_column": parse_column,
         "allowed_delay": parse_duration,
         "process": _name,
-        "query": _column,
+        "query": parse_column,
         "batch": _batch,
-        "end_of_input": _boolean,
-        "patience": _seconds,
-        "any_timestamp": _boolean,
+        "end_of_input": parse_boolean,
+        "patience": parse_seconds,
+        "any_timestamp": parse_boolean,
     }
 )

@@ -1,4 +1,4 @@
-"""Format ``millwheel``: a DataFrame's rows become records of a stream, exactly once (section 5.2)."""
+"""Format ``millwheel``: rows become records, exactly once (section 5.2), and streams and states become rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -17,9 +18,11 @@ from pyspark.sql.types import StructType
 
 from millwheel.client.injector import BatchOf
 from millwheel.injectors.spark.driver import announce, finish, is_committed, resolve, settle
-from millwheel.injectors.spark.errors import OptionError, SinkError
+from millwheel.injectors.spark.errors import ColumnError, OptionError, SinkError
 from millwheel.injectors.spark.interpreter import check_interpreter
 from millwheel.injectors.spark.options import SinkOptions, parse_options
+from millwheel.injectors.spark.read_options import check_streaming, parse_read_options
+from millwheel.injectors.spark.readers import BatchReader, Readable, StateRowReader, StreamReader, find_readable
 from millwheel.injectors.spark.schema import check_schema
 from millwheel.injectors.spark.tasks import TaskReport, micro_batch, write_partition
 
@@ -43,16 +46,45 @@ class MillwheelDataSource(DataSource):
         return "millwheel"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Raises OptionError, which names the invalid option."""
         super().__init__(options)
-        self.parsed = parse_options(options)
         self._revived = False
+        self._found: Readable | None = None
+        """What is read, once its schema was asked for."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Spark creates a data source where it plans a batch's tasks. It sends a pickled copy to the process that
         # commits or aborts the batch. No task begins there, so the copy needs no sequencer.
         self.__dict__.update(state)
         self._revived = True
+
+    def schema(self) -> StructType:
+        """The columns of what the options name: a stream, or the states of a computation.
+
+        Raises:
+            OptionError: An option is invalid. The error names it.
+            RequestError: There is no such stream or computation.
+        """
+        self._found = find_readable(parse_read_options(self.options))
+        return self._found.schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader for ``spark.read``."""
+        found = self._readable(schema)
+        return StateRowReader(found) if found.options.state else BatchReader(found)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """The reader for ``spark.readStream``."""
+        found = self._readable(schema)
+        check_streaming(found.options)
+        return StreamReader(found)
+
+    def _readable(self, schema: StructType) -> Readable:
+        if self._found is None:
+            self.schema()
+        assert self._found is not None
+        if schema.simpleString() != self._found.schema.simpleString():
+            raise ColumnError("the columns follow from the type of what is read: leave out .schema()")
+        return self._found
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer for ``df.write``."""
@@ -73,8 +105,9 @@ class MillwheelDataSource(DataSource):
     def _checked(self, schema: StructType, overwrite: bool) -> SinkOptions:
         if overwrite:
             raise SinkError("what was sent cannot be taken back: write with mode 'append' (or outputMode 'append')")
-        check_schema(schema, self.parsed)
-        return self.parsed
+        options = parse_options(self.options)
+        check_schema(schema, options)
+        return options
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

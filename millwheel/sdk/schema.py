@@ -13,6 +13,7 @@ from millwheel.sdk.codecs import Codec, ValueFormat, format_of
 from millwheel.sdk.growing.collections import SetState
 from millwheel.sdk.growing.fields import COLLECTIONS, GrowingState, is_growing, plan_of
 from millwheel.sdk.growing.migrated import Conversion
+from millwheel.sdk.record_schema import record_schema
 from millwheel.sdk.typeinfo import cached_by_type, describe_type, supertype, type_name
 
 __all__ = ["DROPPED", "GROWING_STATE", "state_schema"]
@@ -41,6 +42,8 @@ def state_schema(state_type: Any, codec: Codec[Any] | None, version: int) -> top
     else:
         rows = _distinct(_stored(state_type, value_format, ""))
     made = topology_pb2.StateSchema(format=value_format.value, fields=_fields(rows), version=version)
+    if (schema := record_schema(plan_of(supertype(state_type)).plain if growing else state_type, codec)) is not None:
+        made.schema.CopyFrom(schema)
     if growing:
         for name, field in sorted(plan_of(supertype(state_type)).collections.items()):
             if field.conversions:

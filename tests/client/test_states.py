@@ -34,6 +34,9 @@ class Silent(state_pb2_grpc.StateServiceServicer):
         self.requests += 1
         return state_pb2.GetStatesResponse()
 
+    async def ListStates(self, request: Any, context: Any) -> state_pb2.ListStatesResponse:
+        raise AssertionError("no test lists states")
+
 
 def placement(address: str) -> control.GetTopologyResponse:
     found = control.GetTopologyResponse()

@@ -66,6 +66,7 @@ NOT_RUN = {
     "pipx run twine upload dist/*.tar.gz dist/*-none-any.whl": RELEASES,
     "make install": INSTALLS,
     "make install && source .venv/bin/activate": INSTALLS,
+    "pip install '.[arrow]'": INSTALLS,
     "pip install '.[spark]'": INSTALLS,
     'make test ARGS="tests/model -k split"': ITSELF,
     ".venv/bin/pytest -s tests/system/test_sync.py": ITSELF,
@@ -104,6 +105,7 @@ WITH_SERVER = ("zeitgeist.py", "millwheel server start-dev", "millwheel topology
 
 CONTINUES = (
     "docs/http.md",
+    "docs/arrow.md",
     "docs/injectors.md",
     "docs/lookups.md",
     "docs/snapshots.md",

@@ -32,7 +32,7 @@ from millwheel.worker.process.state_text import state_text
 
 Found = TypeVar("Found", bound=Any)
 
-__all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size", "spilled_rows"]
+__all__ = ["MAX_PAGE_SIZE", "KeyListing", "TimerListing", "page_size", "spilled_rows", "token_of", "users_timers"]
 
 MAX_PAGE_SIZE: Final = 1_000
 _DEFAULT_PAGE_SIZE: Final = 100
@@ -67,13 +67,19 @@ class KeyListing:
 
         ``states``: with the texts of their states, as far as these are short.
         """
+        response = wire.ListKeysResponse(spilled_timers=core.state.timers.spilled.count)
+        keys, response.next_page_token = await self.keys(core, within, size, token)
+        await self._fill(core, keys, response, states=states)
+        return response
+
+    async def keys(self, core: IntervalCore, within: KeyInterval, size: int, token: str) -> tuple[list[bytes], str]:
+        """Return the first ``size`` keys within bounds, and the token of the next page. Some may have nothing left."""
         state = core.state
-        response = wire.ListKeysResponse(spilled_timers=state.timers.spilled.count)
         # The rows of the computation's other intervals are beside those of this one.
         rest = KeyInterval(_key_of(token)).intersection(within)
         bounds = None if rest is None else rest.intersection(state.config.keys)
         if bounds is None:
-            return response
+            return [], ""
         cells = state.cells.cached()
 
         found = set(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
@@ -85,10 +91,7 @@ class KeyListing:
             found.update(rows)
         listed = sorted(found if unread is None else (key for key in found if key < unread))
         following = listed[size] if len(listed) > size else unread
-        if following is not None:
-            response.next_page_token = following.hex()
-        await self._fill(core, listed[:size], response, states=states)
-        return response
+        return listed[:size], token_of(following)
 
     async def _stored(self, core: IntervalCore, bounds: KeyInterval, count: int) -> tuple[list[bytes], bytes | None]:
         """The first keys that have rows, and from where on no row was read. Pages of growing states are passed over."""
@@ -195,7 +198,7 @@ class TimerListing:
         table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
 
         def places(one: bytes) -> Iterator[tuple[_TimerPlace, int | None]]:
-            for tag, setting in _tags(table.of_key(one)).items():
+            for tag, setting in users_timers(table.of_key(one)).items():
                 place = _TimerPlace(setting.at, processing, one, tag)
                 if after is None or place > after:
                     yield place, setting.hold
@@ -259,11 +262,12 @@ async def _first(keys: Iterable[bytes], count: int, wanted: Callable[[bytes], It
     for number, some in enumerate(iter(lambda: list(islice(looks, _SLICE)), [])):
         if number:
             await asyncio.sleep(0)
-        found = nsmallest(count, [*found, *(one for one in some if one is not None)])
+        # Sorting what is almost sorted is several times faster than a heap, which is Python's own code.
+        found = sorted(chain(found, (one for one in some if one is not None)))[:count]
     return found
 
 
-def _tags(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
+def users_timers(timers: dict[str, TimerSetting]) -> dict[str, TimerSetting]:
     """The timers that users set."""
     timers.pop(PAGES_TAG, None)
     return timers
@@ -278,7 +282,7 @@ def _with_timers(state: IntervalState, key: bytes, bounds: KeyInterval) -> Seque
 
 
 def _timer_count(state: IntervalState, key: bytes) -> int:
-    return sum(len(_tags(table.of_key(key))) for table in state.timers.tables.values())
+    return sum(len(users_timers(table.of_key(key))) for table in state.timers.tables.values())
 
 
 def _after(row: bytes) -> bytes | None:
@@ -287,6 +291,11 @@ def _after(row: bytes) -> bytes | None:
     if row == owner:
         return row + b"\0"
     return past(owner) if owner else None
+
+
+def token_of(key: bytes | None) -> str:
+    """Return the token of a page that begins with a key. None: there is no further page."""
+    return "" if key is None else key.hex()
 
 
 def _key_of(token: str) -> bytes:

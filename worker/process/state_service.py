@@ -1,4 +1,4 @@
-"""StateService: programs look up the states of keys (section 4.4).
+"""StateService: programs look up the states of keys, or read all of them page by page (section 4.4).
 
 A look-up is linearizable: it returns a state that was the newest committed one at some moment between the request and
 the answer. Invariant: an answer is sent only if the store has this owner's sequencer after the states were taken. An
@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from millwheel.model.interval_map import interval_from_proto
+from millwheel.model.time import TimeDomain
 from millwheel.rpc.errors import answering
 from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import state_pb2 as wire
@@ -19,6 +21,7 @@ from millwheel.rpc.v1.state_pb2_grpc import StateServiceServicer
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.process.listings import KeyListing, token_of, users_timers
 from millwheel.worker.process.owned_states import OwnedStates, not_owned
 
 __all__ = ["FreshHeads", "StateService"]
@@ -31,6 +34,12 @@ MAX_REQUESTS: Final = 256
 _ROWS_AT_ONCE: Final = 16
 """Rows that one read of the store returns. With ``_MAX_READS`` they bound the memory: 256 MiB of the largest states."""
 _MAX_READS: Final = 4
+_MAX_PAGE_SIZE: Final = 10_000
+_DEFAULT_PAGE_SIZE: Final = 1_000
+_KEYS_AT_ONCE: Final = 1_000
+"""Keys of a page that are taken in a row: some milliseconds."""
+_TIMER_BYTES: Final = 32
+"""Approximate bytes of a timer in an answer, beside its tag."""
 
 
 class FreshHeads:
@@ -68,6 +77,9 @@ class StateService(StateServiceServicer):
         self._heads = FreshHeads(store)
         self._reads = asyncio.Semaphore(_MAX_READS)
         self._requests = 0
+        self._keys = KeyListing(owned, store)
+        self._listing = asyncio.Lock()
+        """The keys of one page are found at a time: that looks at each key of an interval."""
 
     async def GetStates(self, request: wire.GetStatesRequest, context: Any) -> wire.GetStatesResponse:
         """The states of some keys of one computation."""
@@ -80,6 +92,50 @@ class StateService(StateServiceServicer):
             )
         async with self._admitted():
             return await self._states(request)
+
+    async def ListStates(self, request: wire.ListStatesRequest, context: Any) -> wire.ListStatesResponse:
+        """The keys of one interval, with their states, timers and holds."""
+        return await answering(context, lambda: self.page(request))
+
+    async def page(self, request: wire.ListStatesRequest) -> wire.ListStatesResponse:
+        try:
+            within = interval_from_proto(request.keys)
+        except ValueError as error:
+            raise RequestError(FailureCode.INVALID_ARGUMENT, str(error)) from error
+        size = min(request.page_size if request.page_size > 0 else _DEFAULT_PAGE_SIZE, _MAX_PAGE_SIZE)
+        async with self._admitted():
+            async with self._listing:
+                core = self._owned.core(request.journal, f"journal {request.journal!r}")
+                keys, token = await self._keys.keys(core, within, size, request.page_token)
+            return await self._page(core, keys, token)
+
+    async def _page(self, core: IntervalCore, keys: Sequence[bytes], token: str) -> wire.ListStatesResponse:
+        """The states of an interval's keys: of all, or of the first ones if they are large."""
+        response = wire.ListStatesResponse(spilled_timers=core.state.timers.spilled.count, next_page_token=token)
+        size = 0
+        for chunk in _chunks(keys, _KEYS_AT_ONCE):
+            for one in await self._listed(core, chunk):
+                if size > _MAX_ANSWER_BYTES or not one.HasField("state"):
+                    response.next_page_token = token_of(one.key)
+                    return response
+                if one.state.state or one.state.error or one.timers or one.HasField("hold_us"):
+                    size += len(one.state.state) + sum(_TIMER_BYTES + len(timer.tag) for timer in one.timers)
+                    response.states.append(one)
+        return response
+
+    async def _listed(self, core: IntervalCore, keys: Sequence[bytes]) -> list[wire.ListedState]:
+        """What the owner has of some keys. Keys after the first ones have no state here if the states are large.
+
+        Invariant: what is shown of a key in memory is of one commit. Nothing runs between here and the first wait of
+        ``_take``, which has read the cells by then. All that is sealed is committed before ``_take`` returns.
+        """
+        listed = [_beside_state(core, key) for key in keys]
+        states: dict[bytes, wire.KeyState] = {}
+        await self._take(core, keys, states, core.state.journal.sealed)
+        for one in listed:
+            if one.key in states:
+                one.state.CopyFrom(states[one.key])
+        return listed
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[None]:
@@ -115,17 +171,20 @@ class StateService(StateServiceServicer):
             response.states.append(states[key])
         return response
 
-    async def _take(self, core: IntervalCore, keys: Sequence[bytes], states: dict[bytes, wire.KeyState]) -> None:
+    async def _take(
+        self, core: IntervalCore, keys: Sequence[bytes], states: dict[bytes, wire.KeyState], shown: int = 0
+    ) -> None:
         """Add the states of an interval's keys: of all, or of the first ones if they are large.
 
-        The cells have what is sealed, so the answer waits until the commits that changed them are in the journal. Other
-        commits do not matter, and one that keeps nothing ends without an append. A key without a cell has exactly the
-        state of its row (:mod:`millwheel.worker.interval.cache.cells`). If a commit changes it meanwhile, either state
-        will do. The read of the head comes last: it shows that no successor had committed anything before it.
+        The cells have what is sealed, so the answer waits until the commits that changed them are in the journal, and
+        commit ``shown``. Other commits do not matter, and one that keeps nothing ends without an append. A key without
+        a cell has exactly the state of its row (:mod:`millwheel.worker.interval.cache.cells`). If a commit changes it
+        meanwhile, either state will do. The read of the head comes last: it shows that no successor had committed
+        anything before it.
         """
         journal, cells = core.state.journal, core.state.cells.cached()
         cached = {key: cell for key in keys if (cell := cells.get(key)) is not None}
-        sealed = max((cell.dirty for cell in cached.values()), default=0)
+        sealed = max(shown, *(cell.dirty for cell in cached.values())) if cached else shown
         encoded = {key: cell.encoded for key, cell in cached.items()}
         damaged: dict[bytes, str] = {}
         await self._add_rows(core, keys, encoded, damaged)
@@ -148,7 +207,7 @@ class StateService(StateServiceServicer):
         """
         missing = [key for key in keys if key not in encoded]
         size = sum(map(len, encoded.values()))
-        for chunk in _chunks(missing) if core.state.cells.evicted else [missing]:
+        for chunk in _chunks(missing, _ROWS_AT_ONCE) if core.state.cells.evicted else [missing]:
             if size > _MAX_ANSWER_BYTES and keys[0] not in chunk:
                 return
             async with self._reads:
@@ -157,8 +216,21 @@ class StateService(StateServiceServicer):
             size += sum(map(len, rows.values()))
 
 
-def _chunks(keys: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    return (keys[start : start + _ROWS_AT_ONCE] for start in range(0, len(keys), _ROWS_AT_ONCE))
+def _chunks(keys: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
+    return (keys[start : start + size] for start in range(0, len(keys), size))
+
+
+def _beside_state(core: IntervalCore, key: bytes) -> wire.ListedState:
+    """What memory has of a key beside its state."""
+    state, listed = core.state, wire.ListedState(key=key)
+    for domain, table in state.timers.tables.items():
+        for tag, setting in sorted(users_timers(table.of_key(key)).items()):
+            timer = listed.timers.add(tag=tag, timestamp_us=setting.at, wall_time=domain is TimeDomain.PROCESSING_TIME)
+            if setting.hold is not None:
+                timer.hold_us = setting.hold
+    if (hold := state.holds.of_keys.get(key)) is not None:
+        listed.hold_us = hold
+    return listed
 
 
 def _present(core: IntervalCore, encoded: bytes, damage: str) -> wire.KeyState:

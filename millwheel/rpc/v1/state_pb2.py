@@ -23,9 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from millwheel.rpc.v1 import access_pb2 as millwheel_dot_v1_dot_access__pb2
+from millwheel.rpc.v1 import common_pb2 as millwheel_dot_v1_dot_common__pb2
+from millwheel.rpc.v1 import inspection_pb2 as millwheel_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millwheel/v1/state.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\"5\n\x10GetStatesRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\";\n\x11GetStatesResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.KeyState\"(\n\x08KeyState\x12\r\n\x05state\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t2t\n\x0cStateService\x12\x64\n\tGetStates\x12\x1e.millwheel.v1.GetStatesRequest\x1a\x1f.millwheel.v1.GetStatesResponse\"\x16\xea\xe1\x18\x12\n\x10\n\x01\x01\"\x0bincarnationb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millwheel/v1/state.proto\x12\x0cmillwheel.v1\x1a\x19millwheel/v1/access.proto\x1a\x19millwheel/v1/common.proto\x1a\x1dmillwheel/v1/inspection.proto\"5\n\x10GetStatesRequest\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\";\n\x11GetStatesResponse\x12&\n\x06states\x18\x01 \x03(\x0b\x32\x16.millwheel.v1.KeyState\"(\n\x08KeyState\x12\r\n\x05state\x18\x01 \x01(\x0c\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"t\n\x11ListStatesRequest\x12\x0f\n\x07journal\x18\x01 \x01(\t\x12\'\n\x04keys\x18\x02 \x01(\x0b\x32\x19.millwheel.v1.KeyInterval\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"p\n\x12ListStatesResponse\x12)\n\x06states\x18\x01 \x03(\x0b\x32\x19.millwheel.v1.ListedState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\x16\n\x0espilled_timers\x18\x03 \x01(\x03\"\x8e\x01\n\x0bListedState\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12%\n\x05state\x18\x02 \x01(\x0b\x32\x16.millwheel.v1.KeyState\x12)\n\x06timers\x18\x03 \x03(\x0b\x32\x19.millwheel.v1.TimerStatus\x12\x14\n\x07hold_us\x18\x04 \x01(\x10H\x00\x88\x01\x01\x42\n\n\x08_hold_us2\xdc\x01\n\x0cStateService\x12\x64\n\tGetStates\x12\x1e.millwheel.v1.GetStatesRequest\x1a\x1f.millwheel.v1.GetStatesResponse\"\x16\xea\xe1\x18\x12\n\x10\n\x01\x01\"\x0bincarnation\x12\x66\n\nListStates\x12\x1f.millwheel.v1.ListStatesRequest\x1a .millwheel.v1.ListStatesResponse\"\x15\x90\x02\x01\xea\xe1\x18\x0e\n\x0c\n\x01\x01*\x07journalb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,12 +36,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATESERVICE'].methods_by_name['GetStates']._loaded_options = None
   _globals['_STATESERVICE'].methods_by_name['GetStates']._serialized_options = b'\352\341\030\022\n\020\n\001\001\"\013incarnation'
-  _globals['_GETSTATESREQUEST']._serialized_start=69
-  _globals['_GETSTATESREQUEST']._serialized_end=122
-  _globals['_GETSTATESRESPONSE']._serialized_start=124
-  _globals['_GETSTATESRESPONSE']._serialized_end=183
-  _globals['_KEYSTATE']._serialized_start=185
-  _globals['_KEYSTATE']._serialized_end=225
-  _globals['_STATESERVICE']._serialized_start=227
-  _globals['_STATESERVICE']._serialized_end=343
+  _globals['_STATESERVICE'].methods_by_name['ListStates']._loaded_options = None
+  _globals['_STATESERVICE'].methods_by_name['ListStates']._serialized_options = b'\220\002\001\352\341\030\016\n\014\n\001\001*\007journal'
+  _globals['_GETSTATESREQUEST']._serialized_start=127
+  _globals['_GETSTATESREQUEST']._serialized_end=180
+  _globals['_GETSTATESRESPONSE']._serialized_start=182
+  _globals['_GETSTATESRESPONSE']._serialized_end=241
+  _globals['_KEYSTATE']._serialized_start=243
+  _globals['_KEYSTATE']._serialized_end=283
+  _globals['_LISTSTATESREQUEST']._serialized_start=285
+  _globals['_LISTSTATESREQUEST']._serialized_end=401
+  _globals['_LISTSTATESRESPONSE']._serialized_start=403
+  _globals['_LISTSTATESRESPONSE']._serialized_end=515
+  _globals['_LISTEDSTATE']._serialized_start=518
+  _globals['_LISTEDSTATE']._serialized_end=660
+  _globals['_STATESERVICE']._serialized_start=663
+  _globals['_STATESERVICE']._serialized_end=883
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,8 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from millwheel.rpc.v1 import common_pb2 as _common_pb2
+from millwheel.rpc.v1 import inspection_pb2 as _inspection_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -92,3 +94,101 @@ class KeyState(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KeyState: _TypeAlias = KeyState  # noqa: Y015
+
+@_typing.final
+class ListStatesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOURNAL_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    journal: _builtins.str
+    page_size: _builtins.int
+    """The most keys of the response, 10,000 at most. 0: 1,000."""
+    page_token: _builtins.str
+    """From the response before, or empty."""
+    @_builtins.property
+    def keys(self) -> _common_pb2.KeyInterval:
+        """Only keys within these bounds."""
+
+    def __init__(
+        self,
+        *,
+        journal: _builtins.str = ...,
+        keys: _common_pb2.KeyInterval | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal", "keys", b"keys", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatesRequest: _TypeAlias = ListStatesRequest  # noqa: Y015
+
+@_typing.final
+class ListStatesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    SPILLED_TIMERS_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: there are no more."""
+    spilled_timers: _builtins.int
+    """The number of the interval's timers that are only in the store. They are not listed, and neither is a key that has
+    nothing else.
+    """
+    @_builtins.property
+    def states(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedState]:
+        """There may be fewer than asked for, also if more follow: a page ends after about 4 MiB."""
+
+    def __init__(
+        self,
+        *,
+        states: _abc.Iterable[Global___ListedState] | None = ...,
+        next_page_token: _builtins.str = ...,
+        spilled_timers: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "spilled_timers", b"spilled_timers", "states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStatesResponse: _TypeAlias = ListStatesResponse  # noqa: Y015
+
+@_typing.final
+class ListedState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TIMERS_FIELD_NUMBER: _builtins.int
+    HOLD_US_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    hold_us: _builtins.int
+    """The key's hold of the output watermark."""
+    @_builtins.property
+    def state(self) -> Global___KeyState: ...
+    @_builtins.property
+    def timers(self) -> _containers.RepeatedCompositeFieldContainer[_inspection_pb2.TimerStatus]: ...
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        state: Global___KeyState | None = ...,
+        timers: _abc.Iterable[_inspection_pb2.TimerStatus] | None = ...,
+        hold_us: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "hold_us", b"hold_us", "state", b"state"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us", "hold_us", b"hold_us", "key", b"key", "state", b"state", "timers", b"timers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hold_us: _TypeAlias = _typing.Literal["hold_us"]  # noqa: Y015
+    _WhichOneofArgType__hold_us: _TypeAlias = _typing.Literal["_hold_us", b"_hold_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_us) -> _WhichOneofReturnType__hold_us | None: ...
+
+Global___ListedState: _TypeAlias = ListedState  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class StateServiceStub:
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys.
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all.
     """
 
     def __init__(self, channel):
@@ -40,15 +40,28 @@ class StateServiceStub:
                 request_serializer=millwheel_dot_v1_dot_state__pb2.GetStatesRequest.SerializeToString,
                 response_deserializer=millwheel_dot_v1_dot_state__pb2.GetStatesResponse.FromString,
                 _registered_method=True)
+        self.ListStates = channel.unary_unary(
+                '/millwheel.v1.StateService/ListStates',
+                request_serializer=millwheel_dot_v1_dot_state__pb2.ListStatesRequest.SerializeToString,
+                response_deserializer=millwheel_dot_v1_dot_state__pb2.ListStatesResponse.FromString,
+                _registered_method=True)
 
 
 class StateServiceServicer:
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys.
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all.
     """
 
     def GetStates(self, request, context):
         """Returns the states of up to 1,000 keys. The answer has every commit that was acknowledged before the request, and
         nothing that is not committed. Each key's state is as of one commit of its interval.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListStates(self, request, context):
+        """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
+        What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -62,6 +75,11 @@ def add_StateServiceServicer_to_server(servicer, server):
                     request_deserializer=millwheel_dot_v1_dot_state__pb2.GetStatesRequest.FromString,
                     response_serializer=millwheel_dot_v1_dot_state__pb2.GetStatesResponse.SerializeToString,
             ),
+            'ListStates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListStates,
+                    request_deserializer=millwheel_dot_v1_dot_state__pb2.ListStatesRequest.FromString,
+                    response_serializer=millwheel_dot_v1_dot_state__pb2.ListStatesResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'millwheel.v1.StateService', rpc_method_handlers)
@@ -71,7 +89,7 @@ def add_StateServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class StateService:
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys.
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all.
     """
 
     @staticmethod
@@ -91,6 +109,33 @@ class StateService:
             '/millwheel.v1.StateService/GetStates',
             millwheel_dot_v1_dot_state__pb2.GetStatesRequest.SerializeToString,
             millwheel_dot_v1_dot_state__pb2.GetStatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListStates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millwheel.v1.StateService/ListStates',
+            millwheel_dot_v1_dot_state__pb2.ListStatesRequest.SerializeToString,
+            millwheel_dot_v1_dot_state__pb2.ListStatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

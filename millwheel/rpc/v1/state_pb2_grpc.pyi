@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class StateServiceStub:
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys."""
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -37,19 +37,27 @@ class StateServiceStub:
     """Returns the states of up to 1,000 keys. The answer has every commit that was acknowledged before the request, and
     nothing that is not committed. Each key's state is as of one commit of its interval.
     """
+    ListStates: _grpc.UnaryUnaryMultiCallable[_state_pb2.ListStatesRequest, _state_pb2.ListStatesResponse]
+    """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
+    What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
+    """
 
 @_typing.type_check_only
 class StateServiceAsyncStub(StateServiceStub):
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys."""
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStates: _aio.UnaryUnaryMultiCallable[_state_pb2.GetStatesRequest, _state_pb2.GetStatesResponse]  # type: ignore[assignment]
     """Returns the states of up to 1,000 keys. The answer has every commit that was acknowledged before the request, and
     nothing that is not committed. Each key's state is as of one commit of its interval.
     """
+    ListStates: _aio.UnaryUnaryMultiCallable[_state_pb2.ListStatesRequest, _state_pb2.ListStatesResponse]  # type: ignore[assignment]
+    """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
+    What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
+    """
 
 class StateServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys."""
+    """Served by each worker, for the keys of the intervals that it owns. Programs look up the states of keys, or read all."""
 
     @_abc_1.abstractmethod
     def GetStates(
@@ -59,6 +67,16 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_state_pb2.GetStatesResponse, _abc.Awaitable[_state_pb2.GetStatesResponse]]:
         """Returns the states of up to 1,000 keys. The answer has every commit that was acknowledged before the request, and
         nothing that is not committed. Each key's state is as of one commit of its interval.
+        """
+
+    @_abc_1.abstractmethod
+    def ListStates(
+        self,
+        request: _state_pb2.ListStatesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_state_pb2.ListStatesResponse, _abc.Awaitable[_state_pb2.ListStatesResponse]]:
+        """Returns the keys of one interval that have a state or a timer, in their order, with their states, timers and holds.
+        What it shows of a key is committed. If the key is in memory, all of it is as of one commit. A page is no snapshot.
         """
 
 def add_StateServiceServicer_to_server(servicer: StateServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

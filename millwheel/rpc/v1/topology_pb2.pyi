@@ -432,6 +432,7 @@ class StateSchema(_message.Message):
     FIELDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CONVERSIONS_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
     format: Global___ValueFormat.ValueType
     version: _builtins.int
     """The user's version number of the form. A computation with a larger number can read states of smaller ones."""
@@ -443,6 +444,12 @@ class StateSchema(_message.Message):
     def conversions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ElementConversions]:
         """How stored elements of a state that grows are converted, sorted by field."""
 
+    @_builtins.property
+    def schema(self) -> Global___RecordSchema:
+        """The state's type, for readers that have no code of the user. Of a state that grows, the type of its plain fields.
+        Absent if only the code package defines the type, as with a codec, and in specs of older versions.
+        """
+
     def __init__(
         self,
         *,
@@ -450,10 +457,11 @@ class StateSchema(_message.Message):
         fields: _abc.Iterable[Global___StateField] | None = ...,
         version: _builtins.int = ...,
         conversions: _abc.Iterable[Global___ElementConversions] | None = ...,
+        schema: Global___RecordSchema | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversions", b"conversions", "fields", b"fields", "format", b"format", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversions", b"conversions", "fields", b"fields", "format", b"format", "schema", b"schema", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

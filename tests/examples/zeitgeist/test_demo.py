@@ -7,19 +7,21 @@ import xml.etree.ElementTree as ET
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pandas as pd
 import pytest
 
 import millwheel as mw
 from examples.demo.__main__ import missing
 from examples.demo.files import write_files
+from examples.demo.first_pass import FirstPass, read_back_problems
 from examples.demo.picture import alert_line, render_page
 from examples.demo.second_pass import check, second_pass
 from examples.demo.server import DemoServer
 from examples.demo.showing import Show, percentiles
 from examples.demo.watching import Found
 from examples.zeitgeist.clock import NEW_YORK
-from examples.zeitgeist.records import Anomaly
+from examples.zeitgeist.records import Anomaly, TrafficModel
 from examples.zeitgeist.reference import anomalies
 from examples.zeitgeist.topology import END, WINTER_END
 from tests.examples.zeitgeist.running import Run
@@ -33,6 +35,19 @@ def test_what_happened_has_to_be_found(flights: pd.DataFrame) -> None:
     ]
     assert missing([one for one in found if one.kind == "spike"]) == ["the blizzard was not found"]
     assert len(missing([])) == 3
+
+
+def test_what_spark_reads_back_has_to_be_what_came() -> None:
+    alerts = [Anomaly(2, 3, "dip", "EWR", 21, 0, 4), Anomaly(1, 2, "spike", "NYC", 49_024)]
+    done = FirstPass(found=Found(anomalies=alerts, traffic_models=[TrafficModel("EWR", "Mon 06", 5, 21)]))
+    rows = [list(msgspec.structs.astuple(one)) for one in alerts]
+    done.read_back = {"alerts": rows[::-1], "learned": 1}
+    assert read_back_problems(done) == []
+    done.read_back = {"alerts": rows[1:], "learned": 2}
+    assert read_back_problems(done) == [
+        "Spark has read 1 alerts, which are not those of the subscription",
+        "Spark has read 2 models instead of 1",
+    ]
 
 
 def test_an_alert_is_a_line_that_begins_with_its_local_date() -> None:
