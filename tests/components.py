@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from deploy.local.redis import RedisServer
 from millwheel.store.cassandra import CassandraSettings
 
 SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
@@ -42,6 +43,15 @@ def cassandra() -> CassandraCluster:
 def three_cassandra_nodes() -> CassandraCluster:
     """Three nodes, each with a replica."""
     return _started(CassandraCluster(_folder() / "cassandra3", 3, heap_mebibytes=512, quick_start=True))
+
+
+@cache
+def redis() -> RedisServer:
+    """One server of Redis with an append-only file."""
+    server = RedisServer(_folder() / "redis")
+    atexit.register(server.process.stop)
+    server.start()
+    return server
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

@@ -22,8 +22,11 @@ class InstallError(Exception):
     """A component cannot be installed. The message says what to do."""
 
 
-def unpack(package: str) -> Path:
-    """The folder with the files of a Debian package. It is downloaded and unpacked if it does not exist yet."""
+def unpack(package: str, *, with_needed: bool = False) -> Path:
+    """The folder with the files of a Debian package. It is downloaded and unpacked if it does not exist yet.
+
+    ``with_needed``: also the files of the packages that it needs and this machine does not have.
+    """
     folder = COMPONENTS / package
     if folder.is_dir():
         return folder
@@ -39,10 +42,11 @@ def unpack(package: str) -> Path:
             )
     with tempfile.TemporaryDirectory(dir=COMPONENTS) as temporary:
         print(f"install: downloading {package} from the distribution's packages", flush=True)
-        _run(["apt-get", "download", "-qq", package], cwd=temporary)
-        (archive,) = Path(temporary).glob("*.deb")
+        packages = [package, *_needed(package)] if with_needed else [package]
+        _run(["apt-get", "download", "-qq", *packages], cwd=temporary)
         unpacked = Path(temporary, "unpacked")
-        _run(["dpkg-deb", "-x", str(archive), str(unpacked)])
+        for archive in Path(temporary).glob("*.deb"):
+            _run(["dpkg-deb", "-x", str(archive), str(unpacked)])
         try:
             unpacked.rename(folder)
         except OSError:
@@ -50,6 +54,13 @@ def unpack(package: str) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def _needed(package: str) -> list[str]:
+    """What an installation of the package would install, by a simulated one, which changes nothing."""
+    plan = _run(["apt-get", "install", "--simulate", "--no-install-recommends", package])
+    words = (line.split() for line in plan.splitlines())
+    return [one[1] for one in words if one[:1] == ["Inst"] and one[1] != package]
 
 
 def _has_candidate(package: str) -> bool:
@@ -62,11 +73,14 @@ def _has_candidate(package: str) -> bool:
     )
 
 
-def _run(command: list[str], *, as_root: bool = False, cwd: str | None = None) -> None:
+def _run(command: list[str], *, as_root: bool = False, cwd: str | None = None) -> str:
     if as_root and os.geteuid() != 0:
         if shutil.which("sudo") is None:
             raise InstallError(f"as root: {' '.join(command)}")
         command = ["sudo", "-n", *command]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "LC_ALL": "C"}, check=False
+    )
     if done.returncode != 0:
         raise InstallError(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}")
+    return done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd, prometheus
+from deploy.local import cassandra_jars, etcd, prometheus, redis
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -15,6 +15,7 @@ def main() -> int:
     try:
         etcd.install()
         prometheus.install()
+        redis.install()
         cassandra_jars.install()
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
