@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from deploy.local.mosquitto import MosquittoBroker
 from deploy.local.redis import RedisServer
 from millwheel.store.cassandra import CassandraSettings
 
@@ -52,6 +53,15 @@ def redis() -> RedisServer:
     atexit.register(server.process.stop)
     server.start()
     return server
+
+
+@cache
+def mosquitto() -> MosquittoBroker:
+    """One broker of MQTT."""
+    broker = MosquittoBroker(_folder() / "mosquitto", "max_queued_messages 0", "max_inflight_messages 0")
+    atexit.register(broker.process.stop)
+    broker.start()
+    return broker
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd, prometheus, redis
+from deploy.local import cassandra_jars, etcd, mosquitto, prometheus, redis
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -16,6 +16,7 @@ def main() -> int:
         etcd.install()
         prometheus.install()
         redis.install()
+        mosquitto.install()
         cassandra_jars.install()
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
 from weakref import finalize
 
 from millwheel.connectors.threads import CallThread
+from millwheel.connectors.urls import check_url, filled_in, place_in
 from millwheel.errors import MillwheelError
 from millwheel.sdk.errors import UsageError
 
@@ -22,8 +20,6 @@ R = TypeVar("R")
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 20.0
 """How long a call waits for the server. With its one repetition, it ends before the limit of a connector's call."""
-_FROM_ENVIRONMENT: Final = re.compile(r"\$\{(\w+)\}")
-_MARKED: Final = re.compile(r"(?:\$\{\w+\})*")
 _ONE_SLOT: Final = "In a Redis Cluster, all keys of a sink need one hash tag, as in {shop}:totals, and slot= names it"
 _HINTS: Final = {
     "wrongtype": "The key has another type: name another one",
@@ -63,29 +59,21 @@ class Access:
     def __post_init__(self) -> None:
         if callable(self.server):
             return
-        parts = urlsplit(self.server)
-        if parts.scheme not in ("redis", "rediss", "unix"):
-            raise UsageError("Redis needs a URL such as redis://HOST:PORT/0, rediss:// for TLS, or unix:///PATH")
-        if not _MARKED.fullmatch(parts.password or ""):
-            raise UsageError(
-                "a program has no passwords: name an environment variable of the workers in the URL of Redis, as in "
-                "redis://USER:${REDIS_PASSWORD}@HOST:PORT/0"
-            )
+        check_url(self.server, "Redis", ("redis", "rediss", "unix"))
 
     @property
     def name(self) -> str:
         """What errors call the server. It has no password."""
         if callable(self.server):
             return "Redis"
-        parts = urlsplit(self.server)
-        return f"Redis at {parts.netloc.rpartition('@')[2] or parts.path}"
+        return f"Redis at {place_in(self.server)}"
 
     def client(self) -> Any:
         """A client. It connects at its first call.
 
         Raises:
-            UsageError: The library is missing, or the function makes no client that can be used.
-            RedisError: The worker does not have a variable that the URL names.
+            UsageError: The library is missing, the worker does not have a variable that the URL names, or the function
+                makes no client that can be used.
         """
         redis = library()
         if callable(self.server):
@@ -94,7 +82,7 @@ class Access:
                 raise UsageError("let the function make a client of Redis with decode_responses=False")
             return client
         return redis.Redis.from_url(
-            _FROM_ENVIRONMENT.sub(_variable, self.server),
+            filled_in(self.server),
             socket_connect_timeout=_CONNECT_SECONDS,
             socket_timeout=_ANSWER_SECONDS,
             # A server may close connections that nothing used for long. All calls may come twice.
@@ -142,13 +130,6 @@ class Connection:
         if self._client is not None:
             with suppress(Exception):
                 self._client.close()
-
-
-def _variable(match: re.Match[str]) -> str:
-    name = match[1]
-    if name not in os.environ:
-        raise RedisError(f"the URL of Redis names the environment variable {name}, which the worker does not have")
-    return quote(os.environ[name], safe="")
 
 
 def _hint_for(known: Any, error: Exception) -> str:

@@ -227,9 +227,7 @@ class _Reader(SplitReader[T, Position]):
         """Raise an error for what is missing, or log it if that is accepted."""
         at = f"stream {self._stream!r} of {self._source.access.name} was read up to entry {position.id}"
         if missing.set_back:
-            wrong = (
-                f"{at}, and is now another or an earlier one: the server lost entries, or the key was made again"
-            )
+            wrong = f"{at}, and is now another or an earlier one: the server lost entries, or the key was made again"
         else:
             are = "entry behind it was" if missing.removed == 1 else "entries behind it were"
             wrong = f"{at}, and {missing.removed:,} {are} removed unread, by a limit of its length or by XDEL"
