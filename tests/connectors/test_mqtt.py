@@ -226,7 +226,7 @@ def test_a_second_reader_ends_the_first(plant: Plant) -> None:
 
     async def do() -> None:
         former = await source.open_reader(f"{plant.name}/#", None)
-        present = await source.open_reader(f"{plant.name}/#", mqtt.Position())
+        present = await source.open_reader(f"{plant.name}/#", mqtt.SessionPosition())
         await present.read()
         with pytest.raises(mqtt.MqttError, match=r"not connected.*client= of its own"):
             await former.read()

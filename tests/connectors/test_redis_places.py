@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.connectors.redis.places import NONE, Glimpse, Position, beginning, follow
+from millwheel.connectors.redis.places import NONE, Glimpse, StreamPosition, beginning, follow
 
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "trim", "delete", "read"]), st.integers(0, 5)), max_size=40)
 
@@ -25,7 +25,7 @@ class Stream:
         return Glimpse(self.added, len(self.there), first, f"{self.added}-0", found, len(behind) <= most)
 
 
-def before_position(position: Position | None) -> set[int]:
+def before_position(position: StreamPosition | None) -> set[int]:
     """The entries that count as read."""
     return set(range(1_000 if position is None else int(position.id.partition("-")[0]) + 1))
 
@@ -48,7 +48,7 @@ def test_what_is_removed_unread_is_noticed(before: int, steps: list[tuple[str, i
             gone = stream.there.pop(number % len(stream.there))
             unread |= {gone} - before_position(position)
         elif step == "read":
-            seen = stream.see((position or Position()).id, number)
+            seen = stream.see((position or StreamPosition()).id, number)
             came = beginning(seen) if position is None else position
             position, missing = follow(came, seen)
             if missing is not None:
@@ -64,22 +64,22 @@ def test_what_is_removed_unread_is_noticed(before: int, steps: list[tuple[str, i
 @pytest.mark.parametrize(
     ("position", "seen"),
     [
-        (Position("7-0", 7), NONE),
-        (Position("7-0", 7), Glimpse(5, 5, "1-0", "5-0", [], True)),
-        (Position("7-0", 7), Glimpse(2, 2, "8-0", "9-0", ["8-0", "9-0"], True)),
-        (Position("7-0", 7), Glimpse(6, 6, "1-0", "8-0", ["8-0"], True)),
+        (StreamPosition("7-0", 7), NONE),
+        (StreamPosition("7-0", 7), Glimpse(5, 5, "1-0", "5-0", [], True)),
+        (StreamPosition("7-0", 7), Glimpse(2, 2, "8-0", "9-0", ["8-0", "9-0"], True)),
+        (StreamPosition("7-0", 7), Glimpse(6, 6, "1-0", "8-0", ["8-0"], True)),
     ],
     ids=["gone", "set-back", "made-again", "lost-and-went-on"],
 )
-def test_a_stream_that_was_set_back_is_noticed(position: Position, seen: Glimpse) -> None:
+def test_a_stream_that_was_set_back_is_noticed(position: StreamPosition, seen: Glimpse) -> None:
     after, missing = follow(position, seen)
     assert missing is not None
     assert missing.set_back
-    assert after == Position(seen.last, seen.added)
+    assert after == StreamPosition(seen.last, seen.added)
 
 
 def test_whoever_accepts_what_is_missing_goes_on() -> None:
-    position, missing = follow(Position("2-0", 2), Glimpse(9, 4, "6-0", "9-0", ["6-0", "7-0"], False))
+    position, missing = follow(StreamPosition("2-0", 2), Glimpse(9, 4, "6-0", "9-0", ["6-0", "7-0"], False))
     assert missing is not None
-    assert (missing.removed, position) == (3, Position("7-0", 7))
-    assert follow(position, Glimpse(9, 4, "6-0", "9-0", ["8-0", "9-0"], True)) == (Position("9-0", 9), None)
+    assert (missing.removed, position) == (3, StreamPosition("7-0", 7))
+    assert follow(position, Glimpse(9, 4, "6-0", "9-0", ["8-0", "9-0"], True)) == (StreamPosition("9-0", 9), None)

@@ -4,9 +4,9 @@ It needs ``openmillwheel[mqtt]`` where a topology runs. A program that only decl
 """
 
 from millwheel.connectors.mqtt.brokers import MqttError
-from millwheel.connectors.mqtt.deliveries import Position
+from millwheel.connectors.mqtt.deliveries import SessionPosition
 from millwheel.connectors.mqtt.messages import MqttMessage
 from millwheel.connectors.mqtt.topics import source
 from millwheel.connectors.mqtt.writers import sink
 
-__all__ = ["MqttError", "MqttMessage", "Position", "sink", "source"]
+__all__ = ["MqttError", "MqttMessage", "SessionPosition", "sink", "source"]

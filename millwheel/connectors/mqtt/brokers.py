@@ -13,7 +13,7 @@ from millwheel.connectors.urls import check_url, filled_in, place_in
 from millwheel.errors import MillwheelError
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["ANSWER_SECONDS", "Access", "Link", "MqttError", "library"]
+__all__ = ["ANSWER_SECONDS", "MqttAccess", "MqttError", "MqttLink", "library"]
 
 ANSWER_SECONDS: Final = 15.0
 """How long a call waits for the broker. It ends before the limit of a connector's call, and says why."""
@@ -38,13 +38,13 @@ def library() -> Any:
         import paho.mqtt.client as client
     except ImportError as error:
         raise UsageError(
-            "MQTT needs the library paho-mqtt where the topology runs: pip install 'openmillwheel[mqtt]'"
+            "MQTT needs the library paho-mqtt where the topology runs: install openmillwheel[mqtt] there"
         ) from error
     return client
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class MqttAccess:
     """What a program says of the broker."""
 
     server: str
@@ -69,7 +69,7 @@ class Access:
         return parts.hostname or "localhost", parts.port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
-class Link:
+class MqttLink:
     """A connection that does not come back by itself. Its calls wait, so they run on a thread of the caller.
 
     The library receives on a thread of its own, which calls ``on_message``.
@@ -77,7 +77,7 @@ class Link:
 
     def __init__(
         self,
-        access: Access,
+        access: MqttAccess,
         client_id: str,
         *,
         expiry: int = 0,

@@ -12,10 +12,10 @@ from hashlib import blake2b
 
 import msgspec
 
-__all__ = ["Deliveries", "Delivery", "Position", "digest_of"]
+__all__ = ["SentMessage", "SessionDeliveries", "SessionPosition", "digest_of"]
 
 
-class Position(msgspec.Struct, frozen=True):
+class SessionPosition(msgspec.Struct, frozen=True):
     """The messages that were taken last, oldest first: as many as the broker sends without an acknowledgement."""
 
     taken: list[tuple[int, int]] = []
@@ -24,7 +24,7 @@ class Position(msgspec.Struct, frozen=True):
     """How many were taken in all. So no two positions of a session are equal."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class SentMessage(msgspec.Struct, frozen=True):
     """A message as the broker sent it.
 
     Attributes:
@@ -46,7 +46,7 @@ def digest_of(*parts: bytes) -> int:
     return int.from_bytes(digest.digest(), "big")
 
 
-class Deliveries:
+class SessionDeliveries:
     """The messages of one connection.
 
     *Invariant (G1): a message is left out if and only if it was taken before.* The broker has at most ``window``
@@ -57,7 +57,7 @@ class Deliveries:
     forgets its session.
     """
 
-    def __init__(self, position: Position, window: int) -> None:
+    def __init__(self, position: SessionPosition, window: int) -> None:
         self._before = position.taken
         """What may come again."""
         self._next = 0
@@ -66,11 +66,11 @@ class Deliveries:
         self._taken = deque(position.taken, maxlen=max(window, len(position.taken)))
 
     @property
-    def position(self) -> Position:
+    def position(self) -> SessionPosition:
         """The position behind the messages that were taken."""
-        return Position(list(self._taken), self._count)
+        return SessionPosition(list(self._taken), self._count)
 
-    def take(self, delivery: Delivery) -> bool:
+    def take(self, delivery: SentMessage) -> bool:
         """Take a message. False: it was taken before."""
         one = (delivery.packet, delivery.content)
         if delivery.again and one in self._before[self._next :]:

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar, overload
 from weakref import finalize
 
-from millwheel.connectors.mqtt.brokers import Access, Link, MqttError
-from millwheel.connectors.mqtt.deliveries import Deliveries, Delivery, Position, digest_of
+from millwheel.connectors.mqtt.brokers import MqttAccess, MqttError, MqttLink
+from millwheel.connectors.mqtt.deliveries import SentMessage, SessionDeliveries, SessionPosition, digest_of
 from millwheel.connectors.mqtt.messages import MqttMessage, reads_as
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 from millwheel.connectors.threads import CallThread
@@ -49,7 +49,7 @@ def source(
     window: int = 256,
     session_expiry: Duration = ...,
     skip_lost: bool = False,
-) -> Source[T, Position]: ...
+) -> Source[T, SessionPosition]: ...
 @overload
 def source(
     topics: str | Sequence[str],
@@ -60,7 +60,7 @@ def source(
     window: int = 256,
     session_expiry: Duration = ...,
     skip_lost: bool = False,
-) -> Source[T, Position]: ...
+) -> Source[T, SessionPosition]: ...
 def source(
     topics: str | Sequence[str],
     kind: Any = MqttMessage,
@@ -71,7 +71,7 @@ def source(
     window: int = 256,
     session_expiry: Duration = _EXPIRY,
     skip_lost: bool = False,
-) -> Source[Any, Position]:
+) -> Source[Any, SessionPosition]:
     """A source that subscribes to topics of MQTT. What the broker has for its session comes once.
 
     It needs MQTT 5, and a broker that keeps sessions. A message is acknowledged after it was committed. The event time
@@ -106,14 +106,14 @@ def source(
     expiry = int(session_expiry) // 1_000_000
     if not 0 < expiry <= _LONGEST_EXPIRY:
         raise UsageError(f"session_expiry= is a Duration of at least a second, not {session_expiry!r:.80}")
-    return _Topics(tuple(names), reads_as(kind, decode), Access(server), client, window, expiry, skip_lost)
+    return _SessionSource(tuple(names), reads_as(kind, decode), MqttAccess(server), client, window, expiry, skip_lost)
 
 
 @dataclass(frozen=True, slots=True)
-class _Topics(Source[T, Position], Generic[T]):
+class _SessionSource(Source[T, SessionPosition], Generic[T]):
     topics: tuple[str, ...]
     read_as: Callable[[MqttMessage], T]
-    access: Access
+    access: MqttAccess
     client: str
     window: int
     expiry: int
@@ -125,8 +125,8 @@ class _Topics(Source[T, Position], Generic[T]):
     async def splits(self) -> Splits:
         return Splits(self.topics)
 
-    async def open_reader(self, split: str, position: Position | None) -> SplitReader[T, Position]:
-        reader = _Reader(self, split, position)
+    async def open_reader(self, split: str, position: SessionPosition | None) -> SplitReader[T, SessionPosition]:
+        reader = _SessionReader(self, split, position)
         try:
             await reader.begin()
         except BaseException:
@@ -136,7 +136,7 @@ class _Topics(Source[T, Position], Generic[T]):
         return reader
 
 
-class _Reader(SplitReader[T, Position]):
+class _SessionReader(SplitReader[T, SessionPosition]):
     """Reads the messages of one session.
 
     *Invariant (G1): a message is acknowledged only after its commit.* A computation with strong productions has one
@@ -146,14 +146,14 @@ class _Reader(SplitReader[T, Position]):
     committed, and the broker ends its connection when another process opens the session.
     """
 
-    def __init__(self, source: _Topics[T], topics: str, position: Position | None) -> None:
+    def __init__(self, source: _SessionSource[T], topics: str, position: SessionPosition | None) -> None:
         self._source = source
         self._topics = topics
         self._is_first = position is None
-        self._deliveries = Deliveries(position or Position(), source.window)
+        self._deliveries = SessionDeliveries(position or SessionPosition(), source.window)
         self._id = f"{source.client}-{blake2b(topics.encode(), digest_size=4).hexdigest()}"
         self._inbox = inbox = deque[Any]()
-        self._link = Link(
+        self._link = MqttLink(
             source.access,
             self._id,
             expiry=source.expiry,
@@ -183,10 +183,10 @@ class _Reader(SplitReader[T, Position]):
                 self._link.close(forget=True)
                 raise MqttError(f"{lost}. skip_lost=True in an update begins another session")
             log.warning("%s; another one begins, as skip_lost=True says", lost)
-            self._deliveries = Deliveries(Position(), self._source.window)
+            self._deliveries = SessionDeliveries(SessionPosition(), self._source.window)
         self._link.subscribe(self._topics)
 
-    async def read(self) -> Read[T, Position]:
+    async def read(self) -> Read[T, SessionPosition]:
         self._link.check()
         for packet in self._committed:
             self._link.acknowledge(packet)
@@ -212,7 +212,7 @@ class _Reader(SplitReader[T, Position]):
             content = digest_of(message.topic.encode(), message.payload, repr(own).encode())
             if message.qos:
                 self._returned.append(message.mid)
-                if not self._deliveries.take(Delivery(message.mid, message.dup, content)):
+                if not self._deliveries.take(SentMessage(message.mid, message.dup, content)):
                     continue
             records.append((self._value(MqttMessage(message.topic, message.payload, own, message.qos)), None))
         return records

@@ -10,7 +10,7 @@ from weakref import finalize
 
 import msgspec
 
-from millwheel.connectors.mqtt.brokers import Access, Link
+from millwheel.connectors.mqtt.brokers import MqttAccess, MqttLink
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.errors import UsageError
@@ -54,19 +54,19 @@ def sink(
     if not callable(topic) and (not isinstance(topic, str) or not topic or set("+#") & set(topic)):
         raise UsageError(f"a sink of MQTT takes a topic without wildcards, or a function, not {topic!r:.80}")
     topic_of: Callable[[T], str] = topic if callable(topic) else lambda _: topic
-    return _Topic(topic_of, payload, retain, Access(server), client)
+    return _TopicSink(topic_of, payload, retain, MqttAccess(server), client)
 
 
 @dataclass(frozen=True, slots=True)
-class _Topic(Sink[T], Generic[T]):
+class _TopicSink(Sink[T], Generic[T]):
     topic_of: Callable[[T], str]
     payload: Callable[[T], bytes]
     retain: bool
-    access: Access
+    access: MqttAccess
     client: str
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
-        writer = _Writer(self, place)
+        writer = _TopicWriter(self, place)
         try:
             await writer.thread.call(writer.begin)
         except BaseException:
@@ -76,17 +76,17 @@ class _Topic(Sink[T], Generic[T]):
         return writer
 
 
-class _Writer(SinkWriter[T]):
+class _TopicWriter(SinkWriter[T]):
     """Publishes the batches of a shard.
 
     The client id is that of the shard. So the broker ends the connection of a former process when another one opens the
     shard: it publishes nothing older behind what is newer.
     """
 
-    def __init__(self, sink: _Topic[T], place: SinkShard) -> None:
+    def __init__(self, sink: _TopicSink[T], place: SinkShard) -> None:
         self._sink = sink
         self.thread = CallThread("millwheel-mqtt")
-        self._link = Link(sink.access, f"{sink.client}-{place.sink.replace('/', '-')}-{place.shard}")
+        self._link = MqttLink(sink.access, f"{sink.client}-{place.sink.replace('/', '-')}-{place.shard}")
         finalize(self, self._link.close).atexit = False  # one that was never closed, as in a test, leaves nothing open
 
     def begin(self) -> None:

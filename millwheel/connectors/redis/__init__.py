@@ -4,9 +4,9 @@ It needs ``openmillwheel[redis]`` where a topology runs. A program that only dec
 """
 
 from millwheel.connectors.redis.entries import RedisEntry
-from millwheel.connectors.redis.places import Position
+from millwheel.connectors.redis.places import StreamPosition
 from millwheel.connectors.redis.servers import RedisError
 from millwheel.connectors.redis.streams import source
 from millwheel.connectors.redis.writers import command, sink, values
 
-__all__ = ["Position", "RedisEntry", "RedisError", "command", "sink", "source", "values"]
+__all__ = ["RedisEntry", "RedisError", "StreamPosition", "command", "sink", "source", "values"]

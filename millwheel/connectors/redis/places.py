@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["Glimpse", "Missing", "Position", "beginning", "follow"]
+__all__ = ["Glimpse", "Missing", "StreamPosition", "beginning", "follow"]
 
 
-class Position(msgspec.Struct, frozen=True):
+class StreamPosition(msgspec.Struct, frozen=True):
     """How far a stream was read."""
 
     id: str = "0-0"
@@ -55,12 +55,12 @@ class Missing(NamedTuple):
     set_back: bool
 
 
-def beginning(seen: Glimpse) -> Position:
+def beginning(seen: Glimpse) -> StreamPosition:
     """Where a stream begins that was not read yet. What was removed before counts as read."""
-    return Position("0-0", seen.added - seen.length)
+    return StreamPosition("0-0", seen.added - seen.length)
 
 
-def follow(position: Position, seen: Glimpse) -> tuple[Position, Missing | None]:
+def follow(position: StreamPosition, seen: Glimpse) -> tuple[StreamPosition, Missing | None]:
     """The position behind the entries that were found, and what was missing before it.
 
     *Invariant (G1): a position that follows without anything missing is behind entries that were all found.* If an
@@ -71,15 +71,15 @@ def follow(position: Position, seen: Glimpse) -> tuple[Position, Missing | None]
     """
     missing = _missing(position, seen)
     if missing is not None and missing.set_back and not seen.found:
-        return Position(seen.last, seen.added), missing
+        return StreamPosition(seen.last, seen.added), missing
     id = seen.found[-1] if seen.found else position.id
     if seen.at_end:
-        return Position(id, seen.added), missing
+        return StreamPosition(id, seen.added), missing
     before = position.added if missing is None else seen.added - seen.length
-    return Position(id, before + len(seen.found)), missing
+    return StreamPosition(id, before + len(seen.found)), missing
 
 
-def _missing(position: Position, seen: Glimpse) -> Missing | None:
+def _missing(position: StreamPosition, seen: Glimpse) -> Missing | None:
     if _order(seen.last) < _order(position.id):
         return Missing(0, set_back=True)
     if seen.length == 0 or _order(seen.first) > _order(position.id):

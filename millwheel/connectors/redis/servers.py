@@ -13,7 +13,7 @@ from millwheel.connectors.urls import check_url, filled_in, place_in
 from millwheel.errors import MillwheelError
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Access", "Connection", "RedisError", "hint", "library"]
+__all__ = ["RedisAccess", "RedisConnection", "RedisError", "hint", "library"]
 
 R = TypeVar("R")
 
@@ -45,13 +45,13 @@ def library() -> Any:
         import redis
     except ImportError as error:
         raise UsageError(
-            "Redis needs the library redis where the topology runs: pip install 'openmillwheel[redis]'"
+            "Redis needs the library redis where the topology runs: install openmillwheel[redis] there"
         ) from error
     return redis
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RedisAccess:
     """What a program says of the server: a URL, or a function that makes the client."""
 
     server: str | Callable[[], Any]
@@ -99,10 +99,10 @@ class Access:
             raise RedisError(f"{what}: {self.name}: {error}{_hint_for(redis.exceptions, error)}") from error
 
 
-class Connection:
+class RedisConnection:
     """A client on a thread of its own."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: RedisAccess) -> None:
         self._access = access
         self._thread = CallThread("millwheel-redis")
         self._client: Any = None

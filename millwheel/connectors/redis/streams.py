@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, Literal, TypeVar, overload
 
 from millwheel.connectors.handles import Handles
 from millwheel.connectors.redis.entries import RedisEntry, event_time, reads_as, shown
-from millwheel.connectors.redis.places import NONE, Glimpse, Missing, Position, beginning, follow
-from millwheel.connectors.redis.servers import Access, Connection, RedisError
+from millwheel.connectors.redis.places import NONE, Glimpse, Missing, StreamPosition, beginning, follow
+from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
@@ -64,7 +64,7 @@ def source(
     json: str | None = None,
     start: Start = "earliest",
     skip_removed: bool = False,
-) -> Source[T, Position]: ...
+) -> Source[T, StreamPosition]: ...
 @overload
 def source(
     streams: str | Sequence[str],
@@ -74,7 +74,7 @@ def source(
     pattern: bool = False,
     start: Start = "earliest",
     skip_removed: bool = False,
-) -> Source[T, Position]: ...
+) -> Source[T, StreamPosition]: ...
 def source(
     streams: str | Sequence[str],
     kind: Any = RedisEntry,
@@ -85,7 +85,7 @@ def source(
     json: str | None = None,
     start: Start = "earliest",
     skip_removed: bool = False,
-) -> Source[Any, Position]:
+) -> Source[Any, StreamPosition]:
     """A source that reads streams of Redis: each entry once, and those of a stream in their order.
 
     It needs no consumer group. The event time is that in the entry's id, if the stream of the topology has no
@@ -119,18 +119,18 @@ def source(
         )
     if start not in ("earliest", "latest"):
         raise UsageError(f"start= is 'earliest' or 'latest', not {start!r:.80}")
-    return _Streams(tuple(names), pattern, reads_as(kind, json, decode), Access(server), start, skip_removed)
+    return _StreamSource(tuple(names), pattern, reads_as(kind, json, decode), RedisAccess(server), start, skip_removed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Streams(Source[T, Position], Generic[T]):
+class _StreamSource(Source[T, StreamPosition], Generic[T]):
     names: tuple[str, ...]
     pattern: bool
     read_as: Callable[[RedisEntry], T]
-    access: Access
+    access: RedisAccess
     start: Start
     skip_removed: bool
-    _searches: Handles[_Search] = field(default_factory=Handles, compare=False)
+    _searches: Handles[_StreamSearch] = field(default_factory=Handles, compare=False)
 
     def identity(self) -> str:
         # A list may get more names: positions belong to each of them.
@@ -144,18 +144,18 @@ class _Streams(Source[T, Position], Generic[T]):
             used.ends_at(None)
         return Splits(found)
 
-    async def _open_search(self) -> _Search:
-        return _Search(self.access)
+    async def _open_search(self) -> _StreamSearch:
+        return _StreamSearch(self.access)
 
-    async def open_reader(self, split: str, position: Position | None) -> SplitReader[T, Position]:
-        return _Reader(self, split, position)
+    async def open_reader(self, split: str, position: StreamPosition | None) -> SplitReader[T, StreamPosition]:
+        return _StreamReader(self, split, position)
 
 
-class _Search:
+class _StreamSearch:
     """A client that finds streams, kept from one search to the next."""
 
-    def __init__(self, access: Access) -> None:
-        self._connection = Connection(access)
+    def __init__(self, access: RedisAccess) -> None:
+        self._connection = RedisConnection(access)
 
     async def streams(self, pattern: str) -> list[str]:
         """The names that match, in their order. The search goes through all keys of the database."""
@@ -170,25 +170,25 @@ class _Search:
         await self._connection.close()
 
 
-class _Reader(SplitReader[T, Position]):
+class _StreamReader(SplitReader[T, StreamPosition]):
     """Reads one stream.
 
     *Invariant (G7): a read says that nothing waits only if the server has said so.* One script looks at the stream and
     takes from it, at one moment.
     """
 
-    def __init__(self, source: _Streams[T], stream: str, position: Position | None) -> None:
+    def __init__(self, source: _StreamSource[T], stream: str, position: StreamPosition | None) -> None:
         self._source = source
         self._stream = stream
         self._position = position
-        self._connection = Connection(source.access)
+        self._connection = RedisConnection(source.access)
 
-    async def read(self) -> Read[T, Position]:
+    async def read(self) -> Read[T, StreamPosition]:
         from_now = self._position is None and self._source.start == "latest"
-        after = "$" if from_now else (self._position or Position()).id
+        after = "$" if from_now else (self._position or StreamPosition()).id
         seen, entries = await self._look(after)
         if from_now:
-            before, missing = Position(seen.last, seen.added), None
+            before, missing = StreamPosition(seen.last, seen.added), None
             # What came before the first read is not read, and nothing can come behind it at the same moment.
             self._position = before
             return Read([], before, behind=0)
@@ -223,7 +223,7 @@ class _Reader(SplitReader[T, Position]):
         except Exception as error:
             return BadRecord(self._stream, f"entry {entry.id}", error_message(error), shown(entry.fields))
 
-    def _report(self, position: Position, missing: Missing) -> None:
+    def _report(self, position: StreamPosition, missing: Missing) -> None:
         """Raise an error for what is missing, or log it if that is accepted."""
         at = f"stream {self._stream!r} of {self._source.access.name} was read up to entry {position.id}"
         if missing.set_back:

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from millwheel.connectors.redis.entries import Word, as_word, fields_of
-from millwheel.connectors.redis.servers import Access, Connection, RedisError, hint
+from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError, hint
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.sdk.errors import UsageError
 
@@ -94,7 +94,7 @@ def sink(
     def append(value: Any) -> list[Word]:
         return [*begin, *(fields_of(value) if json is None else (json, msgspec.json.encode(value)))]
 
-    return _Commands(append, Access(server), _slot_of(stream) or stream)
+    return _CommandSink(append, RedisAccess(server), _slot_of(stream) or stream)
 
 
 def values(
@@ -122,7 +122,9 @@ def values(
     if not isinstance(prefix, str):
         raise UsageError(f"a sink of Redis takes a prefix of names, not {prefix!r:.80}")
     key_of: Callable[[T], Any] = attrgetter(key) if isinstance(key, str) else key
-    return _Commands(lambda one: ["SET", f"{prefix}{key_of(one)}", value(one)], Access(server), _slot_of(prefix))
+    return _CommandSink(
+        lambda one: ["SET", f"{prefix}{key_of(one)}", value(one)], RedisAccess(server), _slot_of(prefix)
+    )
 
 
 def command(words: Callable[[T], Sequence[Any] | None], *, server: str | Callable[[], Any], slot: str = "") -> Sink[T]:
@@ -144,7 +146,7 @@ def command(words: Callable[[T], Sequence[Any] | None], *, server: str | Callabl
     """
     if not callable(words):
         raise UsageError(f"a sink of Redis takes a function that returns a command, not {words!r:.80}")
-    return _Commands(words, Access(server), slot)
+    return _CommandSink(words, RedisAccess(server), slot)
 
 
 def _slot_of(key: str) -> str:
@@ -155,16 +157,16 @@ def _slot_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Commands(Sink[T], Generic[T]):
+class _CommandSink(Sink[T], Generic[T]):
     words: Callable[[T], Sequence[Any] | None]
-    access: Access
+    access: RedisAccess
     slot: str
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
-        return _Writer(self, place)
+        return _CommandWriter(self, place)
 
 
-class _Writer(SinkWriter[T]):
+class _CommandWriter(SinkWriter[T]):
     """Writes the batches of a shard.
 
     *Invariant (G1): the progress in Redis is the newest batch whose records were written, or a part of the next one.*
@@ -173,10 +175,10 @@ class _Writer(SinkWriter[T]):
     (maxmemory-policy). A missing progress is noticed.
     """
 
-    def __init__(self, sink: _Commands[T], place: SinkShard) -> None:
+    def __init__(self, sink: _CommandSink[T], place: SinkShard) -> None:
         self._sink = sink
         self._place = place
-        self._connection = Connection(sink.access)
+        self._connection = RedisConnection(sink.access)
         self._progress = f"{_PROGRESS}:{{{sink.slot}}}" if sink.slot else _PROGRESS
 
     async def write(self, batch: SinkBatch[T]) -> None:
