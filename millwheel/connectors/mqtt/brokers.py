@@ -152,9 +152,9 @@ class MqttLink:
         """Whether the broker answers within some seconds. Everything that it sent before the answer has come then."""
         packet = self._subscribe(topics)
         with self._changed:
-            answered = self._changed.wait_for(lambda: packet in self._answers or self.failure, seconds)
-            self._answers.pop(packet, None)
-        return bool(answered) and not self.failure
+            self._changed.wait_for(lambda: packet in self._answers or self.failure, seconds)
+            codes = self._answers.pop(packet, ())
+        return not self.failure and any(not code.is_failure for code in codes)
 
     def _subscribe(self, topics: str) -> int:
         from paho.mqtt.subscribeoptions import SubscribeOptions

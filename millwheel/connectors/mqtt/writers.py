@@ -10,7 +10,7 @@ from weakref import finalize
 
 import msgspec
 
-from millwheel.connectors.mqtt.brokers import MqttAccess, MqttLink
+from millwheel.connectors.mqtt.brokers import MqttAccess, MqttError, MqttLink
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.errors import UsageError
@@ -20,6 +20,7 @@ __all__ = ["sink"]
 T = TypeVar("T")
 
 _ID: Final = "millwheel-id"
+_LONGEST_TOPIC: Final = 65_535
 _PUBLISH_SECONDS: Final = 40.0
 """How long a batch waits for its acknowledgements. It ends before the limit of a connector's call."""
 
@@ -51,7 +52,7 @@ def sink(
     Raises:
         UsageError: An argument cannot be used.
     """
-    if not callable(topic) and (not isinstance(topic, str) or not topic or set("+#") & set(topic)):
+    if not callable(topic) and (not isinstance(topic, str) or _is_no_topic(topic)):
         raise UsageError(f"a sink of MQTT takes a topic without wildcards, or a function, not {topic!r:.80}")
     topic_of: Callable[[T], str] = topic if callable(topic) else lambda _: topic
     return _TopicSink(topic_of, payload, retain, MqttAccess(server), client)
@@ -94,11 +95,26 @@ class _TopicWriter(SinkWriter[T]):
         self._link.open()
 
     async def write(self, batch: SinkBatch[T]) -> None:
+        sink = self._sink
         messages = [
-            (self._sink.topic_of(value), self._sink.payload(value), self._sink.retain, {_ID: f"{batch.id}-{number}"})
+            (_checked(sink.topic_of(value)), sink.payload(value), sink.retain, {_ID: f"{batch.id}-{number}"})
             for number, (value, _) in enumerate(batch.records)
         ]
         await self.thread.call(lambda: self._link.publish(messages, _PUBLISH_SECONDS))
 
     async def close(self) -> None:
         await self.thread.end(self._link.close)
+
+
+def _checked(topic: str) -> str:
+    """A topic that can be published to. It is checked before anything of its batch is published."""
+    if not isinstance(topic, str) or _is_no_topic(topic):
+        raise MqttError(
+            f"the function topic= returned {topic!r:.80}: a topic is a text of up to {_LONGEST_TOPIC:,} bytes without "
+            "wildcards"
+        )
+    return topic
+
+
+def _is_no_topic(text: str) -> bool:
+    return not text or len(text.encode()) > _LONGEST_TOPIC or bool(set("+#\0") & set(text))
