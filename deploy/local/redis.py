@@ -26,7 +26,7 @@ def install() -> Path:
         return Path(on_path)
     found = unpack("redis-server", with_needed=True) / "usr" / "bin" / "redis-server"
     if not found.is_file():
-        raise InstallError(f"the package redis-server has no {found}: delete its folder and try again")
+        raise InstallError(f"the package redis-server has no {found}: install it by apt-get, or delete its folder")
     return found
 
 

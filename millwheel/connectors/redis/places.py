@@ -1,7 +1,7 @@
 """How far a stream of Redis was read, and whether anything is missing behind that. Pure.
 
 Redis counts the entries that were ever added to a stream (``entries-added``). The position has this count up to its
-entry. So entries that were removed unread are noticed, and told from those that were removed after they were read.
+entry. So entries that were removed unread are noticed, and those that were removed after they were read do not matter.
 """
 
 from __future__ import annotations
