@@ -14,7 +14,9 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from deploy.local.mosquitto import MosquittoBroker
 from deploy.local.postgres import PostgresServer
+from deploy.local.redis import RedisServer
 from millwheel.store.cassandra import CassandraSettings
 
 SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
@@ -52,6 +54,24 @@ def postgres() -> PostgresServer:
     atexit.register(server.remove)
     server.start()
     return server
+
+
+@cache
+def redis() -> RedisServer:
+    """One server of Redis with an append-only file."""
+    server = RedisServer(_folder() / "redis")
+    atexit.register(server.process.stop)
+    server.start()
+    return server
+
+
+@cache
+def mosquitto() -> MosquittoBroker:
+    """One broker of MQTT."""
+    broker = MosquittoBroker(_folder() / "mosquitto", "max_queued_messages 0", "max_inflight_messages 0")
+    atexit.register(broker.process.stop)
+    broker.start()
+    return broker
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd, postgres, prometheus
+from deploy.local import cassandra_jars, etcd, mosquitto, postgres, prometheus, redis
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -16,6 +16,8 @@ def main() -> int:
         etcd.install()
         prometheus.install()
         postgres.install()
+        redis.install()
+        mosquitto.install()
         cassandra_jars.install()
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)

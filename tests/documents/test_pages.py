@@ -28,7 +28,11 @@ from tests.house.tree import ROOT, text_files
 from tests.patience import patience
 
 ALL = {str(page.relative_to(ROOT)): blocks_of(page) for page in pages()}
-ELSEWHERE = {"docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between"}
+ELSEWHERE = {
+    "docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between",
+    "docs/mqtt.md": "tests/connectors/test_mqtt.py runs it, with a broker",
+    "docs/redis.md": "tests/connectors/test_redis_sinks.py runs it, with a server",
+}
 """Pages that another test runs."""
 RUN = sorted(
     name

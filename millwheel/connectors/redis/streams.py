@@ -1,0 +1,246 @@
+"""Streams of Redis as a source: a split is a stream, and its position is the last entry that was read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar, overload
+
+from millwheel.connectors.handles import Handles
+from millwheel.connectors.redis.entries import RedisEntry, event_time, reads_as, shown
+from millwheel.connectors.redis.places import NONE, Glimpse, Missing, StreamPosition, beginning, follow
+from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import UsageError
+
+__all__ = ["source"]
+
+T = TypeVar("T")
+
+Start = Literal["earliest", "latest"]
+
+_MOST_RECORDS: Final = 1_000
+_MOST_BYTES: Final = 1 << 20
+"""The most of one read, and one entry more. Redis does nothing else meanwhile, so it is little."""
+_PIECE: Final = 16
+"""How many entries the script looks at together."""
+_READ: Final = """#!lua flags=no-writes
+local key, after, most, bytes, piece = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+if redis.call('EXISTS', key) == 0 then return {} end
+local answer, info = redis.call('XINFO', 'STREAM', key), {}
+for i = 1, #answer, 2 do info[answer[i]] = answer[i + 1] end
+if not info['entries-added'] then return {'uncounted'} end
+if after == '$' then after = info['last-generated-id'] end
+local found, size, more = {}, 0, true
+while more and #found < most and size < bytes do
+    local entries = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', piece)
+    more = #entries > 0
+    for _, entry in ipairs(entries) do
+        if #found >= most or size >= bytes then break end
+        found[#found + 1], after = entry, entry[1]
+        for _, part in ipairs(entry[2]) do size = size + #part end
+    end
+end
+if more then more = #redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', 1) > 0 end
+return {
+    info['entries-added'], info['length'], info['recorded-first-entry-id'], info['last-generated-id'], found,
+    more and 1 or 0
+}
+"""
+"""What a stream is, and what is next in it, at one moment."""
+
+log = logging.getLogger("millwheel.redis")
+
+
+@overload
+def source(
+    streams: str | Sequence[str],
+    kind: type[T],
+    *,
+    server: str | Callable[[], Any],
+    pattern: bool = False,
+    json: str | None = None,
+    start: Start = "earliest",
+    skip_removed: bool = False,
+) -> Source[T, StreamPosition]: ...
+@overload
+def source(
+    streams: str | Sequence[str],
+    *,
+    decode: Callable[[RedisEntry], T],
+    server: str | Callable[[], Any],
+    pattern: bool = False,
+    start: Start = "earliest",
+    skip_removed: bool = False,
+) -> Source[T, StreamPosition]: ...
+def source(
+    streams: str | Sequence[str],
+    kind: Any = RedisEntry,
+    *,
+    decode: Callable[[RedisEntry], Any] | None = None,
+    server: str | Callable[[], Any],
+    pattern: bool = False,
+    json: str | None = None,
+    start: Start = "earliest",
+    skip_removed: bool = False,
+) -> Source[Any, StreamPosition]:
+    """A source that reads streams of Redis: each entry once, and those of a stream in their order.
+
+    It needs no consumer group. The event time is that in the entry's id, if the stream of the topology has no
+    ``timestamp=``.
+
+    For example::
+
+        bids = topology.source("bids", Bid, redis.source("bids", Bid, server="redis://localhost:6379/0"))
+
+    Args:
+        streams: The key of the stream, or several. Each of them is a split.
+        kind: The type of the values. An entry has their fields, and nested ones as JSON. ``RedisEntry`` has the entry
+            as it is.
+        decode: Makes the value of an entry instead. What it raises says that the entry cannot be read.
+        server: Where Redis is: ``redis://HOST:PORT/DATABASE``, ``rediss://`` for TLS, or ``unix:///PATH``. ``${NAME}``
+            is an environment variable of the worker, such as a password. Or a function that returns a client of the
+            library ``redis``, for Sentinel or a cluster.
+        pattern: ``streams`` is a pattern of SCAN, such as ``bids:*``. Streams that come later are read, too.
+        json: The field that has the whole value as JSON.
+        start: Where a stream begins of which nothing was read yet: its earliest entry, or those that come from now on.
+        skip_removed: Go on with what is there if entries were removed unread, or the server lost some. By default the
+            stream stops there, with an error.
+
+    Raises:
+        UsageError: An argument cannot be used.
+    """
+    names = [streams] if isinstance(streams, str) else list(streams)
+    if not names or not all(isinstance(one, str) and one for one in names) or (pattern and len(names) > 1):
+        raise UsageError(
+            f"a source of Redis reads a stream, a list of streams, or a pattern, by their names, not {streams!r:.80}"
+        )
+    if start not in ("earliest", "latest"):
+        raise UsageError(f"start= is 'earliest' or 'latest', not {start!r:.80}")
+    return _StreamSource(tuple(names), pattern, reads_as(kind, json, decode), RedisAccess(server), start, skip_removed)
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamSource(Source[T, StreamPosition], Generic[T]):
+    names: tuple[str, ...]
+    pattern: bool
+    read_as: Callable[[RedisEntry], T]
+    access: RedisAccess
+    start: Start
+    skip_removed: bool
+    _searches: Handles[_StreamSearch] = field(default_factory=Handles, compare=False)
+
+    def identity(self) -> str:
+        # A list may get more names: positions belong to each of them.
+        return "streams of Redis"
+
+    async def splits(self) -> Splits:
+        if not self.pattern:
+            return Splits(self.names)
+        async with self._searches.use("", None, self._open_search) as used:
+            found = await used.handle.streams(self.names[0])
+            used.ends_at(None)
+        return Splits(found)
+
+    async def _open_search(self) -> _StreamSearch:
+        return _StreamSearch(self.access)
+
+    async def open_reader(self, split: str, position: StreamPosition | None) -> SplitReader[T, StreamPosition]:
+        return _StreamReader(self, split, position)
+
+
+class _StreamSearch:
+    """A client that finds streams, kept from one search to the next."""
+
+    def __init__(self, access: RedisAccess) -> None:
+        self._connection = RedisConnection(access)
+
+    async def streams(self, pattern: str) -> list[str]:
+        """The names that match, in their order. The search goes through all keys of the database."""
+
+        def search(client: Any) -> list[str]:
+            found = client.scan_iter(match=pattern, count=1_000, _type="stream")
+            return sorted({name.decode() for name in found})
+
+        return await self._connection.call(f"streams {pattern!r} cannot be searched for", search)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+class _StreamReader(SplitReader[T, StreamPosition]):
+    """Reads one stream.
+
+    *Invariant (G7): a read says that nothing waits only if the server has said so.* One script looks at the stream and
+    takes from it, at one moment.
+    """
+
+    def __init__(self, source: _StreamSource[T], stream: str, position: StreamPosition | None) -> None:
+        self._source = source
+        self._stream = stream
+        self._position = position
+        self._connection = RedisConnection(source.access)
+
+    async def read(self) -> Read[T, StreamPosition]:
+        from_now = self._position is None and self._source.start == "latest"
+        after = "$" if from_now else (self._position or StreamPosition()).id
+        seen, entries = await self._look(after)
+        if from_now:
+            before, missing = StreamPosition(seen.last, seen.added), None
+            # What came before the first read is not read, and nothing can come behind it at the same moment.
+            self._position = before
+            return Read([], before, behind=0)
+        before = beginning(seen) if self._position is None else self._position
+        position, missing = follow(before, seen)
+        if missing is not None:
+            self._report(before, missing)
+        self._position = position
+        records = [(self._value(entry), event_time(entry.id)) for entry in entries]
+        return Read(records, position, behind=max(seen.added - position.added, 0 if seen.at_end else 1))
+
+    async def _look(self, after: str) -> tuple[Glimpse, list[RedisEntry]]:
+        limits = str(_MOST_RECORDS), str(_MOST_BYTES), str(_PIECE)
+        answer = await self._connection.call(
+            f"stream {self._stream!r} cannot be read",
+            lambda client: client.eval_ro(_READ, 1, self._stream, after, *limits),
+        )
+        if not answer:
+            return NONE, []
+        if len(answer) == 1:
+            raise RedisError("the server does not count entries: the connector needs Redis 7.0 or newer, or Valkey")
+        added, length, first, last, found, more = answer
+        entries = [
+            RedisEntry(self._stream, id.decode(), dict(zip(map(_name, parts[::2]), parts[1::2], strict=True)))
+            for id, parts in found
+        ]
+        return Glimpse(added, length, first.decode(), last.decode(), [one.id for one in entries], not more), entries
+
+    def _value(self, entry: RedisEntry) -> T | BadRecord:
+        try:
+            return self._source.read_as(entry)
+        except Exception as error:
+            return BadRecord(self._stream, f"entry {entry.id}", error_message(error), shown(entry.fields))
+
+    def _report(self, position: StreamPosition, missing: Missing) -> None:
+        """Raise an error for what is missing, or log it if that is accepted."""
+        at = f"stream {self._stream!r} of {self._source.access.name} was read up to entry {position.id}"
+        if missing.set_back:
+            wrong = f"{at}, and is now another or an earlier one: the server lost entries, or the key was made again"
+        else:
+            are = "entry behind it was" if missing.removed == 1 else "entries behind it were"
+            wrong = f"{at}, and {missing.removed:,} {are} removed unread, by a limit of its length or by XDEL"
+        if not self._source.skip_removed:
+            raise RedisError(
+                f"{wrong}. skip_removed=True in an update goes on with what is there. Or give the stream of the "
+                "topology another name, which begins as start= says"
+            )
+        log.warning("%s; the source goes on with what is there, as skip_removed=True says", wrong)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def _name(field: bytes) -> str:
+    return field.decode(errors="replace")
