@@ -1,6 +1,6 @@
 """Real components that all tests of a run share. Each is started for the first test that uses it.
 
-Each test has its own key prefix or keyspace.
+Each test has its own key prefix, keyspace or topics.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from deploy.local.kafka import KafkaBroker
 from millwheel.store.cassandra import CassandraSettings
 
-SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
+SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster, KafkaBroker)
 
 
 @cache
@@ -42,6 +43,12 @@ def cassandra() -> CassandraCluster:
 def three_cassandra_nodes() -> CassandraCluster:
     """Three nodes, each with a replica."""
     return _started(CassandraCluster(_folder() / "cassandra3", 3, heap_mebibytes=512, quick_start=True))
+
+
+@cache
+def kafka() -> KafkaBroker:
+    """One broker, for topics of any name."""
+    return _started(KafkaBroker(_folder() / "kafka"))
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd, prometheus
+from deploy.local import etcd, jars, prometheus
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -15,7 +15,8 @@ def main() -> int:
     try:
         etcd.install()
         prometheus.install()
-        cassandra_jars.install()
+        jars.install(jars.CASSANDRA)
+        jars.install(jars.KAFKA)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
         return 1
