@@ -1,4 +1,4 @@
-"""A Kafka broker on loopback, in KRaft mode. It can be killed, paused and restarted."""
+"""A Kafka broker on loopback, with a controller of its own. It can be killed, paused and restarted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ _PASSWORD: Final = "not-secret"  # of a broker on loopback
 
 
 class KafkaBroker:
-    """One broker, which is its own controller. It keeps its ports and data when it is stopped and started again.
+    """One broker. It keeps its ports and data when it is stopped and started again.
 
-    Usable with ``with``. The kernel kills the broker if it still runs when this process ends.
+    Its controller is a process of its own, as in production, and runs on while the broker is killed. A process that is
+    both takes up its former leaderships before it knows the metadata. It then takes the partitions of a committed
+    transaction for deleted, and drops the markers: the records stay uncommitted for ever (seen with Kafka 4.3.1).
+
+    Usable with ``with``. The kernel kills both processes if they still run when this process ends.
     """
 
     def __init__(
@@ -47,29 +51,44 @@ class KafkaBroker:
             "sasl.password": _PASSWORD,
         }
         """Properties of clients for that address."""
-        self._properties = {**self._own(controller), **(properties or {})}
+        common, roles = self._common(controller), self._roles(controller)
+        self._properties = {name: {**common, **own, **(properties or {})} for name, own in roles.items()}
         self._java = [
             *(str(jars.find_java()), f"-Xmx{heap_mebibytes}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"),
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
             *("-cp", f"{jars.install(jars.KAFKA)}/*"),
         ]
-        self._file = self.directory / "server.properties"
-        self._process = ChildProcess([*self._java, "kafka.Kafka", str(self._file)], self.directory / "broker.log")
+        self._controller, self._process = (
+            ChildProcess([*self._java, "kafka.Kafka", str(self._file(name))], self.directory / f"{name}.log")
+            for name in ("controller", "broker")
+        )
 
-    def _own(self, controller: int) -> dict[str, object]:
+    def _roles(self, controller: int) -> dict[str, dict[str, object]]:
+        """What each of both processes has for itself."""
+        return {
+            "controller": {
+                "node.id": 1,
+                "process.roles": "controller",
+                "listeners": f"CONTROLLER://127.0.0.1:{controller}",
+                "log.dirs": self.directory / "controller-data",
+            },
+            "broker": {
+                "node.id": 2,
+                "process.roles": "broker",
+                "listeners": f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{self.password_address}",
+                "log.dirs": self.directory / "broker-data",
+            },
+        }
+
+    def _common(self, controller: int) -> dict[str, object]:
         login = "org.apache.kafka.common.security.plain.PlainLoginModule"
         return {
-            "node.id": 1,
-            "process.roles": "broker,controller",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{self.address},SASL_PLAINTEXT://{self.password_address},"
-            f"CONTROLLER://127.0.0.1:{controller}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} required user_{_USER}="{_PASSWORD}";',
-            "log.dirs": self.directory / "data",
             # There is one broker, and few clients.
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
@@ -100,23 +119,27 @@ class KafkaBroker:
             time.sleep(0.05)
 
     def launch(self) -> None:
-        """Start the broker. Idempotent. It accepts clients some seconds later."""
-        if not self._file.exists():
+        """Start what does not run. The broker accepts clients some seconds later."""
+        if not self._file("broker").exists():
             self._format()
+        self._controller.start()
         self._process.start()
 
+    def _file(self, name: str) -> Path:
+        return self.directory / f"{name}.properties"
+
     def _format(self) -> None:
-        """Prepare the folder of the data, as Kafka demands before the first start."""
+        """Prepare the folders of the data, as Kafka demands before the first start."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{name}={value}\n" for name, value in self._properties.items())
-        draft = self._file.with_suffix(".draft")
-        draft.write_text(text)
         cluster = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
-        command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(draft)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise InstallError(f"Kafka cannot prepare {self.directory}: {done.stdout}{done.stderr}")
-        draft.rename(self._file)
+        for name, properties in self._properties.items():
+            draft = self._file(name).with_suffix(".draft")
+            draft.write_text("".join(f"{one}={value}\n" for one, value in properties.items()))
+            command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(draft)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise InstallError(f"Kafka cannot prepare {self.directory}: {done.stdout}{done.stderr}")
+            draft.rename(self._file(name))
 
     def serves(self) -> bool:
         """Whether the broker accepts connections. It listens for clients when it is ready for them."""
@@ -128,8 +151,9 @@ class KafkaBroker:
         return self._process.is_running
 
     def stop(self) -> None:
-        """Stop the broker. Its data stay."""
+        """Stop both processes. Their data stay."""
         self._process.stop()
+        self._controller.stop()
 
     def kill(self) -> None:
         """SIGKILL the broker. Its data stay."""

@@ -27,7 +27,10 @@ from tests.house.tree import ROOT, text_files
 from tests.patience import patience
 
 ALL = {str(page.relative_to(ROOT)): blocks_of(page) for page in pages()}
-ELSEWHERE = {"docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between"}
+ELSEWHERE = {
+    "docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between",
+    "docs/kafka.md": "tests/connectors/kafka/test_page.py runs it, with a broker",
+}
 """Pages that another test runs."""
 RUN = sorted(
     name
