@@ -86,6 +86,10 @@ test-console: install ## The web console in a headless Chromium, which is instal
 		bash -c '. tools/apt.sh && apt_install chromium-headless-shell chromium'
 	@MILLWHEEL_PICTURES=$(PICTURES) $(RUN) pytest -m long tests/console $(ARGS)
 
+.PHONY: test-kafka
+test-kafka: components ## The connector of Kafka, and minutes of kills of a server and its broker
+	@$(RUN) pytest -s -m "long or not long" tests/connectors/kafka tests/system/test_kafka.py $(ARGS)
+
 # Needs go, for Helm and for what other projects define.
 .PHONY: test-deploy
 test-deploy: components ## The Helm chart with Helm, and all that is deployed, run as processes

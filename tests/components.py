@@ -1,6 +1,6 @@
 """Real components that all tests of a run share. Each is started for the first test that uses it.
 
-Each test has its own key prefix or keyspace.
+Each test has its own key prefix, keyspace or topics.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TypeVar
 
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
+from deploy.local.kafka import KafkaBroker
 from deploy.local.mosquitto import MosquittoBroker
 from deploy.local.postgres import PostgresServer
 from deploy.local.redis import RedisServer
 from millwheel.store.cassandra import CassandraSettings
 
-SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster)
+SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster, KafkaBroker)
 
 
 @cache
@@ -72,6 +73,12 @@ def mosquitto() -> MosquittoBroker:
     atexit.register(broker.process.stop)
     broker.start()
     return broker
+
+
+@cache
+def kafka() -> KafkaBroker:
+    """One broker, for topics of any name."""
+    return _started(KafkaBroker(_folder() / "kafka"))
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

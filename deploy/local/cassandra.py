@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from deploy.local import jars
 from deploy.local.apt import COMPONENTS, InstallError
 from deploy.local.cassandra_config import CommitLogSync, NodeConfig, command, write_files
-from deploy.local.cassandra_jars import find_java, install
 from deploy.local.child import ChildProcess, free_ports
 
-__all__ = ["CassandraCluster", "CassandraNode", "InstallError", "install"]
+__all__ = ["CassandraCluster", "CassandraNode", "InstallError"]
 
 _START: Final = 180.0
 """Seconds within which a node must accept clients, on a machine with other load."""
@@ -43,7 +43,7 @@ class CassandraNode:
         self.address = f"{config.address}:{config.native_port}"
         """``host:port`` for clients."""
         log = config.folder / "system.log"
-        arguments = command(config, find_java(), install())
+        arguments = command(config, jars.find_java(), jars.install(jars.CASSANDRA))
         self._process = ChildProcess(arguments, log, {"LC_ALL": "C"}, timer_slack=_TIMER_SLACK)
         self._said_before = 0
 
@@ -202,7 +202,7 @@ class CassandraCluster:
 
 def _main() -> None:
     """``python -m deploy.local.cassandra``: run a node with its data below ``build``, until Ctrl-C."""
-    install()
+    jars.install(jars.CASSANDRA)
     with CassandraCluster(COMPONENTS.parent / "cassandra") as cluster:
         print(f"Cassandra takes clients at {', '.join(cluster.contact_points)}; Ctrl-C ends it", flush=True)
         try:

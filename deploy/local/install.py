@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deploy.local import cassandra_jars, etcd, mosquitto, postgres, prometheus, redis
+from deploy.local import etcd, jars, mosquitto, postgres, prometheus, redis
 from deploy.local.apt import InstallError
 
 __all__ = ["main"]
@@ -18,7 +18,8 @@ def main() -> int:
         postgres.install()
         redis.install()
         mosquitto.install()
-        cassandra_jars.install()
+        jars.install(jars.CASSANDRA)
+        jars.install(jars.KAFKA)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
         return 1

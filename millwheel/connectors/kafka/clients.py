@@ -1,0 +1,201 @@
+"""How a worker reaches the brokers: addresses, a file of settings, and errors that say what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from millwheel.errors import MillwheelError
+from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+__all__ = ["ANSWER_SECONDS", "Access", "KafkaClient", "KafkaError", "is_moving", "library"]
+
+ANSWER_SECONDS: Final = 15.0
+"""How long a call waits for the brokers. It ends before the limit of a connector's call, and says why."""
+
+_RESERVED: Final = frozenset({
+    "acks", "auto.offset.reset", "enable.auto.commit", "enable.auto.offset.store", "enable.idempotence",
+    "enable.partition.eof", "isolation.level", "partitioner", "transactional.id",
+})  # fmt: skip
+"""What exactly once, or the place of a key, depends on."""
+_COMMON: Final = {
+    "client.id": "millwheel",
+    # A broker that is away is a line for each attempt. What is wrong is in the error of the call.
+    "log_level": 2,
+    # A broker that is back is found within a second. By default it takes up to ten.
+    "reconnect.backoff.max.ms": 1_000,
+}
+_CONSUMER: Final = {
+    "group.id": "millwheel",  # the library demands one, and no offset is committed to it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    # A partition has a consumer of its own. By default, each of them keeps up to 64 MiB.
+    "queued.max.messages.kbytes": 8_192,
+}
+_MOVES: Final = frozenset({
+    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "OFFSET_NOT_AVAILABLE", "UNKNOWN_LEADER_EPOCH",
+    "_NOENT", "_UNKNOWN_PARTITION",
+})  # fmt: skip
+"""Errors of a partition that another broker takes over."""
+_FROM_ENVIRONMENT: Final = re.compile(r"\$\{(\w+)\}")
+
+log = logging.getLogger("millwheel.kafka")
+
+
+class KafkaError(MillwheelError):
+    """Kafka does not do what the topology needs. The text says what, and what helps."""
+
+
+def library() -> Any:
+    """The client library. It is loaded at its first use.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise UsageError(
+            "Kafka needs the library confluent-kafka where the topology runs: install openmillwheel[kafka] there"
+        ) from error
+    return confluent_kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a program says of the brokers. Passwords are in the file, which the worker reads.
+
+    Attributes:
+        brokers: Their addresses, with commas between. None: the file has them.
+        settings: The path of a file with properties of the client, ``name=value`` on each line.
+    """
+
+    brokers: str | None
+    settings: str | None
+
+    def __post_init__(self) -> None:
+        if not self.brokers and not self.settings:
+            raise UsageError('Kafka needs brokers="HOST:PORT", or a file of settings that has bootstrap.servers')
+
+    def consumer(self, **more: Any) -> KafkaClient:
+        """A consumer, which has no partitions yet."""
+        properties = self._properties({**_CONSUMER, **more})
+        return KafkaClient(lambda errors: library().Consumer({**properties, **errors}, logger=log), properties)
+
+    def producer(self, **own: Any) -> KafkaClient:
+        """A producer."""
+        properties = self._properties(own)
+        return KafkaClient(lambda errors: library().Producer({**properties, **errors}, logger=log), properties)
+
+    def admin(self) -> KafkaClient:
+        """A client that can make topics."""
+        library()
+        from confluent_kafka.admin import AdminClient
+
+        properties = self._properties({})
+        return KafkaClient(lambda errors: AdminClient({**properties, **errors}, logger=log), properties)
+
+    def _properties(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        given = {} if self.settings is None else read_settings(Path(self.settings))
+        if reserved := sorted(_RESERVED & given.keys()):
+            raise KafkaError(f"{self.settings} sets {reserved[0]}, which the connector sets itself: leave it out")
+        if self.brokers:
+            given["bootstrap.servers"] = self.brokers
+        if not given.get("bootstrap.servers"):
+            raise KafkaError(f"{self.settings} has no bootstrap.servers: add them, or give brokers= in the program")
+        return {**_COMMON, **own, **given}
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """The properties in a file. ``${NAME}`` in a value is the environment variable of that name.
+
+    Raises:
+        KafkaError: It cannot be read, a line is no property, or a variable is not set.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise KafkaError(f"the worker cannot read the settings for Kafka: {error}") from error
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            # The line may be a password, so it is not shown.
+            raise KafkaError(f"{path}, line {number} is no property: write name=value")
+        for variable in _FROM_ENVIRONMENT.findall(value):
+            if variable not in os.environ:
+                raise KafkaError(f"{path}, line {number}: the worker has no environment variable {variable}")
+        found[name.strip()] = _FROM_ENVIRONMENT.sub(lambda match: os.environ[match[1]], value).strip()
+    return found
+
+
+class KafkaClient:
+    """A client of the library, with the last error of its connections.
+
+    The library tries again by itself, and a call that gets no answer raises "timed out". What is wrong is in an event
+    of its own.
+    """
+
+    def __init__(self, make: Any, properties: Mapping[str, Any]) -> None:
+        self._last = ""
+        self._brokers = properties["bootstrap.servers"]
+        try:
+            self.handle: Any = make({"error_cb": self._note})
+        except library().KafkaException as error:
+            raise KafkaError(f"the settings for Kafka cannot be used: {_text(error)}") from error
+
+    def _note(self, error: confluent_kafka.KafkaError) -> None:
+        self._last = error.str()
+
+    def ask(self, what: str, call: Callable[[], Any]) -> Any:
+        """The answer to a call. While a partition changes its leader, the call is repeated.
+
+        Raises:
+            KafkaError: The brokers do not answer, or refuse. It begins with ``what``.
+        """
+        end = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return call()
+            except library().KafkaException as error:
+                if not is_moving(error) or time.monotonic() > end:
+                    raise self.failure(what, error) from error
+            time.sleep(0.1)
+
+    def failure(self, what: str, error: Exception) -> KafkaError:
+        """The error to raise for one of the library."""
+        with suppress(Exception):
+            self.handle.poll(0)  # events come by it
+        text = _text(error)
+        last = f" ({self._last})" if self._last and self._last not in text else ""
+        return KafkaError(f"{what}: {self}: {text}{last}")
+
+    def __str__(self) -> str:
+        return f"brokers {self._brokers}"
+
+
+def is_moving(error: Exception) -> bool:
+    """Whether an error of the library says that another broker takes a partition over, which takes a moment."""
+    return bool(error.args[0].name() in _MOVES)
+
+
+def _text(error: Exception) -> str:
+    """What the library says, without its codes."""
+    given = error.args[0] if error.args else error
+    return str(given.str()) if hasattr(given, "str") else str(given)

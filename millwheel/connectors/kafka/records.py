@@ -1,0 +1,100 @@
+"""A record of a topic, and how its bytes become a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from millwheel.model.time import Timestamp
+from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+__all__ = ["Format", "KafkaRecord", "event_time", "reads_as", "record_of"]
+
+V = TypeVar("V")
+
+Format = Literal["json", "msgpack"]
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "json": msgspec.json.Decoder,
+    "msgpack": msgspec.msgpack.Decoder,
+}
+
+
+class KafkaRecord(msgspec.Struct, Generic[V], frozen=True):
+    """A record with all that Kafka knows of it.
+
+    ``KafkaRecord[Bid]`` has the value decoded, and ``KafkaRecord[bytes]`` has it as it is.
+    """
+
+    value: V | None
+    """None: a tombstone, which says that the key is deleted."""
+    key: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    partition: int
+    offset: int
+    timestamp: Timestamp | None
+    """When its producer, or the broker, says it was written. Milliseconds of Kafka, in microseconds."""
+
+
+def event_time(message: confluent_kafka.Message) -> Timestamp | None:
+    """Kafka's timestamp of a record. None if it has none."""
+    kind, milliseconds = message.timestamp()
+    return None if kind == 0 else Timestamp(milliseconds * 1_000)
+
+
+def record_of(message: confluent_kafka.Message, value: Any) -> KafkaRecord[Any]:
+    """The record of a message, with ``value`` as its value."""
+    headers: Any = message.headers() or []
+    return KafkaRecord(
+        value, message.key(), headers, message.partition() or 0, message.offset() or 0, event_time(message)
+    )
+
+
+def reads_as(
+    kind: Any, format: Format, decode: Callable[[KafkaRecord[bytes]], Any] | None
+) -> Callable[[confluent_kafka.Message], Any]:
+    """The function that makes a value of a message. What it raises says that the record cannot be read.
+
+    Args:
+        kind: The type of the value: any that the format can have, bytes, or a KafkaRecord of one of them.
+        format: How the bytes have it.
+        decode: A function that does it instead.
+
+    Raises:
+        UsageError: No message can become such a value.
+    """
+    if format not in _DECODERS:
+        raise UsageError(f"Kafka reads the formats {', '.join(_DECODERS)}, not {format!r}: give decode=FUNCTION")
+    if decode is not None:
+        return lambda message: decode(record_of(message, message.value()))
+    if (get_origin(kind) or kind) is not KafkaRecord:
+        parse = _parser(kind, format)
+        return lambda message: parse(_not_deleted(message.value()))
+    (kind,) = get_args(kind) or (bytes,)
+    parse = _parser(kind, format)
+
+    def whole(message: confluent_kafka.Message) -> KafkaRecord[Any]:
+        value = message.value()
+        return record_of(message, None if value is None else parse(value))
+
+    return whole
+
+
+def _parser(kind: Any, format: Format) -> Callable[[bytes], Any]:
+    if kind is bytes:
+        return lambda value: value
+    try:
+        parse: Callable[[bytes], Any] = _DECODERS[format](kind).decode
+    except TypeError as error:
+        raise UsageError(f"no {format} can be read as {kind!r}: {error}. Give decode=FUNCTION") from error
+    return parse
+
+
+def _not_deleted(value: bytes | None) -> bytes:
+    if value is None:
+        raise ValueError("it has no value: a tombstone. Read KafkaRecord[TYPE], whose value may be None")
+    return value

@@ -1,0 +1,117 @@
+"""A topic as a source: a split is a partition, and its position is an offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+
+from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
+from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
+from millwheel.connectors.source import Source, SplitReader, Splits
+from millwheel.model.time import Timestamp
+from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    import confluent_kafka
+
+__all__ = ["source"]
+
+T = TypeVar("T")
+
+Start = Literal["earliest", "latest"] | Timestamp
+
+
+@overload
+def source(
+    topic: str,
+    kind: type[T],
+    *,
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: Start = "earliest",
+    format: Format = "json",
+    skip_removed: bool = False,
+) -> Source[T, int]: ...
+@overload
+def source(
+    topic: str,
+    *,
+    decode: Callable[[KafkaRecord[bytes]], T],
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: Start = "earliest",
+    skip_removed: bool = False,
+) -> Source[T, int]: ...
+def source(
+    topic: str,
+    kind: Any = bytes,
+    *,
+    decode: Callable[[KafkaRecord[bytes]], Any] | None = None,
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: Start = "earliest",
+    format: Format = "json",
+    skip_removed: bool = False,
+) -> Source[Any, int]:
+    """A source that reads a topic of Kafka: each record once, and those of a partition in their order.
+
+    It reads what is committed. The event time is Kafka's timestamp of the record, if the stream has no ``timestamp=``.
+
+    For example::
+
+        bids = topology.source("bids", Bid, kafka.source("bids", Bid, brokers="kafka-1:9092,kafka-2:9092"))
+
+    Args:
+        topic: The name of the topic.
+        kind: The type of the values. ``KafkaRecord[Bid]`` also has the key, headers, partition, offset and timestamp.
+            ``bytes`` leaves the value as it is.
+        decode: Makes the value of a record instead: of Avro or Protobuf, for example. What it raises says that the
+            record cannot be read.
+        brokers: Addresses of some brokers, with commas between. None: ``settings`` has them.
+        settings: The path of a file, on each worker, with properties of the client: ``name=value`` on each line, as in
+            ``sasl.password=${KAFKA_PASSWORD}``. ``${NAME}`` is an environment variable of the worker.
+        start: Where a partition begins of which nothing was read yet: its earliest record, those that come from now on,
+            or the first one with this timestamp of Kafka or a later one.
+        format: How a value has its fields: ``json`` or ``msgpack``.
+        skip_removed: Go on with the earliest record if the topic's retention has removed some that were not read. By
+            default the partition stops there, with an error.
+
+    Raises:
+        UsageError: An argument cannot be used.
+    """
+    if not topic:
+        raise UsageError("Kafka needs the name of a topic")
+    if start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
+        raise UsageError(f"start= is 'earliest', 'latest' or a Timestamp, not {start!r:.80}")
+    read_as = reads_as(kind, format, decode)
+    access = Access(brokers, settings)
+    return _KafkaSource(topic, read_as, access, start, skip_removed, Asker(access))
+
+
+@dataclass(frozen=True, slots=True)
+class _KafkaSource(Source[T, int], Generic[T]):
+    topic: str
+    read_as: Callable[[confluent_kafka.Message], T]
+    access: Access
+    start: Start
+    skip_removed: bool
+    asker: Asker = field(compare=False)
+
+    def identity(self) -> str:
+        return f"Kafka topic {self.topic}"
+
+    async def splits(self) -> Splits:
+        partitions = await self.asker.partitions(self.topic)
+        # A partition that is found later was made after this call, and so were its records.
+        return Splits([str(number) for number in sorted(partitions)])
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[T, int]:
+        place = PartitionName(self.topic, int(split))
+        reader = PartitionReader(
+            self.access, self.asker, place, self.read_as, start=self.start, skip_removed=self.skip_removed
+        )
+        await reader.begin(position)
+        return reader

@@ -1,0 +1,84 @@
+"""Mutations of the connector of Kafka: removed records, idle partitions, fencing and progress (sections 5.2, 6.1)."""
+
+from __future__ import annotations
+
+from millwheel.connectors.kafka import partitions, progress, writers
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+_WHY = "simulated topologies have no connectors: the test shows it by itself, with a broker"
+_SOURCE = "tests/connectors/kafka/test_source.py"
+_SINK = "tests/connectors/kafka/test_sink.py"
+
+rewriting(
+    "kafka-end-without-a-broker",
+    "G7",
+    "nothing waits in a partition only if the broker has said so during the read",
+    partitions,
+    "self._high = await self._asker.end(*self._place)",
+    "pass",
+    seeds=0,
+    test=f"{_SOURCE}::test_a_broker_that_hangs_makes_no_partition_idle",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-skips-what-was-removed",
+    "G1",
+    "records that were removed before they were read are an error",
+    partitions,
+    "if not self._skip_removed:",
+    "if False:",
+    seeds=0,
+    test=f"{_SOURCE}::test_removed_records_are_an_error_and_no_jump",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-id-of-a-process",
+    "G3",
+    "the transactional id is the shard, so a new writer fences the former one",
+    writers,
+    '"transactional.id": f"millwheel/{place.sink}/{place.shard}"',
+    '"transactional.id": f"millwheel/{place.sink}/{place.shard}/{id(self)}"',
+    seeds=0,
+    test=f"{_SINK}::test_a_former_writer_that_wakes_up_writes_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-progress-of-the-last-offset",
+    "G1",
+    "the progress is found behind markers of attempts that were aborted",
+    progress,
+    "while first > low:",
+    "while first == high > low:",
+    seeds=0,
+    test=f"{_SINK}::test_a_commit_whose_answer_was_lost_is_found",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-batch-again",
+    "G1",
+    "a batch that is in the topic is not written again",
+    progress,
+    "(progress.run, progress.id) == (place.run, batch.id)",
+    "False",
+    seeds=0,
+    test=f"{_SINK}::test_a_batch_that_comes_again_changes_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-any-batch-is-next",
+    "G1",
+    "a batch follows the one with the id before it",
+    progress,
+    "progress.run == place.run and progress.id == batch.after",
+    "progress.run == place.run",
+    seeds=0,
+    test=f"{_SINK}::test_a_batch_follows_the_one_that_is_there",
+    why=_WHY,
+)

@@ -1,0 +1,37 @@
+"""The programs of docs/kafka.md run, with topics of a real broker."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import msgspec
+import pytest
+from google.protobuf.wrappers_pb2 import StringValue
+
+from millwheel.connectors.kafka import KafkaRecord
+from millwheel.testing import TopologyHarness
+from tests.connectors.kafka.given import address, committed, new_topic, wait_for, written
+from tests.documents.blocks import blocks_of
+from tests.house.tree import ROOT
+
+
+def test_the_programs_of_the_page_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, target = new_topic(), new_topic()
+    own = {"127.0.0.1:9092": address(), 'source("bids"': f'source("{topic}"', 'sink("big-bids"': f'sink("{target}"'}
+    page: Any = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", page)  # types of a program are looked up in its module
+    for block in blocks_of(ROOT / "docs" / "kafka.md"):
+        if block.language == "python":
+            code = block.code
+            for text, replacement in own.items():
+                code = code.replace(text, replacement)
+            exec(compile(code, block.page, "exec"), vars(page))
+    with TopologyHarness(page.auctions) as harness:
+        written(topic, [{"auction": "lamp", "cents": cents} for cents in (300, 700, 500)])
+        wait_for(harness, lambda: len(committed(target)) == 2)
+    found = [(message.key(), msgspec.json.decode(message.value() or b"")) for message in committed(target)]
+    assert found == [(b"lamp", {"auction": "lamp", "cents": cents}) for cents in (700, 500)]
+    record = KafkaRecord(StringValue(value="vase").SerializeToString(), None, [("a", b"1")], 0, 0, None)
+    assert page.decode(record) == page.Bid("vase", 1)

@@ -1,0 +1,327 @@
+"""A topic as a source, against a real broker."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.cimpl import NewPartitions
+
+import millwheel as mw
+from deploy.local.kafka import KafkaBroker
+from millwheel.connectors import BadRecord, Source
+from millwheel.connectors.kafka import KafkaError, KafkaRecord, source
+from millwheel.sdk.errors import UsageError
+from millwheel.testing import TopologyHarness
+from tests import components
+from tests.connectors.given import Store, Table, running
+from tests.connectors.kafka.given import (
+    Bid,
+    Reading,
+    address,
+    administer,
+    new_topic,
+    read_all,
+    settings_text,
+    transaction,
+    wait_for,
+    written,
+)
+from tests.patience import patience, until
+
+LAMP, VASE = Bid("lamp", 300), Bid("vase", 900)
+NOON_MS = 1_767_268_800_000
+
+
+def of(topic: str, kind: Any = Bid, **options: Any) -> Source[Any, int]:
+    return source(topic, kind, brokers=address(), **options)
+
+
+async def test_a_partition_is_read_from_its_position_on() -> None:
+    topic = new_topic()
+    written(topic, [Bid("lamp", cents) for cents in range(2_500)])
+    reading = await read_all(of(topic), 2_500)
+    assert [bid.cents for bid in reading.records] == list(range(2_500))
+    assert reading.last is not None
+    assert reading.last.position == 2_500
+    again = await read_all(of(topic), 500, position=2_000)
+    assert [bid.cents for bid in again.records] == list(range(2_000, 2_500))
+
+
+@pytest.mark.guarantee("G1")
+async def test_what_is_not_committed_is_passed() -> None:
+    """Aborted records and the markers of transactions have offsets, and the position passes them."""
+    topic = new_topic()
+    written(topic, [LAMP])
+    for value, commit in ((VASE, False), (LAMP, True), (VASE, False)):
+        with transaction() as producer:
+            producer.produce(topic, msgspec.json.encode(value), partition=0)
+            producer.flush(patience(20))
+            producer.commit_transaction() if commit else producer.abort_transaction()
+    reading = await read_all(of(topic), 2)
+    assert reading.records == [LAMP, LAMP]
+    assert reading.last is not None
+    assert reading.last.position == 7  # behind the last marker
+    again = await read_all(of(topic), 0, position=7)
+    assert again.records == []
+
+
+async def test_an_open_transaction_is_waited_for() -> None:
+    topic = new_topic()
+    reading = Reading(await of(topic).open_reader("0", None))
+    with transaction() as producer:
+        producer.produce(topic, msgspec.json.encode(LAMP), partition=0)
+        producer.flush(patience(20))
+        written(topic, [VASE])
+        await reading.until(lambda one: one.last is not None and one.last.behind == 0)
+        assert reading.records == []
+        producer.commit_transaction()
+    await reading.until(lambda one: len(one.records) == 2)
+    assert reading.records == [LAMP, VASE]
+    await reading.reader.close()
+
+
+async def test_the_event_time_is_that_of_the_record() -> None:
+    topic = new_topic()
+    written(topic, [LAMP], at=NOON_MS)
+    reading = await read_all(of(topic), 1)
+    assert reading.times == [NOON_MS * 1_000]
+
+
+async def test_a_source_begins_where_it_is_said() -> None:
+    topic = new_topic()
+    for cents in range(3):
+        written(topic, [Bid("lamp", cents)], at=NOON_MS + cents * 1_000)
+    after = mw.Timestamp((NOON_MS + 500) * 1_000)
+    assert len((await read_all(of(topic, start="earliest"), 3)).records) == 3
+    assert [one.cents for one in (await read_all(of(topic, start=after), 2)).records] == [1, 2]
+    late = mw.Timestamp(4_102_444_800_000_000)  # in 2100
+    for start in ("latest", late):
+        reading = Reading(await of(topic, start=start).open_reader("0", None))
+        written(topic, [VASE])
+        await reading.until(lambda one: one.records)
+        assert reading.records == [VASE]
+        await reading.reader.close()
+        assert len((await read_all(of(topic, start=start), 2, position=2)).records) >= 2  # a position comes first
+
+
+async def test_a_whole_record_has_key_and_headers() -> None:
+    topic = new_topic()
+    written(topic, [LAMP, None], key="lamp", headers=[("by", b"ann"), ("empty", None)], at=NOON_MS)
+    at = mw.Timestamp(NOON_MS * 1_000)
+    expected = [
+        KafkaRecord(value, b"lamp", [("by", b"ann"), ("empty", None)], 0, offset, at)
+        for offset, value in enumerate((LAMP, None))
+    ]
+    assert (await read_all(of(topic, KafkaRecord[Bid]), 2)).records == expected
+    raw = (await read_all(of(topic, KafkaRecord[bytes]), 2)).records
+    assert [one.value for one in raw] == [msgspec.json.encode(LAMP), None]
+    assert (await read_all(of(topic, KafkaRecord), 2)).records == raw
+
+
+def packed(record: KafkaRecord[bytes]) -> str:
+    return f"{record.offset} {len(record.value or b'')}"
+
+
+async def test_values_have_the_format_that_is_said() -> None:
+    topic = new_topic()
+    written(topic, [msgspec.msgpack.encode(LAMP)])
+    assert (await read_all(of(topic, format="msgpack"), 1)).records == [LAMP]
+    assert (await read_all(of(topic, bytes), 1)).records == [msgspec.msgpack.encode(LAMP)]
+    own: Source[str, int] = source(topic, decode=packed, brokers=address())
+    assert (await read_all(own, 1)).records == [f"0 {len(msgspec.msgpack.encode(LAMP))}"]
+
+
+async def test_what_is_no_bid_is_a_bad_record() -> None:
+    topic = new_topic()
+    written(topic, [LAMP, b'{"item": "vase", "cents": "many"}', None, VASE])
+    reading = await read_all(of(topic), 4)
+    assert [reading.records[0], reading.records[3]] == [LAMP, VASE]
+    wrong, tombstone = reading.records[1:3]
+    assert wrong.split == "0"
+    assert wrong.place == "offset 1"
+    assert "Expected `int`" in wrong.error
+    assert wrong.raw == b'{"item": "vase", "cents": "many"}'
+    assert isinstance(tombstone, BadRecord)
+    assert "tombstone" in tombstone.error
+
+
+def test_a_record_that_cannot_be_read_stops_its_split() -> None:
+    topic = new_topic()
+    written(topic, [LAMP, b"no JSON", VASE])
+    stops, goes_on = mw.Topology("stops"), mw.Topology("goes-on")
+    stops.source("bids", Bid, of(topic))
+    goes_on.source("bids", Bid, of(topic), bad="unreadable")
+    with pytest.raises(mw.MillwheelError, match=r"split '0', offset 1: .*malformed"):
+        TopologyHarness(stops).close()
+    with running(goes_on) as harness:
+        wait_for(harness, lambda: len(harness.values("bids")) == 2)
+        assert [bad.raw for bad in harness.values("unreadable")] == [b"no JSON"]
+
+
+@pytest.mark.guarantee("G1")
+def test_each_record_is_produced_once() -> None:
+    topic = new_topic(3)
+    numbers = mw.Topology("numbers")
+    numbers.source("bids", Bid, of(topic))
+    with running(numbers) as harness:
+        for round_ in range(6):
+            written(topic, [Bid(str(round_ % 3), round_ * 50 + one) for one in range(50)], partition=round_ % 3)
+            harness.advance_clock(mw.milliseconds(20))
+            if round_ % 2:
+                harness.crash()
+        wait_for(harness, lambda: len(harness.values("bids")) >= 300)
+        found = harness.values("bids")
+        for item in "012":
+            own = [bid.cents for bid in found if bid.item == item]
+            assert own == [bid for round_ in (int(item), int(item) + 3) for bid in range(round_ * 50, round_ * 50 + 50)]
+        state: Any = harness.state("bids-reader", "1")
+        assert (state.position, state.records) == (100, 100)
+
+
+@pytest.mark.guarantee("G7")
+def test_an_idle_partition_lets_the_watermark_go() -> None:
+    topic = new_topic(2)
+    idle = mw.Topology("idle")
+    idle.source("bids", Bid, of(topic), idle_after=mw.seconds(5)).to("kept", Table(Store()))
+    with transaction() as producer:
+        producer.produce(topic, msgspec.json.encode(LAMP), partition=0, timestamp=NOON_MS)
+        producer.commit_transaction()  # partition 0 ends with a marker, and partition 1 is empty
+    with running(idle) as harness:
+        wait_for(harness, lambda: harness.watermark("kept") > harness.now - mw.seconds(5), mw.seconds(1))
+
+
+async def test_a_new_partition_is_found() -> None:
+    topic = new_topic()
+    made = of(topic)
+    assert list((await made.splits()).names) == ["0"]
+    administer(lambda admin: admin.create_partitions([NewPartitions(topic, 3)]))
+    await until(made.splits, patience(20), holds=lambda found: list(found.names) == ["0", "1", "2"])
+    written(topic, [VASE], partition=2)
+    assert (await read_all(made, 1, split="2")).records == [VASE]
+
+
+def remove_before(topic: str, offset: int) -> None:
+    """What retention does."""
+    administer(lambda admin: admin.delete_records([TopicPartition(topic, 0, offset)]))
+
+
+@pytest.mark.guarantee("G1")
+async def test_removed_records_are_an_error_and_no_jump() -> None:
+    topic = new_topic()
+    written(topic, [Bid("lamp", cents) for cents in range(10)])
+    remove_before(topic, 5)
+    with pytest.raises(KafkaError, match="offsets 3 to 4 were removed by the topic's retention"):
+        await of(topic).open_reader("0", 3)
+    skipped = await read_all(of(topic, skip_removed=True), 5, position=3)
+    assert [bid.cents for bid in skipped.records] == [5, 6, 7, 8, 9]
+    with pytest.raises(KafkaError, match="ends at offset 10, and was read up to 11"):
+        await of(topic).open_reader("0", 11)
+
+
+@pytest.mark.guarantee("G1")
+async def test_records_removed_under_a_reader_are_an_error() -> None:
+    topic = new_topic()
+    written(topic, [bytes([number]) * 900_000 for number in range(24)])
+    reading = Reading(await of(topic, bytes).open_reader("0", None))
+    await reading.until(lambda one: one.records)  # the client fetches some MiB ahead, and not all of this
+    remove_before(topic, 24)
+    with pytest.raises(KafkaError, match="were removed by the topic's retention"):
+        await reading.until(lambda one: len(one.records) == 24)
+    assert [value[0] for value in reading.records] == list(range(len(reading.records)))
+    await reading.reader.close()
+
+
+async def test_a_topic_that_is_not_there_is_named() -> None:
+    missing = of("no-such-topic")
+    with pytest.raises(KafkaError, match="no topic 'no-such-topic' at brokers"):
+        await missing.splits()
+    with pytest.raises(KafkaError, match="no topic"):
+        await missing.splits()  # the first search has not made it
+
+
+async def test_a_password_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, path = components.kafka(), tmp_path / "kafka.properties"
+    topic = new_topic()
+    written(topic, [LAMP])
+    path.write_text("# of a test\n\n" + settings_text(broker, **{"sasl.password": "${KAFKA_PASSWORD}"}))
+    secret: Source[Bid, int] = source(topic, Bid, settings=str(path))
+    with pytest.raises(KafkaError, match="line 7: the worker has no environment variable KAFKA_PASSWORD"):
+        await secret.open_reader("0", None)
+    monkeypatch.setenv("KAFKA_PASSWORD", broker.password_settings["sasl.password"])
+    assert (await read_all(secret, 1)).records == [LAMP]
+    assert secret.identity() == of(topic).identity()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("bootstrap.servers=localhost:1\nisolation.level=read_uncommitted\n", "sets isolation.level"),
+        ("bootstrap.servers=localhost:1\nno.such=1\n", 'cannot be used: .*"no.such"'),
+        ("bootstrap.servers=localhost:1\nsecret\n", "line 2 is no property: write name=value$"),
+        ("client.id=me\n", "has no bootstrap.servers"),
+    ],
+)
+async def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "kafka.properties"
+    path.write_text(text)
+    with pytest.raises(KafkaError, match=error):
+        await source("bids", Bid, settings=str(path)).splits()
+
+
+async def test_a_file_of_settings_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KafkaError, match=r"cannot read the settings for Kafka.*kafka.properties"):
+        await source("bids", Bid, settings=str(tmp_path / "kafka.properties")).splits()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({}, "Kafka needs brokers="),
+        ({"brokers": "x:1", "start": "middle"}, "'earliest', 'latest' or a Timestamp"),
+        ({"brokers": "x:1", "format": "avro"}, "json, msgpack, not 'avro'"),
+        ({"brokers": "x:1", "kind": list[int] | list[str]}, "Give decode=FUNCTION"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        source("bids", **{"kind": Bid, **arguments})
+
+
+async def test_a_broker_that_is_away_is_an_error_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.connectors.kafka.asking.ANSWER_SECONDS", 1.0)
+    away: Source[Bid, int] = source("bids", Bid, brokers="127.0.0.1:1")
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1.*(refused|down)"):
+        await away.splits()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.guarantee("G7")
+async def test_a_broker_that_hangs_makes_no_partition_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.connectors.kafka.asking.ANSWER_SECONDS", 2.0)
+    with KafkaBroker(tmp_path / "kafka") as broker:
+        topic = new_topic(broker=broker.address)
+        written(topic, [LAMP], broker=broker.address)
+        reading = Reading(await source(topic, Bid, brokers=broker.address).open_reader("0", None))
+        await reading.until_end(1)
+        broker.pause()
+        with pytest.raises(KafkaError):
+            await reading.until(lambda one: one.last is not None and one.last.behind == 0)
+        broker.resume()
+        written(topic, [VASE], broker=broker.address)
+        await reading.until_end(2)  # the same reader goes on
+        broker.kill()
+        broker.start()
+        written(topic, [VASE], broker=broker.address)
+
+        async def count() -> int:
+            with suppress(KafkaError):  # a broker that has just begun leads nothing
+                await reading.until(lambda one: True)
+            return len(reading.records)
+
+        await until(count, patience(20), holds=lambda found: found == 3)
+        await reading.reader.close()
