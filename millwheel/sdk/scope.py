@@ -102,7 +102,10 @@ class ConnectorCounts(Protocol):
 
 
 class Scope:
-    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
+    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches.
+
+    It has many attributes, because contexts are made for each call: what they share is here, and one look away.
+    """
 
     __slots__ = (
         "any_timestamp",

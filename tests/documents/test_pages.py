@@ -53,6 +53,7 @@ NOT_RUN = {
     "make format": "it changes the checkout",
     "make proto": "it changes the checkout",
     "make man": "it changes the checkout",
+    "make runbook": "it changes the checkout",
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
     "make coverage": ITSELF,

@@ -253,6 +253,7 @@ def test_the_spec_holds_everything_that_was_declared() -> None:
                     format=topology_pb2.VALUE_FORMAT_MSGPACK,
                     fields=[topology_pb2.StateField(type="int")],
                     version=1,
+                    schema=record_schema(int),
                 ),
                 straggler_delay_us=1_500_000,
             )

@@ -20,7 +20,7 @@ def load_parquet() -> ModuleType:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise UsageError(
-            "Parquet files and .zst files need pyarrow: pip install 'openmillwheel[arrow]', here and on the workers"
+            "Parquet files and .zst files need pyarrow: install openmillwheel[arrow], here and on the workers"
         ) from error
     module: ModuleType = parquet
     return module

@@ -90,7 +90,7 @@ class _KafkaSink(Sink[T], Generic[T]):
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         replicas = (await self.asker.partitions(self.topic)).values()
-        writer = _TopicWriter(self, place, await ensure_topic(self.asker, place, min(replicas)))
+        writer = _TransactionWriter(self, place, await ensure_topic(self.asker, place, min(replicas)))
         try:
             await writer.begin()
         except BaseException:
@@ -117,7 +117,7 @@ def _key_bytes(key: Key) -> bytes | None:
     return key if key is None or isinstance(key, bytes) else str(key).encode()
 
 
-class _TopicWriter(SinkWriter[T]):
+class _TransactionWriter(SinkWriter[T]):
     """Writes the batches of a shard, each in a transaction.
 
     *Invariant (G1): the newest progress in the topic is the newest batch whose records are there.* Both are committed
