@@ -190,28 +190,24 @@ class RecordAdmission:
     async def _wait_for_room(self, newest: int, count: int = 1) -> None:
         """Wait until records up to timestamp ``newest`` may be accepted: not idle, has room, not throttled.
 
-        ``count``: how many of them there must be room for. More than the window has need all of it.
+        ``count``: how many of them are accepted together.
         """
         session, core = self._session, self._session.core
         # During a wait for room, another task may have declared the process idle. So all conditions are checked again.
         while not self._takes(count, newest):
             if session.asleep:
                 await session.membership.wake()
-            elif not self._fits(count):
+            elif not core.fits(count):
                 with self.waits.waiting(RoomCause.WINDOW):
-                    await session.until(lambda: self._fits(count), newest=newest)
+                    await session.until(lambda: core.fits(count), newest=newest)
             else:
                 with self.waits.waiting(RoomCause.SKEW):
                     await session.until(lambda: not core.throttled(newest), newest=newest)
 
     def _takes(self, count: int, newest: int) -> bool:
         """Whether so many records may be accepted now."""
-        return self._fits(count) and not self._session.asleep and not self._session.core.throttled(newest)
-
-    def _fits(self, count: int) -> bool:
-        """Whether there is room for so many records. More than the window has room for are accepted alone."""
         core = self._session.core
-        return core.room() >= count or (core.room() > 0 and not core.unacked)
+        return core.fits(count) and not self._session.asleep and not core.throttled(newest)
 
     async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
         """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.

@@ -137,7 +137,7 @@ class Injector(InjectorProcess):
             await injector.until_acked(sent)
 
         Args:
-            values: The records. More than the window of un-ACKed records has wait until nothing else is un-ACKed.
+            values: The records. They wait until the window of un-ACKed records has room for them, or is half empty.
             timestamps: Microseconds since the epoch.
             ids: The user's ids of the records, unique within the source. Without ids each record counts as new.
             again: Whether a record may have been sent before, under its id and with the same timestamp. If the stream
