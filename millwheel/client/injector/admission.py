@@ -6,8 +6,9 @@ All records of :meth:`Injector.send_many` take it, and those of :meth:`Injector.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -315,6 +316,7 @@ class RecordAdmission:
         timestamps: Sequence[int],
         ids: Sequence[UserId] | None,
         check: Callable[[], None],
+        unacked: Callable[[], Mapping[IdScope, AbstractSet[Any]]],
     ) -> SentRecords:
         """Send records: all of them, or none. See :meth:`Injector.send_together`. There is at least one.
 
@@ -326,6 +328,8 @@ class RecordAdmission:
             timestamps: Their times, in microseconds.
             ids: The user's ids of the records, if they have some.
             check: Called right before the records are accepted. It may raise.
+            unacked: Returns the ids of un-ACKed records. A record whose earlier copy is among them is not sent again:
+                repetitions of a record that is never ACKed would fill the window.
         """
         scope = self.ids.scope(ids, None, "", None)
         call = _SendCall(values, timestamps, ids, None, scope, None, False, self._session.follower.fetches.begun)
@@ -343,7 +347,8 @@ class RecordAdmission:
         if refused is not None:
             raise RefusedRecordError(*refused)
         columns = self._columns(call, 0, data, present)
-        self._session.step(columns)
+        known = unacked().get(scope, ()) if ids is not None else ()
+        self._session.step(_without(columns, known) if known else columns)
         self.ids.next += len(values) if ids is None else 0
         self._retries.start()
         return SentRecords(scope, frozenset(columns.ids), self._session.core.accepted)
@@ -386,3 +391,18 @@ def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
     if keys is None or not isinstance(keys, Mapping):
         return None if keys is None else keys[part]
     return {name: column[part] for name, column in keys.items()}
+
+
+def _without(columns: Columns, known: Collection[Any]) -> Columns:
+    """The records whose ids are not among ``known``."""
+    rows = [row for row, id_ in enumerate(columns.ids) if id_ not in known]
+    if len(rows) == len(columns.ids):
+        return columns
+    return replace(
+        columns,
+        values=[columns.values[row] for row in rows],
+        timestamps=[columns.timestamps[row] for row in rows],
+        ids=[columns.ids[row] for row in rows],  # type: ignore[arg-type]
+        # A column of keys may end early.
+        keys={name: [column[row] for row in rows if row < len(column)] for name, column in columns.keys.items()},
+    )
