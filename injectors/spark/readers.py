@@ -2,6 +2,9 @@
 
 A streaming query's offsets are in Spark's checkpoint: the log, and the offset of the next record. A range of offsets of
 one log always has the same records. So a batch that Spark repeats has the same rows, and each record is in one batch.
+
+Of a batch, the checkpoint has the end alone: it begins at the end of the one before. Spark asks again where the first
+batch begins if it repeats that one, and meanwhile the answer may have changed. So the first batch is empty.
 """
 
 from __future__ import annotations
@@ -144,14 +147,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._asked = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins."""
+        """Where a query without a checkpoint begins. No end of a batch has the mark ``initial``."""
         kept = self._kept()
-        return _offset(kept, run(_begin(kept, self._found.options)))
+        return {**_offset(kept, run(_begin(kept, self._found.options))), "initial": True}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch from ``start`` on ends."""
+        """Where the batch from ``start`` on ends.
+
+        Invariant (G1): no batch with records begins at a place that the checkpoint does not have.
+        """
         kept = self._kept()
         first = _first_of(start, kept)
+        if start.get("initial"):
+            return _offset(kept, first)
         end = self._log_end(kept, first)
         if self._until is not None:
             end = min(end, self._until)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 import sys
@@ -161,11 +160,19 @@ def inject_http(
             check_at_worker=True, any_timestamp=any_timestamp, explain=unacked_explainer(address)
         ),
     )
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _log_as_daemons()
     try:
         uvloop.run(_serve(injector, host, port, settings, limits, policy, metrics_port))
     except asyncio.CancelledError:
         raise typer.Exit(128 + signal.SIGTERM) from None
+
+
+def _log_as_daemons() -> None:
+    """Write warnings with their values: a line of the audit log has the peer and the reason there."""
+    from millwheel.config import LoggingSection
+    from millwheel.server.logs import configure_logging
+
+    configure_logging(LoggingSection(level="warning"))
 
 
 def _access(policy: Path | None) -> Authorization | None:

@@ -106,6 +106,20 @@ def _check_url(url: object) -> str:
     raise UsageError("webhook(...) takes a URL such as https://hooks.example/alerts")
 
 
+def _check_headers(given: dict[str, str]) -> dict[str, str]:
+    """Raise WebhookError for headers that cannot be sent. aiohttp would too, and its error may have the value."""
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise WebhookError(f"`headers` returned no text for the header {name!r:.80}: names and values are texts")
+        if not (name + value).isprintable():
+            raise WebhookError(
+                f"the header {name!r:.80} has a line break or another control character: strip what a file ends with"
+            )
+        if name.lower() in _OWN:
+            raise WebhookError(f"the header {name} is set by the sink: let `headers` leave it out")
+    return given
+
+
 @dataclass(frozen=True, slots=True)
 class _Webhook(Sink[T], Generic[T]):
     url: str | Callable[[], str]
@@ -118,10 +132,7 @@ class _Webhook(Sink[T], Generic[T]):
 
     async def open_writer(self, place: SinkShard) -> SinkWriter[T]:
         url = _check_url(self.url() if callable(self.url) else self.url)
-        given = {} if self.headers is None else dict(self.headers())
-        if own := [name for name in given if name.lower() in _OWN]:
-            raise WebhookError(f"the header {own[0]} is set by the sink: let `headers` leave it out")
-        return _WebhookWriter(self, place, url, given)
+        return _WebhookWriter(self, place, url, _check_headers({} if self.headers is None else dict(self.headers())))
 
 
 class _WebhookWriter(SinkWriter[T]):
@@ -175,6 +186,7 @@ class _WebhookWriter(SinkWriter[T]):
     def _headers_of(self, batch: SinkBatch[T]) -> Mapping[str, str]:
         return {
             "User-Agent": "MillWheel",
+            "Accept-Encoding": "identity",  # a part of the answer is shown, as text
             **self._headers,
             "Connection": "close",
             "Content-Type": _FORMS[self._sink.form],

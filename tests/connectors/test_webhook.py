@@ -267,10 +267,13 @@ def test_what_only_the_worker_knows_is_refused_there() -> None:
         for url, options, wrong in (
             ("http://x y/", {}, "."),
             (receiver.url, {"headers": lambda: {"idempotency-key": "mine"}}, "is set by the sink"),
+            (receiver.url, {"headers": lambda: {"Authorization": b"hush"}}, "no text for the header 'Authorization'"),
+            (receiver.url, {"headers": lambda: {"Authorization": "hush\n"}}, "a line break"),
             (receiver.url, {"form": "object", "batch": 2}, "batch_records=1"),
         ):
             given: dict[str, Any] = options
             topology = alerting(partial(str, url), **given)
-            with running(topology) as harness, pytest.raises(WebhookError, match=wrong):
+            with running(topology) as harness, pytest.raises(WebhookError, match=wrong) as refused:
                 harness.send_all("alerts", [(Alert("a"), at(1)), (Alert("b"), at(2))])
+            assert "hush" not in str(refused.value)
         assert receiver.calls == []

@@ -194,6 +194,36 @@ async def test_a_record_that_waits_for_room_is_not_late(server: DevServer, poste
     assert gate.injector.late == 0
 
 
+@pytest.mark.guarantee("G13", section="5.2")
+async def test_a_large_request_passes_a_record_that_fails(server: DevServer, posted: Path) -> None:
+    settings = HttpSettings(answer_seconds=patience(3))
+    async with gateway(server.address, "one", settings, window=10) as gate:
+        stuck = asyncio.create_task(gate.post(lines([order(1, "stuck")]), "stuck"))
+        await until(lambda: gate.injector.unacked > 0, patience(10))
+        large = await gate.post(lines([order(number) for number in range(2, 14)]), "more than the window")
+        assert large.body == {"records": 12}
+        posted.touch()  # noqa: ASYNC240  # an empty file
+        await stuck
+        assert numbers(await finish(server.address, gate)) == [*range(2, 14), 1]
+
+
+@pytest.mark.guarantee("G13", section="5.2")
+async def test_repetitions_of_what_waits_take_no_room(server: DevServer, posted: Path) -> None:
+    settings = HttpSettings(answer_seconds=0.5)
+    stuck = lines([order(1, "stuck")])
+    async with gateway(server.address, "one", settings, window=3) as gate:
+        for _ in range(4):
+            waits = await gate.post(stuck, "waits")
+            assert (waits.status, waits.reason) == (504, "NOT_ACKED")
+        posted.touch()  # noqa: ASYNC240  # an empty file
+
+        async def taken() -> bool:
+            return (await gate.post(stuck, "waits")).status == 200
+
+        await until(taken, patience(10))
+        assert numbers(await finish(server.address, gate)) == [1]
+
+
 async def test_a_client_can_hold_little(server: DevServer, posted: Path) -> None:
     limits = ServingLimits(body=20_000, body_seconds=0.5, head_seconds=0.5, connections=20)
     async with gateway(server.address, "one", limits=limits) as gate:

@@ -24,7 +24,10 @@ LARGEST_BATCH = 100
 
 
 class Deadly(MillwheelDataSource):
-    """Format ``millwheel-deadly``: its driver is killed when the third batch is in the checkpoint and has no commit."""
+    """Format ``millwheel-deadly``: its driver is killed when the third batch with records is in the checkpoint.
+
+    That batch has no commit then.
+    """
 
     @classmethod
     def name(cls) -> str:

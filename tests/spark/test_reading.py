@@ -90,8 +90,8 @@ def test_each_record_is_once_in_parquet_though_a_driver_dies(
     with log, subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as driver:
         assert driver.wait(timeout=patience(240)) == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-4_000:]
     checkpoint = tmp_path / "checkpoint"
-    assert (checkpoint / "offsets" / "2").exists(), "the batch is planned"
-    assert not (checkpoint / "commits" / "2").exists()
+    assert (checkpoint / "offsets" / "3").exists(), "the batch is planned; the first one is empty"
+    assert not (checkpoint / "commits" / "3").exists()
     drive(server, 350, 420)
     copy(spark, server.address, tmp_path)
     assert rows_of(spark, tmp_path) == [*range(420)]
@@ -128,7 +128,7 @@ def test_offsets_of_another_log_are_refused(server: TripServer) -> None:
     drive(server, 0, 5)
     reader = StreamReader(find_readable(parse_read_options({"stream": "seen", "address": server.address})))
     try:
-        start = reader.initialOffset()
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
         end = reader.latestOffset(start, ReadAllAvailable())
         assert (start["offset"], end["offset"]) == (0, 5)
         assert reader.latestOffset(end, ReadAllAvailable()) == end
@@ -143,6 +143,28 @@ def test_offsets_of_another_log_are_refused(server: TripServer) -> None:
         assert reader.latestOffset(end, ReadAllAvailable())["offset"] == 8, "what was available when it began"
     finally:
         reader.stop()
+
+
+@pytest.mark.guarantee("G1", section="4.3")
+def test_a_first_batch_that_is_repeated_loses_nothing(server: TripServer) -> None:
+    drive(server, 0, 5)
+    found = find_readable(
+        parse_read_options({"stream": "seen", "address": server.address, "starting_offset": "latest"})
+    )
+    before, after = StreamReader(found), StreamReader(found)
+    try:
+        begin = before.initialOffset()
+        drive(server, 5, 8)
+        first = before.latestOffset(begin, ReadAllAvailable())
+        # The driver dies: the checkpoint has the end of the first batch, and no commit of it.
+        drive(server, 8, 10)
+        # Spark repeats the first batch, and asks again where it begins.
+        tasks = [*after.partitions(after.initialOffset(), first)]
+        tasks += after.partitions(first, after.latestOffset(first, ReadAllAvailable()))
+        assert [(one.first, one.end) for one in tasks if isinstance(one, OffsetRange)] == [(5, 10)]
+    finally:
+        before.stop()
+        after.stop()
 
 
 def test_columns_of_ones_own_are_refused(spark: SparkSession, server: TripServer) -> None:

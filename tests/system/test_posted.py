@@ -129,3 +129,5 @@ async def test_the_command_serves_https_by_a_policy(tmp_path: Path, monkeypatch:
             async with session.post(gate.url, data=lines([order(1)]), headers=headers) as response:
                 assert response.status == expected, await response.text()
         assert await gate.stop() == 143, gate.tail()
+        assert "peer=127.0.0.1" in gate.tail()
+        assert "reason=ROLE_MISSING" in gate.tail(), "the audit log says from where it came, and why it was refused"

@@ -113,6 +113,31 @@ async def test_pages_of_large_states_are_bounded() -> None:
     assert all(0 < sum(len(one.state.state) for one in some) <= 2 * MAX_STATE_BYTES for some in found)
 
 
+class Large(mw.Computation[Pair, str]):
+    """Keeps a mebibyte for each key."""
+
+    def process_record(self, ctx: mw.Context[str], record: mw.Record[Pair]) -> None:
+        ctx.state = "x" * (1 << 20)
+
+
+@pytest.mark.guarantee("G13", section="8.3")
+async def test_a_page_copies_no_more_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _, service = await owner(Large())
+    for number in range(20):
+        driver.deliver((f"k{number:02}", "", 1))
+        driver.commit_all()
+    made, copied = wire.KeyState, list[int]()
+
+    def counted(state: bytes = b"", error: str = "") -> wire.KeyState:
+        copied.append(len(state))
+        return made(state=state, error=error)
+
+    monkeypatch.setattr(wire, "KeyState", counted)
+    answer = await page(service)
+    assert 4 <= len(answer.states) <= len(copied) <= 6, "the other states in memory are not copied"
+    assert [one.key for some in await pages(service) for one in some] == [f"k{n:02}".encode() for n in range(20)]
+
+
 async def test_a_damaged_state_is_listed_with_its_damage() -> None:
     driver, store, service = await owner()
     driver.state.cells.evicted = True

@@ -192,9 +192,13 @@ class StateService(StateServiceServicer):
         head = await self._heads.read(journal.name)
         if head.sequencer != journal.sequencer:
             raise not_owned(f"journal {journal.name} any more: its sequencer is {head.sequencer}")
+        size = 0
         for number, key in enumerate(keys):
+            if size > _MAX_ANSWER_BYTES:
+                return  # all states of the cache would be copied for the first ones
             if key in encoded or key in damaged:
                 states[key] = _present(core, encoded.get(key, b""), damaged.get(key, ""))
+                size += len(states[key].state)
             if number % 64 == 63:
                 await asyncio.sleep(0)  # ``migrate`` is user code: other work gets its turn
 

@@ -6,8 +6,9 @@ All records of :meth:`Injector.send_many` take it, and those of :meth:`Injector.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -190,28 +191,24 @@ class RecordAdmission:
     async def _wait_for_room(self, newest: int, count: int = 1) -> None:
         """Wait until records up to timestamp ``newest`` may be accepted: not idle, has room, not throttled.
 
-        ``count``: how many of them there must be room for. More than the window has need all of it.
+        ``count``: how many of them are accepted together.
         """
         session, core = self._session, self._session.core
         # During a wait for room, another task may have declared the process idle. So all conditions are checked again.
         while not self._takes(count, newest):
             if session.asleep:
                 await session.membership.wake()
-            elif not self._fits(count):
+            elif not core.fits(count):
                 with self.waits.waiting(RoomCause.WINDOW):
-                    await session.until(lambda: self._fits(count), newest=newest)
+                    await session.until(lambda: core.fits(count), newest=newest)
             else:
                 with self.waits.waiting(RoomCause.SKEW):
                     await session.until(lambda: not core.throttled(newest), newest=newest)
 
     def _takes(self, count: int, newest: int) -> bool:
         """Whether so many records may be accepted now."""
-        return self._fits(count) and not self._session.asleep and not self._session.core.throttled(newest)
-
-    def _fits(self, count: int) -> bool:
-        """Whether there is room for so many records. More than the window has room for are accepted alone."""
         core = self._session.core
-        return core.room() >= count or (core.room() > 0 and not core.unacked)
+        return core.fits(count) and not self._session.asleep and not core.throttled(newest)
 
     async def _accept(self, call: _SendCall, start: int, end: int, *, in_turn: bool) -> int:
         """Pass records to the core, fewer if they are large. Returns the index after the last one that was passed.
@@ -319,6 +316,7 @@ class RecordAdmission:
         timestamps: Sequence[int],
         ids: Sequence[UserId] | None,
         check: Callable[[], None],
+        unacked: Callable[[], Mapping[IdScope, AbstractSet[Any]]],
     ) -> SentRecords:
         """Send records: all of them, or none. See :meth:`Injector.send_together`. There is at least one.
 
@@ -330,6 +328,8 @@ class RecordAdmission:
             timestamps: Their times, in microseconds.
             ids: The user's ids of the records, if they have some.
             check: Called right before the records are accepted. It may raise.
+            unacked: Returns the ids of un-ACKed records. A record whose earlier copy is among them is not sent again:
+                repetitions of a record that is never ACKed would fill the window.
         """
         scope = self.ids.scope(ids, None, "", None)
         call = _SendCall(values, timestamps, ids, None, scope, None, False, self._session.follower.fetches.begun)
@@ -347,7 +347,8 @@ class RecordAdmission:
         if refused is not None:
             raise RefusedRecordError(*refused)
         columns = self._columns(call, 0, data, present)
-        self._session.step(columns)
+        known = unacked().get(scope, ()) if ids is not None else ()
+        self._session.step(_without(columns, known) if known else columns)
         self.ids.next += len(values) if ids is None else 0
         self._retries.start()
         return SentRecords(scope, frozenset(columns.ids), self._session.core.accepted)
@@ -390,3 +391,18 @@ def _cut(keys: GivenKeys | None, part: slice) -> GivenKeys | None:
     if keys is None or not isinstance(keys, Mapping):
         return None if keys is None else keys[part]
     return {name: column[part] for name, column in keys.items()}
+
+
+def _without(columns: Columns, known: Collection[Any]) -> Columns:
+    """The records whose ids are not among ``known``."""
+    rows = [row for row, id_ in enumerate(columns.ids) if id_ not in known]
+    if len(rows) == len(columns.ids):
+        return columns
+    return replace(
+        columns,
+        values=[columns.values[row] for row in rows],
+        timestamps=[columns.timestamps[row] for row in rows],
+        ids=[columns.ids[row] for row in rows],  # type: ignore[arg-type]
+        # A column of keys may end early.
+        keys={name: [column[row] for row in rows if row < len(column)] for name, column in columns.keys.items()},
+    )

@@ -196,6 +196,15 @@ class InjectorCore:
         free = (limits.window_records - self.unacked) // per_record
         return max(free, 0 if self.unacked else 1)
 
+    def fits(self, count: int) -> bool:
+        """Whether so many records may be accepted together: if there is room for them, or for half of the window (G13).
+
+        Many records of a call need not wait until others are ACKed: one of those may be un-ACKed for ever.
+        """
+        consumers = len(self.routing.consumers) if self.routing is not None else 0
+        half = self.limits.window_records // max(1, consumers) // 2
+        return self.room() >= max(1, min(count, half))
+
     def throttled(self, newest: int) -> bool:
         """Whether a record with the timestamp ``newest`` has to wait for the low watermark (8.4).
 

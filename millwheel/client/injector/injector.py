@@ -137,9 +137,10 @@ class Injector(InjectorProcess):
             await injector.until_acked(sent)
 
         Args:
-            values: The records. More than the window of un-ACKed records has wait until nothing else is un-ACKed.
+            values: The records. They wait until the window of un-ACKed records has room for them, or is half empty.
             timestamps: Microseconds since the epoch.
-            ids: The user's ids of the records, unique within the source. Without ids each record counts as new.
+            ids: The user's ids of the records, unique within the source. Without ids each record counts as new. An
+                un-ACKed record that comes again is not sent again: the call waits for the first copy.
             again: Whether a record may have been sent before, under its id and with the same timestamp. If the stream
                 may have forgotten its id, the call is refused. False where the timestamp differs each time: then it
                 says nothing about the id.
@@ -172,7 +173,7 @@ class Injector(InjectorProcess):
                 index = next(at for at, timestamp in enumerate(timestamps) if timestamp < kept_from)
                 raise ForgottenIdsError(index, timestamps[index], kept_from)
 
-        return await self._admission.send_together(values, timestamps, ids, refuse_forgotten)
+        return await self._admission.send_together(values, timestamps, ids, refuse_forgotten, self._unacked_ids)
 
     async def until_acked(self, sent: SentRecords) -> None:
         """Wait until every consumer has ACKed these records. Their effects are then durable.
