@@ -50,7 +50,7 @@ class TestTopic(SourceContract[int, int]):
     @pytest.fixture(autouse=True)
     def _topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # Virtual time passes at once, and each read that finds nothing would wait in real time.
-        monkeypatch.setattr("millwheel.connectors.kafka.partitions._WAIT_SECONDS", 0.005)
+        monkeypatch.setattr("millwheel.connectors.kafka.partitions.WAIT_SECONDS", 0.005)
         self.partitions = 2
         self.topic = new_topic(self.partitions)
 
