@@ -30,7 +30,7 @@ rewriting(
     "client.eval(_WRITE,",
     """client.eval(_WRITE.replace("return {'there'} end", "held_part = '0' end"),""",
     seeds=0,
-    test="tests/connectors/test_redis_sinks.py::test_a_batch_that_comes_again_changes_nothing",
+    test="tests/connectors/test_redis_sinks.py::TestStream::test_a_batch_that_comes_again_changes_nothing",
     why=_WHY,
 )
 

@@ -67,7 +67,7 @@ rewriting(
     "(progress.run, progress.id) == (place.run, batch.id)",
     "False",
     seeds=0,
-    test=f"{_SINK}::test_a_batch_that_comes_again_changes_nothing",
+    test=f"{_SINK}::TestTopic::test_a_batch_that_comes_again_changes_nothing",
     why=_WHY,
 )
 

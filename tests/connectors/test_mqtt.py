@@ -12,7 +12,7 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ from deploy.local.child import free_ports
 from deploy.local.mosquitto import MosquittoBroker
 from millwheel.connectors import BadRecord, Sink, SinkWriter, mqtt
 from millwheel.testing import TopologyHarness
+from millwheel.testing.connectors import SinkContract
 from tests import components
 from tests.connectors.given import at, running
-from tests.connectors.test_database import batch, place, with_writers
+from tests.connectors.test_database import Sale, batch, place, with_writers
 from tests.coordination.test_etcd import CERTIFICATES
 from tests.documents.blocks import blocks_of
 from tests.house.tree import ROOT
-from tests.patience import patience
+from tests.patience import patience, until
 
 _numbers = itertools.count()
 
@@ -296,6 +297,42 @@ def wait_for(messages: list[Any], count: int) -> None:
         if len(messages) >= count:
             return
         waiting.wait(0.05)
+
+
+@pytest.mark.guarantee("G1", "G15")
+class TestTopic(SinkContract[Sale]):
+    """At least once: a message may come twice, with the id that it had. Each record is there once for who drops those.
+
+    A broker keeps no last batch, so a writer cannot refuse one. There is no away(): only a client that stays connected
+    sees what is published, and test_a_sink_goes_on_when_its_broker_is_back has another way.
+    """
+
+    record_type = Sale
+    knows_last_batch = False
+
+    @pytest.fixture(autouse=True)
+    def _plant(self, plant: Plant) -> Iterator[None]:
+        self.plant = plant
+        with subscribed(plant) as self.got:
+            yield
+
+    def make_sink(self) -> Sink[Sale]:
+        return mqtt.sink(f"{self.plant.name}/a", server=self.plant.broker.url, client=self.plant.name)
+
+    def stored(self) -> Sequence[int]:
+        self.plant.send(0, topic=(end := f"{self.plant.name}/{len(self.got)}"))
+        asyncio.run(until(lambda: self.got[-1:] and self.got[-1].topic == end))  # what was published before has come
+        first: dict[str, Any] = {}
+        for one in self.got:
+            if one.topic == f"{self.plant.name}/a":
+                first.setdefault(dict(one.properties.UserProperty)["millwheel-id"], one)
+        return cents(list(first.values()))
+
+    def value(self, number: int) -> Sale:
+        return Sale("tea", number)
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
 
 
 def test_a_sink_publishes_each_record(plant: Plant) -> None:

@@ -7,8 +7,8 @@ import json
 import sys
 import time
 import types
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from redis.cluster import RedisCluster
 import millwheel as mw
 from deploy.local.redis import RedisServer
 from millwheel.connectors import Sink, SinkWriter, redis
+from millwheel.testing.connectors import SinkContract
 from tests import components
 from tests.connectors.given import at, running
 from tests.connectors.test_database import batch, place, with_writers
-from tests.connectors.test_redis_source import serve_all_slots
+from tests.connectors.test_redis_source import serve_all_slots, stopped
 from tests.documents.blocks import blocks_of
 from tests.house.tree import ROOT
 
@@ -70,6 +71,52 @@ def shop() -> Iterator[Shop]:
         shop.client.close()
 
 
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestStream(SinkContract[Sale]):
+    record_type = Sale
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, shop: Shop) -> None:
+        self.shop = shop
+
+    def make_sink(self) -> Sink[Sale]:
+        return self.shop.sink()
+
+    def stored(self) -> Sequence[int]:
+        return self.shop.cents()
+
+    def value(self, number: int) -> Sale:
+        return Sale("tea", number)
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        with stopped(components.redis()):
+            yield
+
+
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestCommands(TestStream):
+    def make_sink(self) -> Sink[Sale]:
+        return redis.command(lambda sale: ["RPUSH", self.shop.name, sale.cents], server=self.shop.url)
+
+    def stored(self) -> Sequence[int]:
+        return [int(one) for one in self.shop.client.lrange(self.shop.name, 0, -1)]
+
+
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestValues(TestStream):
+    keeps_order = False  # each record has a key of its own, and keys have no order
+
+    def make_sink(self) -> Sink[Sale]:
+        return redis.values("total:", key="cents", server=self.shop.url)
+
+    def stored(self) -> Sequence[int]:
+        return [json.loads(self.shop.client.get(key))["cents"] for key in self.shop.client.keys("total:*")]
+
+
 @pytest.mark.guarantee("G1")
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -110,6 +157,7 @@ def test_an_entry_has_the_fields_of_the_record(shop: Shop) -> None:
     assert shop.entries() == [{"item": "tea", "cents": "10"}, {"item": "tea", "cents": "20"}]
     with_writers(shop.sink(json="data"), place(run=2), do=do)
     assert json.loads(shop.entries()[-1]["data"]) == {"item": "tea", "cents": 20}
+    assert shop.progress() == {"shop/sales-table 0": "2 1 1"}
 
 
 def test_what_is_written_can_be_read_again(shop: Shop) -> None:
@@ -160,32 +208,6 @@ def test_a_record_without_a_command_is_left_out(shop: Shop) -> None:
     with_writers(even, place(), do=do)
     assert shop.client.get("sold") == "4"
     assert shop.client.hgetall(PROGRESS) == {"shop/sales-table 0": "1 2 2"}
-
-
-@pytest.mark.guarantee("G1")
-def test_a_batch_that_comes_again_changes_nothing(shop: Shop) -> None:
-    async def do(writer: SinkWriter[Any]) -> None:
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(2, 30))
-
-    with_writers(shop.sink(), place(), do=do)
-    assert shop.cents() == [10, 20, 30]
-    assert shop.progress() == {"shop/sales-table 0": "1 2 2"}
-
-
-@pytest.mark.guarantee("G3")
-def test_a_former_process_that_wakes_up_changes_nothing(shop: Shop) -> None:
-    async def do(former: SinkWriter[Any], present: SinkWriter[Any]) -> None:
-        await former.write(batch(1, 10))
-        await present.write(batch(2, 20))
-        await former.write(batch(2, 20))
-        await present.write(batch(3, 30))
-        with pytest.raises(redis.RedisError, match=r"has batch 3 .* and batch 2 comes next"):
-            await former.write(batch(2, 20))
-
-    with_writers(shop.sink(), place(), place(), do=do)
-    assert shop.cents() == [10, 20, 30]
 
 
 @pytest.mark.guarantee("G1")

@@ -8,7 +8,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import redis as library
 
 import millwheel as mw
 from deploy.local.redis import RedisServer
-from millwheel.connectors import BadRecord, redis
+from millwheel.connectors import BadRecord, Source, redis
 from millwheel.testing import TopologyHarness
+from millwheel.testing.connectors import SourceContract
 from tests import components
 from tests.connectors.given import NOON, at, running
 from tests.patience import patience
@@ -84,6 +86,47 @@ def cents(harness: TopologyHarness) -> list[int]:
 
 def go_on(harness: TopologyHarness) -> None:
     harness.advance_clock(mw.seconds(60))
+
+
+@contextmanager
+def stopped(server: RedisServer) -> Iterator[None]:
+    """The server is away, and has written down all that it has."""
+    server.process.stop()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+@pytest.mark.guarantee("G1", "G7", "G13")
+class TestStreams(SourceContract[Sale, redis.StreamPosition]):
+    record_type = Sale
+
+    @pytest.fixture(autouse=True)
+    def _bus(self, bus: Bus) -> Iterator[None]:
+        self.bus = bus
+        yield
+        bus.client.delete(*(f"{bus.name}:{split}" for split in range(3)))
+
+    def make_source(self) -> Source[Sale, redis.StreamPosition]:
+        return redis.source(f"{self.bus.name}:*", Sale, server=self.bus.url, pattern=True)
+
+    def write(self, split: int, numbers: Sequence[int]) -> None:
+        with self.bus.client.pipeline(transaction=False) as pipeline:
+            for number in numbers:
+                pipeline.xadd(f"{self.bus.name}:{split}", {"item": "tea", "cents": number})
+            pipeline.execute()
+
+    def write_bad(self, split: int) -> None:
+        self.bus.client.xadd(f"{self.bus.name}:{split}", {"item": "tea", "cents": "many"})
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        with stopped(components.redis()):
+            yield
 
 
 @pytest.mark.guarantee("G1")
@@ -159,17 +202,6 @@ def test_a_source_may_begin_with_what_comes_from_now_on(bus: Bus) -> None:
         bus.add(3)
         go_on(harness)
         assert cents(harness) == [3]
-
-
-@pytest.mark.guarantee("G7")
-def test_a_stream_without_more_is_idle(bus: Bus) -> None:
-    bus.add(1)
-    topology = mw.Topology("shop")
-    topology.source("sales", Sale, redis.source(bus.name, Sale, server=bus.url), idle_after=mw.seconds(5))
-    with running(topology) as harness:
-        go_on(harness)
-        go_on(harness)
-        assert harness.watermark("sales-reader") > at(1_000)
 
 
 @pytest.mark.guarantee("G1")

@@ -19,14 +19,15 @@ from millwheel.sdk.error_texts import error_message
 if TYPE_CHECKING:
     import confluent_kafka
 
-__all__ = ["PartitionName", "PartitionReader"]
+__all__ = ["WAIT_SECONDS", "PartitionName", "PartitionReader"]
 
 T = TypeVar("T")
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
 """The most of one read. A read may have 16 MiB as it is stored, which is more than JSON has for the same."""
-_WAIT_SECONDS: Final = 0.05
+WAIT_SECONDS: Final = 0.05
+"""How long a read that finds nothing waits."""
 _FIRST_WAIT_SECONDS: Final = 0.5
 """How long the first read waits for records that are known to be there."""
 _CONFIRM_AFTER: Final = 0.25
@@ -152,8 +153,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         """Take what the library has fetched, if all of the former messages were read."""
         if self._waiting:
             return
-        first = self._handle.poll(self._wait if self._position < self._high else _WAIT_SECONDS)
-        self._wait = _WAIT_SECONDS
+        first = self._handle.poll(self._wait if self._position < self._high else WAIT_SECONDS)
+        self._wait = WAIT_SECONDS
         if first is not None:
             self._waiting += [first, *self._handle.consume(_MOST_RECORDS - 1, 0)]
 

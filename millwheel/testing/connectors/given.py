@@ -78,6 +78,8 @@ class SinkUnderTest(ABC, Generic[T]):
 
     record_type: Any = int
     """The type of the records."""
+    topology: str = "contract"
+    """What the names of the sinks begin with. Tests that share a system in which a writer stores them need one each."""
     keeps_order: bool = True
     """Whether :meth:`stored` returns the records of a shard in the order in which they were written."""
     knows_last_batch: bool = True

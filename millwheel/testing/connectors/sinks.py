@@ -66,7 +66,7 @@ class SinkContract(WriterRules[T]):
     def _sell(self, numbers: range, steps: CallSteps) -> None:
         """Let a topology write these records, which come one after the other."""
         before = sorted(self.stored())
-        name = f"contract-{numbers.start}"
+        name = f"{self.topology}-{numbers.start}"
         with TopologyHarness(self._topology(name, steps), now=start_of_clock()) as harness:
             for number in numbers:
                 self._step(harness, name, steps, number)

@@ -27,7 +27,6 @@ __all__ = ["WriterRules"]
 
 T = TypeVar("T")
 
-_SINK: Final = "contract/table"
 _WRITERS: Final = 20
 """How many writers one after the other show that each gives back what it holds."""
 
@@ -40,9 +39,10 @@ class WriterRules(SinkUnderTest[T]):
         first, second = self._batches([1, 2], [3])
 
         async def write() -> None:
-            writer, other = await self._open(), await self._open()
+            writer = await self._open()
             await self._written(writer, first, first)
             await close_quietly(writer)
+            other = await self._open()
             await self._written(other, first, second, second)
             await close_quietly(other)
 
@@ -53,8 +53,9 @@ class WriterRules(SinkUnderTest[T]):
         first, second, third, fourth = self._batches([1], [2], [3], [4])
 
         async def write() -> None:
-            former, present = await self._open(), await self._open()
+            former = await self._open()
             await self._written(former, first)
+            present = await self._open()  # it may shut the former one out
             await self._written(present, second, third)
             for late in (second, first, third):
                 await error_of(former.write(late), "write()")  # it may say that it is shut out
@@ -66,7 +67,7 @@ class WriterRules(SinkUnderTest[T]):
 
     def test_two_writers_at_once_write_once(self) -> None:
         """A former process is still writing a batch while its successor writes it, too."""
-        batches = self._batches([1], [2, 3], [4])
+        *batches, last = self._batches([1], [2, 3], [4], [5])
 
         async def write() -> None:
             writers = [await self._open() for _ in range(2)]
@@ -74,9 +75,12 @@ class WriterRules(SinkUnderTest[T]):
                 await asyncio.gather(*(error_of(writer.write(batch), "write()") for writer in writers))
                 await self._until_written(batch)  # one of both may have failed, and is tried again
             for writer in writers:
+                await error_of(writer.write(last), "write()")  # both have begun before this batch was there
+            await self._until_written(last)
+            for writer in writers:
                 await close_quietly(writer)
 
-        self._expect(write(), [1, 2, 3, 4])
+        self._expect(write(), [1, 2, 3, 4, 5])
 
     def test_a_cancelled_write_loses_nothing(self) -> None:
         """A worker cancels a write, which may go on by itself. The batch comes again to another writer."""
@@ -125,7 +129,7 @@ class WriterRules(SinkUnderTest[T]):
 
         async def write() -> None:
             await self._until_written(first)
-            await self._until_written(begins, self._place(name="fork/table"))
+            await self._until_written(begins, self._place(topology=f"{self.topology}-fork"))
             await self._until_written(second)
 
         self._expect(write(), [1, 2, 4])
@@ -182,8 +186,8 @@ class WriterRules(SinkUnderTest[T]):
             batches.append(SinkBatch(index, records, _id_of(salt, index), batches[-1].id if batches else ""))
         return batches
 
-    def _place(self, *, name: str = _SINK, shard: int = 0, run: int = 1) -> SinkShard:
-        return SinkShard(name, shard, 2, run)
+    def _place(self, *, topology: str = "", shard: int = 0, run: int = 1) -> SinkShard:
+        return SinkShard(f"{topology or self.topology}/table", shard, 2, run)
 
     async def _open(self, place: SinkShard | None = None) -> SinkWriter[T]:
         return await call(self.make_sink().open_writer(place or self._place()), "open_writer()")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
+import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -32,6 +33,22 @@ class Bid(msgspec.Struct):
 
 def address() -> str:
     return components.kafka().address
+
+
+@contextmanager
+def away() -> Iterator[None]:
+    """The tests' broker does not answer. Calls of the connectors wait for a second instead of a quarter of a minute."""
+    broker = components.kafka()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("asking.ANSWER_SECONDS", "clients.ANSWER_SECONDS", "partitions.ANSWER_SECONDS"):
+            patch.setattr(f"millwheel.connectors.kafka.{name}", 1.0)
+        for name in ("writers.ANSWER_SECONDS", "writers.INIT_SECONDS"):
+            patch.setattr(f"millwheel.connectors.kafka.{name}", 1.0)
+        broker.pause()
+        try:
+            yield
+        finally:
+            broker.resume()
 
 
 def administer(do: Callable[[Any], dict[Any, Any]], broker: str = "") -> None:

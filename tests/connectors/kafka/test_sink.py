@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -17,8 +17,9 @@ from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.kafka import KafkaError, sink
 from millwheel.connectors.kafka.progress import SinkProgress, comes_next
+from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
-from tests.connectors.kafka.given import Bid, address, administer, bids, committed, new_topic, transaction
+from tests.connectors.kafka.given import Bid, address, administer, away, bids, committed, new_topic, transaction
 from tests.patience import patience
 
 PLACE = SinkShard("shop/totals", 0, 1, run=5)
@@ -49,16 +50,30 @@ async def writer(given: Sink[Bid], where: SinkShard) -> AsyncIterator[SinkWriter
         await opened.close()
 
 
-@pytest.mark.guarantee("G1")
-async def test_a_batch_that_comes_again_changes_nothing() -> None:
-    topic = new_topic()
-    async with writer(to(topic), place(topic)) as one:
-        await one.write(batch(1, 10, 20))
-        await one.write(batch(1, 10, 20))
-    async with writer(to(topic), place(topic)) as other:  # after a crash
-        await other.write(batch(1, 10, 20))
-        await other.write(batch(2, 30))
-    assert bids(topic) == [("lamp", 10), ("lamp", 20), ("lamp", 30)]
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestTopic(SinkContract[Bid]):
+    record_type = Bid
+
+    @pytest.fixture(autouse=True)
+    def _topic(self) -> None:
+        self.topology = self.topic = new_topic()
+
+    def make_sink(self) -> Sink[Bid]:
+        return to(self.topic)
+
+    def stored(self) -> Sequence[int]:
+        return [cents for _, cents in bids(self.topic)]
+
+    def value(self, number: int) -> Bid:
+        return Bid("lamp", number)
+
+    def number_of(self, value: Bid) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        with away():
+            yield
 
 
 @pytest.mark.guarantee("G3")
