@@ -116,31 +116,38 @@ def _consumer(broker: str, level: str) -> Consumer:
 
 
 def committed(topic: str, *, broker: str = "") -> list[Message]:
-    """All committed records of a topic, partition by partition.
+    """All committed records of a topic, partition by partition."""
+    asker = _consumer(broker, "read_committed")
+    try:
+        numbers = sorted(asker.list_topics(topic, timeout=patience(20)).topics[topic].partitions)
+    finally:
+        asker.close()
+    return [message for number in numbers for message in _committed_in(TopicPartition(topic, number), broker)]
+
+
+def _committed_in(place: TopicPartition, broker: str) -> list[Message]:
+    """The committed records of a partition, by consumers of its own: one that changes its partitions may stand still.
 
     A commit is decided before the last partition has its marker. So this waits until no transaction is open.
     """
     readable, all_of_it = _consumer(broker, "read_committed"), _consumer(broker, "read_uncommitted")
     found: list[Message] = []
     try:
-        for number in sorted(readable.list_topics(topic, timeout=patience(20)).topics[topic].partitions):
-            place, end = TopicPartition(topic, number), time.monotonic() + patience(20)
-            while True:
-                low, high = readable.get_watermark_offsets(place, timeout=patience(20))
-                if high == all_of_it.get_watermark_offsets(place, timeout=patience(20))[1]:
-                    break
-                assert time.monotonic() < end, f"{topic} {number} has an open transaction at {high}"
-                time.sleep(0.02)
-            at = place.offset = low
-            readable.assign([place])
-            while at < high:
-                message = readable.poll(patience(20))
-                assert message is not None, f"{topic} {number} has nothing at {at} before {high}"
-                if message.partition() != number:
-                    continue  # of the partition before
-                if message.error() is None:
-                    found.append(message)
-                at = (message.offset() or 0) + (message.error() is None)
+        end = time.monotonic() + patience(20)
+        while True:
+            low, high = readable.get_watermark_offsets(place, timeout=patience(20))
+            if high == all_of_it.get_watermark_offsets(place, timeout=patience(20))[1]:
+                break
+            assert time.monotonic() < end, f"{place} has an open transaction at {high}"
+            time.sleep(0.02)
+        at = place.offset = low
+        readable.assign([place])
+        while at < high:
+            message = readable.poll(patience(20))
+            assert message is not None, f"{place} has nothing at {at} before {high}"
+            if message.error() is None:
+                found.append(message)
+            at = (message.offset() or 0) + (message.error() is None)
     finally:
         readable.close()
         all_of_it.close()
