@@ -102,7 +102,10 @@ class ConnectorCounts(Protocol):
 
 
 class Scope:
-    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches."""
+    """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches.
+
+    It has many attributes: contexts are made for each key, and have here what is the same for all of them.
+    """
 
     __slots__ = (
         "any_timestamp",
