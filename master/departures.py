@@ -35,6 +35,6 @@ class Departures:
                 self.left[names[0]] = before.endpoint.address
                 if len(self.left) > MOST_LEFT:
                     del self.left[next(iter(self.left))]
-            elif change.value is not None:
+            else:  # it is back, or it was killed after a return that only a snapshot has shown
                 self.left.pop(names[0], None)
         return known.apply(changes)

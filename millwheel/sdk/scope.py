@@ -104,7 +104,7 @@ class ConnectorCounts(Protocol):
 class Scope:
     """The data that all contexts of one interval share. The core updates ``watermark`` and ``now`` between batches.
 
-    It has many attributes, because contexts are made for each call: what they share is here, and one look away.
+    It has many attributes: contexts are made for each key, and have here what is the same for all of them.
     """
 
     __slots__ = (

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millwheel.client.control import ControlClient
-from millwheel.coordination.contract import Put
+from millwheel.coordination.contract import KeyChange, Put
+from millwheel.master.departures import Departures
 from millwheel.master.metrics import MasterCollector
+from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import worker_key
+from millwheel.model.key_values import KeyValue, PrefixSnapshot
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import cluster_pb2 as wire
 from millwheel.rpc.v1.common_pb2 import Endpoint
@@ -74,6 +77,19 @@ async def test_a_worker_that_ends_in_order_has_left_and_not_gone(cluster: Cluste
 
 async def _nothing(those: Callable[[], list[str]]) -> bool:
     return not those()
+
+
+def test_a_return_that_a_snapshot_shows_is_a_return() -> None:
+    """The watch of changes had a gap, in which the worker came back. Then it is killed."""
+    known, departures, key = Catalog(), Departures(), worker_key("w9")
+    record = catalog.WorkerRecord(endpoint=Endpoint(worker_id="w9", address="here:7450"), leaving=True)
+    departures.follow(known, [KeyChange(key, record.SerializeToString(), 1)])
+    departures.follow(known, [KeyChange(key, None, 2)])
+    assert departures.left == {"w9": "here:7450"}
+    record.leaving = False
+    known.load(PrefixSnapshot(4, (KeyValue(key, record.SerializeToString(), 3, 3),)))
+    departures.follow(known, [KeyChange(key, None, 5)])
+    assert not departures.left
 
 
 async def test_events_are_selected_and_come_by_pages(cluster: Cluster) -> None:

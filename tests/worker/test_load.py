@@ -82,6 +82,35 @@ def test_a_lag_that_grows_by_time_alone_is_seen() -> None:
         assert meter.load().intervals[0].system_lag_seconds == lag
 
 
+def test_a_lag_is_seen_after_a_clock_was_set_back() -> None:
+    clock, driver, wall = Clock(), IntervalDriver(Counts()), [0]
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), "test.1.j1", 7, driver.core, 1.0)], clock, wall=lambda: wall[0]
+    )
+    driver.deliver(("a", "x", 1))
+    for ahead, lag in ((-100, 0), (60, 60)):
+        clock.now += 1
+        wall[0] = driver.now + ahead * 1_000_000
+        assert meter.load().intervals[0].system_lag_seconds == lag
+
+
+def test_the_busiest_intervals_alone_have_sampled_keys() -> None:
+    clock, driver, busy = Clock(), IntervalDriver(Counts()), dict.fromkeys(range(40), 1.0)
+    driver.deliver(("a", "x", 1))
+    driver.commit_all()
+    meter = LoadMeter(
+        lambda: [Metered(IncarnationId("test.1"), f"test.1.j{one}", 7, driver.core, at) for one, at in busy.items()],
+        clock,
+    )
+    meter.load()
+    for worked in ((), (), range(32, 40), range(8)):
+        clock.now += 20
+        busy |= {one: busy[one] + 0.5 for one in worked}
+        sampled = {number for number, one in enumerate(meter.load().intervals) if one.sample}
+        assert len(sampled) == 32
+        assert sampled.issuperset(worked)
+
+
 def test_a_hook_that_becomes_long_is_seen() -> None:
     class Waits(mw.Computation[tuple[str, str], None]):
         def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 import psutil
 
 from millwheel.model.incarnation import IncarnationId
+from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1 import inspection_pb2 as wire
 from millwheel.worker.interval import HookTime, IntervalCore
@@ -126,12 +127,13 @@ class LoadMeter:
             last = self._known.get(name)
             if last is None or not last.rests or last.busy != one.busy:
                 last = self._measure(one, last, now)
+            else:
+                last.load.ClearField("sample")
             known[name] = last
             loads.append((last.load, one.core))
         self._known, self._looked_at = known, now
         for load, core in heapq.nlargest(_MAX_SAMPLED_INTERVALS, loads, key=lambda pair: pair[0].busy):
             if isinstance(core, IntervalCore):
-                load.ClearField("sample")
                 for key, share in core.state.intake.sample.shares():
                     load.sample.add(key=key, share=share)
         response.intervals.extend(load for load, _ in loads)
@@ -185,10 +187,12 @@ class LoadMeter:
 
         Logs have such figures, as the age of their records.
         """
-        moves = load.records_per_second or load.busy or load.slow or load.system_lag_seconds
-        if moves or load.HasField("failures") or isinstance(core, LogCore):
+        moves = load.records_per_second or load.busy or load.slow
+        # Work that waits has no lag while the wall clock is behind its receipt. A hook may begin after that clock, too.
+        waits = load.queued_records or load.pending_productions or load.system_lag_seconds
+        if moves or waits or load.HasField("failures") or isinstance(core, LogCore):
             return False
-        return not core.awaited_hooks(self._wall(), 1)
+        return not core.awaited_hooks(MAX_TIMESTAMP, 1)
 
     def _cpu_seconds(self) -> float:
         used = self._process.cpu_times()

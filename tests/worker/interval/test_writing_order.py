@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import millwheel as mw
-from millwheel.worker.messages import AsyncHook, HookFinished
+from millwheel.worker.messages import AsyncHook, HookFinished, Tick
 from tests.worker.interval.driver import IntervalDriver
 
 
@@ -45,3 +45,24 @@ def test_no_write_begins_before_the_last_commit(computation: Writes, begun: list
     found += [end_hooks(driver), end_hooks(driver)]
     driver.commit()
     assert [*found, end_hooks(driver)] == begun
+
+
+@pytest.mark.guarantee("G8", section="5.1")
+def test_a_retry_that_waits_for_a_commit_needs_no_tick() -> None:
+    """While the store does not answer, an alarm that has passed would ring again and again."""
+    driver = IntervalDriver(Writes())
+    driver.deliver(("a", "1", 1), ("b", "1", 2))
+    failed, ended = driver.take(AsyncHook)
+    failed.coroutine.close()
+    driver.handle(HookFinished(failed.hook, ValueError("refused")))
+    retry = driver.core.next_deadline()
+    assert retry is not None
+    with pytest.raises(StopIteration):
+        ended.coroutine.send(None)
+    driver.handle(HookFinished(ended.hook, None))
+    driver.now = retry
+    driver.handle(Tick())
+    assert driver.core.next_deadline() is None
+    assert not driver.take(AsyncHook)
+    driver.commit()
+    assert end_hooks(driver) == 1

@@ -53,8 +53,8 @@ class KeyScheduler:
             room: Whether a blocked key may go on: the open commit has room for it.
             ahead_allowed: Whether records may run that do not hold the watermark.
         """
-        if self._setup.program.writes and not self._journal.still:
-            return  # a hook that writes elsewhere must not overtake the commit of the write before
+        if self._waits_for_commit:
+            return
         if room and self._table.keys:
             self.blocked_keys.resume_ready()
         outbox_full = self.outbox_full
@@ -63,6 +63,14 @@ class KeyScheduler:
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
             self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
+
+    @property
+    def _waits_for_commit(self) -> bool:
+        """Whether no hook may begin: it writes elsewhere, and would overtake the commit of the write before.
+
+        The end of the commit is an event, so nothing needs a Tick until then.
+        """
+        return self._setup.program.writes and not self._journal.still
 
     @property
     def _some_timer_queued(self) -> bool:
@@ -100,7 +108,7 @@ class KeyScheduler:
 
     def next_retry(self) -> int | None:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
-        if self.blocked_keys.stopped:
+        if self.blocked_keys.stopped or self._waits_for_commit:
             return None
         if self._interrupted:
             return self._clocks.elapsed + 1
