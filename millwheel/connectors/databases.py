@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 from weakref import finalize
@@ -32,6 +33,8 @@ _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (sink VARCHAR(200) NOT NULL, shard INTEGER NOT NULL, "
     "run BIGINT NOT NULL, batch BIGINT NOT NULL, id VARCHAR(32) NOT NULL, PRIMARY KEY (sink, shard))"
 )
+_SEARCH_SECONDS: Final = 20.0
+"""How long a refused record is searched for. A write has a minute, and this comes behind the batch itself."""
 _SHOWN: Final = 300
 """The most characters of a refused record in an error."""
 
@@ -175,11 +178,15 @@ class _Writer(SinkWriter[T]):
     def _refused(self, batch: SinkBatch[T]) -> DatabaseError | None:
         """Which record the database refuses. The records run again, one by one, and all of them are taken back.
 
-        None: none does now. What the database checks only at the commit belongs to no record.
+        None: none does now, or it was not found in time. What the database checks only at the commit belongs to no
+        record.
         """
+        end = monotonic() + _SEARCH_SECONDS
         try:
             with closing(self._connection.cursor()) as cursor:
                 for number, (value, _) in enumerate(batch.records, 1):
+                    if monotonic() >= end:
+                        return None
                     try:
                         cursor.execute(self._sink.statement, self._parameters(value))
                     except Exception as error:

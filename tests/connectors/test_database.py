@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkShard, SinkWriter, database
+from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkShard, SinkWriter, database, databases
 from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 
@@ -141,6 +141,19 @@ def test_a_record_that_the_database_refuses_leaves_no_trace(tmp_path: Path) -> N
 
     with_writers(database(connect, INSERT), place(), do=do)
     assert [cents for _, cents in rows(connect)] == [10, 1]
+
+
+def test_a_search_that_takes_long_leaves_the_first_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, the records of a batch may take longer than a write has, and its time limit would be the error."""
+    connect = made(tmp_path / "shop.db")
+    monkeypatch.setattr(databases, "_SEARCH_SECONDS", 0.0)
+
+    async def do(writer: SinkWriter[Sale]) -> None:
+        with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+            await writer.write(batch(1, 10, -1))
+
+    with_writers(database(connect, INSERT), place(), do=do)
+    assert rows(connect) == []
 
 
 def test_a_later_topology_counts_from_one_again(tmp_path: Path) -> None:

@@ -87,6 +87,14 @@ def test_a_server_that_logs_too_little_is_named() -> None:
             asyncio.run(run())
 
 
+def test_a_slot_from_before_its_publication_is_named(shop: Database) -> None:
+    shop.run("DROP PUBLICATION shop")
+    shop.run(f"SELECT pg_create_logical_replication_slot('{slot_of(shop)}', 'pgoutput')")
+    shop.run("INSERT INTO sales VALUES ('tea', 1)")
+    shop.run("CREATE PUBLICATION shop FOR TABLE sales")
+    assert "Make the publication first" in error_of(shop, None)
+
+
 @pytest.mark.guarantee("G1")
 def test_a_dropped_slot_is_no_empty_one(shop: Database) -> None:
     position = begun(shop)

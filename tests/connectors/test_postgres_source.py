@@ -171,6 +171,7 @@ def test_values_have_the_types_of_the_fields(shop: Database) -> None:
     shop.run("ALTER PUBLICATION shop ADD TABLE everything")
     shop.run(f"ALTER DATABASE {shop.name} SET timezone = 'Asia/Tokyo'")
     shop.run(f"ALTER DATABASE {shop.name} SET datestyle = 'German'")
+    shop.run(f"ALTER DATABASE {shop.name} SET intervalstyle = 'iso_8601'")
     (found,) = changes_of(
         shop,
         "INSERT INTO everything VALUES (7, true, 1.5, 2.50, 2.5, 2.50, 'ü''\"\\n', '2026-02-03', '2026-02-03 12:00Z', "

@@ -120,6 +120,8 @@ class RowsReader(SplitReader[T, FilePosition]):
         """The batch with its times in microseconds: as numbers where the type has numbers."""
         import pyarrow as pa
 
+        if not batch.num_columns:
+            return batch  # a batch without columns has rows, and one that is made of no arrays has none
         arrays = []
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_timestamp(array.type):

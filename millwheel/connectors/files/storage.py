@@ -5,6 +5,7 @@ obstore is loaded when the first bucket is used.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -32,6 +33,8 @@ _RETRIES: Final = timedelta(seconds=40)
 """How long a request to an object store is repeated. A call of a connector has a minute."""
 _STALE_SECONDS: Final = 3_600.0
 """A part of a file that is so old was left by a process that is gone."""
+_NOT_OURS: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+"""Errors of a sync of a folder that this process cannot have made."""
 _PARTS: Final = "_millwheel/parts"
 """The folder of files that are being written."""
 
@@ -113,6 +116,11 @@ class DirectoryStorage(Storage):
 
     chunk = 64 << 10
 
+    def __init__(self, root: Root) -> None:
+        super().__init__(root)
+        self._rooted = False
+        """Whether the entry of the root is on the disk, and those of the folders above it."""
+
     def find(self, parts: Sequence[str]) -> list[str]:
         try:
             return sorted(set(_walk(self._path(""), "", parts)))
@@ -137,9 +145,7 @@ class DirectoryStorage(Storage):
     def write(self, path: str, content: bytes) -> None:
         # The name is drawn: two processes may write the same file at one time.
         part, target = self._path(f"{_PARTS}/{secrets.token_hex(12)}"), self._path(path)
-        root = self._path("")
         with self._explained(path):
-            is_new = not root.is_dir()
             for folder in (part.parent, target.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -151,13 +157,24 @@ class DirectoryStorage(Storage):
             except BaseException:
                 part.unlink(missing_ok=True)
                 raise
-            # Each folder is an entry of the one above it, and another process may have made it a moment ago.
-            for folder in (target.parent, *target.parent.parents):
-                if folder.is_relative_to(root):
+            self._sync_above(target)
+
+    def _sync_above(self, target: Path) -> None:
+        """Let a file be found after a loss of power.
+
+        Each folder is an entry of the one above it, and another process may have made it a moment ago.
+        """
+        root = self._path("")
+        for folder in target.parents:
+            if folder.is_relative_to(root):
+                _sync(folder)
+            elif not self._rooted:
+                try:
                     _sync(folder)
-                elif is_new:
-                    with suppress(PermissionError):  # it is not ours, and was there before
-                        _sync(folder)
+                except OSError as error:
+                    if error.errno not in _NOT_OURS:
+                        raise
+        self._rooted = True
 
     def load(self, path: str) -> Stored | None:
         with self._explained(path):

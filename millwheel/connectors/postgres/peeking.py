@@ -42,6 +42,7 @@ _FORCED: Final = {
     "client_encoding": "UTF8",
     "timezone": "UTC",
     "datestyle": "ISO",
+    "intervalstyle": "postgres",
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "statement_timeout": "0",
@@ -96,16 +97,22 @@ class Session(Generic[T]):
         Raises:
             PostgresError: The changes cannot be had.
         """
-        in_use = psycopg_module().errors.ObjectInUse
+        errors = psycopg_module().errors
         try:
             connection = self._connected()
             looks = not self._decoded and time.monotonic() >= self._rests_until
             if looks:
                 self._peek(connection, committed)
             records = self._take(connection)
-        except in_use:
+        except errors.ObjectInUse:
             self._wait_for_slot()
             return Read([], self._changes.position, behind=1)
+        except errors.UndefinedObject as error:
+            raise PostgresError(
+                f"{error}: the replication slot {self._place.slot!r} has changes of a time without this publication, "
+                "and the server does not decode them. Make the publication first. Then give the source another slot, "
+                "and its stream another name, which begins now. If nothing was read yet, drop the slot instead"
+            ) from error
         self._busy_since = None
         # Nothing waits if this very read has looked, and found the end.
         return Read(records, self._changes.position, behind=0 if looks and self._caught_up else 1)

@@ -44,6 +44,17 @@ def test_rows_are_records_of_their_type(tmp_path: Path) -> None:
     ]
 
 
+class Place(msgspec.Struct):
+    file: str
+    row: int = 0
+
+
+def test_rows_without_a_column_of_the_type_are_records(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"other": ["x", "y", "z"]}), tmp_path / "a.parquet", row_group_size=2)
+    source = read_files(tmp_path / "a.parquet", Place, file_field="file", line_field="row")
+    assert values_of(source, "a.parquet") == [Place("a.parquet", row) for row in (1, 2, 3)]
+
+
 def sales(path: Path, cents: list[int | None], group: int = 10_000) -> None:
     items = [f"item {number % 7}" for number in range(len(cents))]
     pq.write_table(pa.table({"item": items, "cents": pa.array(cents, pa.int64())}), path, row_group_size=group)

@@ -110,6 +110,26 @@ def test_a_process_that_is_killed_at_any_step_is_followed(tmp_path: Path) -> Non
 
 
 @pytest.mark.guarantee("G1")
+def test_a_new_folder_is_on_the_disk_with_those_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[tuple[int, int]] = set()
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        synced.add((state.st_dev, state.st_ino))
+        original(descriptor)
+
+    async def do(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 10))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with_writers(write_files(tmp_path / "shop" / "lake", Sale), place(), do=do)
+    for folder in (tmp_path / "shop" / "lake", tmp_path / "shop", tmp_path):
+        state = folder.stat()
+        assert (state.st_dev, state.st_ino) in synced, folder
+
+
+@pytest.mark.guarantee("G1")
 def test_a_batch_that_comes_again_replaces_its_files(tmp_path: Path) -> None:
     async def do(writer: SinkWriter[Sale]) -> None:
         await writer.write(batch(1, 10, 20))
