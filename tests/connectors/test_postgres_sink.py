@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import millwheel as mw
 from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkWriter, database, postgres
 from millwheel.sdk.errors import UsageError
+from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 from tests.connectors.postgres_tables import Database
 from tests.connectors.test_database import Sale, batch, place, with_writers
@@ -51,6 +52,33 @@ class Slow:
 
     def __call__(self) -> psycopg.Connection[Any]:
         return postgres.connecting(f"{self.conninfo} options='{self.limits}'")()
+
+
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestPostgres(SinkContract[Sale]):
+    record_type = Sale
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, shop: Database) -> None:
+        self.shop = shop
+
+    def make_sink(self) -> Sink[Sale]:
+        return sink(self.shop)
+
+    def stored(self) -> Sequence[int]:
+        return cents(self.shop)
+
+    def value(self, number: int) -> Sale:
+        return Sale("tea", number)
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.shop.server.stop()
+        yield
+        self.shop.server.start()
 
 
 def test_append_upsert_and_update(shop: Database) -> None:
