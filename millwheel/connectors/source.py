@@ -91,6 +91,9 @@ class SplitReader(ABC, Generic[T, P]):
         second. A read that waits for records keeps a place that other splits need: an interval has 256. So it waits for
         some 50 ms at most.
 
+        At a second read, the position where the first one began is committed, so the source may forget what is before
+        that. No later position is committed for certain.
+
         What it raises is shown as the error of the split, and the read is tried again by another reader, after a
         back-off. A split that is gone, and whose records nothing needs, returns ``ended=True``. Otherwise it holds the
         low watermark for ever.

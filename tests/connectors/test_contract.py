@@ -43,6 +43,19 @@ class TestLists(SourceContract[int, int]):
         self.world.breaks = 0
 
 
+class Queue(TestLists):
+    """It forgets what is committed."""
+
+    keeps_records = False
+
+    def make_source(self) -> Source[int, int]:
+        return sources.Forgets(self.world, most=4)
+
+    def empty(self) -> None:
+        self.world.splits.clear()
+        vars(self.world).pop("forgotten", None)
+
+
 @pytest.mark.guarantee("G1", "G3", "G15")
 class TestTable(SinkContract[int]):
     def setup_method(self) -> None:
@@ -108,6 +121,24 @@ def test_a_wrong_source_is_noticed(wrong: type[sources.Wrong], rule: str, why: s
             return wrong(self.world, 20_000 if wrong is sources.KeepsItsLock else 4)
 
     _broken(Contract(), rule, why)
+
+
+@pytest.mark.guarantee("G1")
+def test_a_source_may_forget_what_is_committed() -> None:
+    for rule in ("a_position_always_means_the_same_place", "an_idle_split_follows_the_clock"):
+        contract = Queue()
+        contract.setup_method()
+        getattr(contract, f"test_{rule}")()
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("wrong", [sources.Takes, sources.ForgetsTooMuch])
+def test_what_is_forgotten_too_early_is_noticed(wrong: type[sources.Wrong]) -> None:
+    class Contract(Queue):
+        def make_source(self) -> Source[int, int]:
+            return wrong(self.world, 4)
+
+    _broken(Contract(), "a_position_always_means_the_same_place", "there now")
 
 
 def test_a_position_that_changes_is_noticed() -> None:

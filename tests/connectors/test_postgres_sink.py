@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import millwheel as mw
 from millwheel.connectors import DatabaseError, Sink, SinkBatch, SinkWriter, database, postgres
 from millwheel.sdk.errors import UsageError
+from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 from tests.connectors.postgres_tables import Database
 from tests.connectors.test_database import Sale, batch, place, with_writers
@@ -51,6 +52,33 @@ class Slow:
 
     def __call__(self) -> psycopg.Connection[Any]:
         return postgres.connecting(f"{self.conninfo} options='{self.limits}'")()
+
+
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestPostgres(SinkContract[Sale]):
+    record_type = Sale
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, shop: Database) -> None:
+        self.shop = shop
+
+    def make_sink(self) -> Sink[Sale]:
+        return sink(self.shop)
+
+    def stored(self) -> Sequence[int]:
+        return cents(self.shop)
+
+    def value(self, number: int) -> Sale:
+        return Sale("tea", number)
+
+    def number_of(self, value: Sale) -> int:
+        return value.cents
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.shop.server.stop()
+        yield
+        self.shop.server.start()
 
 
 def test_append_upsert_and_update(shop: Database) -> None:
@@ -132,17 +160,6 @@ def test_limits_are_set_where_none_are(shop: Database) -> None:
         assert [connection.execute(f"SHOW {name}").fetchone() for name in names] == [("20s",), ("7s",), ("1min",)]
 
 
-@pytest.mark.guarantee("G1")
-@pytest.mark.guarantee("G3")
-def test_two_owners_write_each_batch_once(shop: Database) -> None:
-    async def do(former: SinkWriter[Sale], present: SinkWriter[Sale]) -> None:
-        for number in range(1, 30):
-            await asyncio.gather(former.write(batch(number, number)), present.write(batch(number, number)))
-
-    with_writers(sink(shop), place(), place(), do=do)
-    assert cents(shop) == list(range(1, 30))
-
-
 def ends_session(shop: Database) -> None:
     shop.run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid() AND datname IS NOT NULL"
@@ -199,18 +216,6 @@ def test_a_commit_whose_answer_is_lost_counts_once(shop: Database) -> None:
 
     with_writers(sink(shop), do=do)
     assert cents(shop) == [10, 20]
-
-
-def test_a_server_that_is_away_at_the_start_is_waited_for(shop: Database) -> None:
-    topology = mw.Topology("shop")
-    topology.source("sales", Sale).to("table", sink(shop), batch_records=1)
-    shop.server.stop()
-    with running(topology) as harness:
-        with pytest.raises(psycopg.OperationalError, match="No such file or directory"):
-            harness.send("sales", Sale("tea", 10), at(1))
-        shop.server.start()
-        harness.advance_clock(mw.seconds(60))
-    assert cents(shop) == [10]
 
 
 async def never(*writers: SinkWriter[Any]) -> None:

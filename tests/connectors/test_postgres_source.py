@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -16,8 +16,9 @@ import psycopg
 import pytest
 
 import millwheel as mw
-from millwheel.connectors import BadRecord
+from millwheel.connectors import BadRecord, Source
 from millwheel.connectors.postgres import ChangedRow, Position, PostgresError, peeking
+from millwheel.testing.connectors import SourceContract
 from tests.connectors.given import running
 from tests.connectors.postgres_changes import Sale, begun, caught_up, changes_of, in_short, sales, slot_of
 from tests.connectors.postgres_tables import Database
@@ -31,6 +32,48 @@ def shop() -> Iterator[Database]:
     made.run("CREATE PUBLICATION shop FOR TABLE sales")
     yield made
     made.remove()
+
+
+@pytest.mark.guarantee("G1", "G13")
+class TestChanges(SourceContract[ChangedRow[Sale], Position]):
+    """All records are in one table, whose slot is the only split."""
+
+    record_type = ChangedRow[Sale]
+    splits_come = False
+    keeps_records = False
+
+    @pytest.fixture(autouse=True)
+    def _shop(self, shop: Database) -> None:
+        self.shop = shop
+        begun(shop)
+
+    def make_source(self) -> Source[ChangedRow[Sale], Position]:
+        return sales(self.shop)
+
+    def empty(self) -> None:
+        """With a new slot, because a slot forgets what was committed, and may have a part of it."""
+        self.shop.run("TRUNCATE sales")
+        end_sessions = (
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = current_database()"
+        )
+        self.shop.run(f"{end_sessions} AND pid != pg_backend_pid()")
+        self.shop.run("SELECT pg_drop_replication_slot(%s)", slot_of(self.shop))
+        begun(self.shop)
+
+    def write(self, split: int, numbers: Sequence[int]) -> None:
+        self.shop.run("INSERT INTO sales SELECT one, one FROM unnest(%s::int[]) AS one", list(numbers))
+
+    def number_of(self, value: ChangedRow[Sale]) -> int:
+        return value.row.cents
+
+    def write_bad(self, split: int) -> None:
+        self.shop.run("TRUNCATE sales")
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.shop.server.stop()
+        yield
+        self.shop.server.start()
 
 
 def test_operations_have_the_rows_before_and_after(shop: Database) -> None:

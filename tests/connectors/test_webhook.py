@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -20,8 +20,9 @@ import pytest
 import millwheel as mw
 from deploy.local.child import free_ports
 from millwheel import connectors
-from millwheel.connectors import WebhookError
+from millwheel.connectors import Sink, WebhookError
 from millwheel.testing import TopologyHarness
+from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 from tests.patience import patience
 
@@ -123,6 +124,37 @@ def batches(harness: TopologyHarness) -> int:
     """How many batches are written."""
     state = harness.state("alerts-hook", "0")
     return state.batch if state is not None else 0
+
+
+@pytest.mark.guarantee("G1", "G3", "G15")
+class TestWebhook(SinkContract[Alert]):
+    record_type = Alert
+    knows_last_batch = False
+
+    @pytest.fixture(autouse=True)
+    def _receiver(self) -> Iterator[None]:
+        self.receiver = Receiver()
+        with ExitStack() as self.served:
+            self.served.enter_context(self.receiver.served())
+            yield
+
+    def make_sink(self) -> Sink[Alert]:
+        return connectors.webhook(self.receiver.url)
+
+    def stored(self) -> Sequence[int]:
+        return [record["level"] for record in self.receiver.records()]
+
+    def value(self, number: int) -> Alert:
+        return Alert("high", number)
+
+    def number_of(self, value: Alert) -> int:
+        return value.level
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.served.close()
+        yield
+        self.served.enter_context(self.receiver.served())
 
 
 @pytest.mark.guarantee("G1")

@@ -88,6 +88,35 @@ class Takes(Wrong):
         return replace(read, position=0)
 
 
+class Forgets(Wrong):
+    """It keeps the contract: it forgets what is before the place where the read before began. That is committed."""
+
+    async def change(self, read: Read[int, int], right: NumberReader) -> Read[int, int]:
+        began = right.position - len(read.records)
+        self.forget(right.split, vars(right).get("former", 0))
+        vars(right)["former"] = began
+        return read
+
+    def forget(self, split: str, position: int) -> None:
+        forgotten: dict[str, int] = vars(self.world).setdefault("forgotten", {})
+        forgotten[split] = max(forgotten.get(split, 0), position)
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[int, int]:
+        forgotten: dict[str, int] = vars(self.world).setdefault("forgotten", {})
+        first = forgotten.get(split, 0)
+        if position is not None and position < first:
+            raise LookupError(f"split {split} has records from {first} on, and {position} comes next")
+        return self.reader(NumberReader(self, split, first if position is None else position))
+
+
+class ForgetsTooMuch(Forgets):
+    """It forgets what is before the place where a read begins, and that may not be committed."""
+
+    async def change(self, read: Read[int, int], right: NumberReader) -> Read[int, int]:
+        self.forget(right.split, right.position)
+        return read
+
+
 class ChangesPositions(Source[int, list[int]]):
     """All positions of a reader are one list."""
 

@@ -36,6 +36,8 @@ class SourceUnderTest(ABC, Generic[T, P]):
     """Whether splits may come after the first search."""
     most_records: int = 12_000
     """How many records are written to one split at once, to see that a read has a bound."""
+    keeps_records: bool = True
+    """Whether a split still has the records whose position is committed. A queue or a replication slot forgets them."""
 
     @abstractmethod
     def make_source(self) -> Source[T, P]:
@@ -56,6 +58,13 @@ class SourceUnderTest(ABC, Generic[T, P]):
     def number_of(self, value: T) -> int:
         """The number of a record. By default, the value itself."""
         return value  # type: ignore[return-value]
+
+    def empty(self) -> None:
+        """Let there be no record again, as at the beginning of a test: for a source that forgets (``keeps_records``).
+
+        Without it, the tests that read several times from the beginning are skipped.
+        """
+        raise not_offered("empty()")
 
     def end(self) -> None:
         """Let all splits end, so that the source says so. Without it, the tests of the end are skipped."""

@@ -94,6 +94,7 @@ class SourceContract(ReaderRules[T, P]):
                 steps = CallSteps(step, at)
                 with self._running(steps) as reads:
                     reads.until_read(written)
+                written = self._written_again(written)
                 if not steps.died:
                     break
 
@@ -115,6 +116,7 @@ class SourceContract(ReaderRules[T, P]):
             known = all(state.behind is not None for state in reads.states())
         if not known:
             raise not_offered("reads that say behind")
+        written = self._written_again(written)
         with self._running(CallSteps(), idle_after=seconds(5)) as reads:
             reads.until_read(written)
             reads.until(

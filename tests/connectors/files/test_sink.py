@@ -129,20 +129,6 @@ def test_a_new_folder_is_on_the_disk_with_those_above(tmp_path: Path, monkeypatc
         assert (state.st_dev, state.st_ino) in synced, folder
 
 
-@pytest.mark.guarantee("G1")
-def test_a_batch_that_comes_again_replaces_its_files(tmp_path: Path) -> None:
-    async def do(writer: SinkWriter[Sale]) -> None:
-        await writer.write(batch(1, 10, 20))
-        (name,) = files_in(tmp_path)
-        (tmp_path / name).unlink()  # a crash came before it
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(1, 10, 20))
-        await writer.write(batch(2, 30))
-
-    with_writers(write_files(tmp_path, Sale), place(), do=do)
-    assert cents_in(tmp_path) == [10, 20, 30]
-
-
 @pytest.mark.guarantee("G3")
 def test_a_former_process_that_wakes_up_changes_nothing(tmp_path: Path) -> None:
     async def do(former: SinkWriter[Sale], present: SinkWriter[Sale]) -> None:
@@ -265,22 +251,16 @@ def test_a_folder_that_was_emptied_or_set_back_is_noticed(tmp_path: Path) -> Non
     assert cents_in(tmp_path) == [1, 2, 3]
 
 
-def test_a_later_topology_and_a_fork_write_beside_the_former(tmp_path: Path) -> None:
+def test_another_first_batch_of_a_run_is_refused(tmp_path: Path) -> None:
     sink: Sink[Sale] = write_files(tmp_path, Sale)
 
-    async def do(former: SinkWriter[Sale], later: SinkWriter[Sale], fork: SinkWriter[Sale]) -> None:
+    async def do(former: SinkWriter[Sale], present: SinkWriter[Sale]) -> None:
         await former.write(batch(1, 10))
         with pytest.raises(FilesError, match="another batch 1 begins the same run"):
-            await (await sink.open_writer(place())).write(batch(1, 11, id="1b"))
-        await later.write(batch(1, 20))
-        again = await sink.open_writer(place())
-        with pytest.raises(FilesError, match="this one is over"):
-            await again.write(batch(2, 30))
-        for one in (batch(2, 40, after=""), batch(3, 50)):
-            await fork.write(one)
+            await present.write(batch(1, 11, id="1b"))
 
-    with_writers(sink, place(), place(run=6), place(sink="fork/sales-lake"), do=do)
-    assert cents_in(tmp_path) == [10, 20, 40, 50]
+    with_writers(sink, place(), place(), do=do)
+    assert cents_in(tmp_path) == [10]
 
 
 @pytest.mark.guarantee("G2")
