@@ -34,16 +34,22 @@ def unpack(package: str, *, with_needed: bool = False) -> Path:
         raise InstallError(f"{package} is installed from Debian's or Ubuntu's packages, and there is no apt-get here")
     COMPONENTS.mkdir(parents=True, exist_ok=True)
     if not _has_candidate(package):
-        print(f"install: apt-get update, to find {package}", flush=True)
-        _run(["apt-get", "update", "-qq"], as_root=True)
+        _update_lists(f"to find {package}")
         if not _has_candidate(package):
             raise InstallError(
                 f"this machine's package sources have no {package}: enable Debian's main, or Ubuntu's universe"
             )
     with tempfile.TemporaryDirectory(dir=COMPONENTS) as temporary:
         print(f"install: downloading {package} from the distribution's packages", flush=True)
-        packages = [package, *_needed(package)] if with_needed else [package]
-        _run(["apt-get", "download", "-qq", *packages], cwd=temporary)
+        try:
+            _download(package, with_needed, temporary)
+        except InstallError as error:
+            # A list of some days ago names versions that are no longer there.
+            try:
+                _update_lists("because it may be old")
+            except InstallError as second:
+                raise InstallError(f"{error}. The lists of packages may be old, and {second}") from error
+            _download(package, with_needed, temporary)
         unpacked = Path(temporary, "unpacked")
         for archive in Path(temporary).glob("*.deb"):
             _run(["dpkg-deb", "-x", str(archive), str(unpacked)])
@@ -54,6 +60,16 @@ def unpack(package: str, *, with_needed: bool = False) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def _download(package: str, with_needed: bool, folder: str) -> None:
+    packages = [package, *_needed(package)] if with_needed else [package]
+    _run(["apt-get", "download", "-qq", *packages], cwd=folder)
+
+
+def _update_lists(why: str) -> None:
+    print(f"install: apt-get update, {why}", flush=True)
+    _run(["apt-get", "update", "-qq"], as_root=True)
 
 
 def _needed(package: str) -> list[str]:

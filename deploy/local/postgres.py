@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -65,7 +66,7 @@ class PostgresServer:
         root = programs.parents[4]
         unpacked = sorted({str(one.parent) for one in root.glob("usr/lib/**/lib*.so*")}) if root != Path("/") else []
         environment = {"LD_LIBRARY_PATH": ":".join(unpacked)} if unpacked else {}
-        as_user = _without_root(self.folder)
+        as_user = _without_root(self.folder, programs)
         self._make = [*as_user, str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username=postgres"]
         self._make += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         self._environment = {**os.environ, **environment}
@@ -131,10 +132,17 @@ class PostgresServer:
         self.remove()
 
 
-def _without_root(folder: Path) -> list[str]:
-    """What runs a command as a user who is not root, and owns the folder. Empty: this process is not root."""
+def _without_root(folder: Path, programs: Path) -> list[str]:
+    """What runs a command as a user who is not root, and owns the folder. Empty: this process is not root.
+
+    The user may read the programs, also if they are below a folder that is for root alone, such as ``/root``.
+    """
     if os.geteuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")
     os.chown(folder, nobody.pw_uid, nobody.pw_gid)
-    return ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+    closed = any(not one.stat().st_mode & stat.S_IXOTH for one in programs.parents)
+    # PostgreSQL asks by access(2) first, which takes capabilities of a user into account with this bit alone.
+    reading = ["--securebits", "+no_setuid_fixup"] if closed else []
+    reading += ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"] if closed else []
+    return ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups", *reading]

@@ -20,7 +20,7 @@ from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.sdk.error_texts import error_message
 
-__all__ = ["DatabaseError", "database"]
+__all__ = ["SEARCH_SECONDS", "DatabaseError", "database"]
 
 T = TypeVar("T")
 _KEPT: Final = (bytes, bytearray, date, datetime, time, timedelta, Decimal, UUID)
@@ -33,7 +33,7 @@ _CREATE: Final = (
     f"CREATE TABLE IF NOT EXISTS {_PROGRESS} (sink VARCHAR(200) NOT NULL, shard INTEGER NOT NULL, "
     "run BIGINT NOT NULL, batch BIGINT NOT NULL, id VARCHAR(32) NOT NULL, PRIMARY KEY (sink, shard))"
 )
-_SEARCH_SECONDS: Final = 20.0
+SEARCH_SECONDS: Final = 20.0
 """How long a refused record is searched for. A write has a minute, and this comes behind the batch itself."""
 _SHOWN: Final = 300
 """The most characters of a refused record in an error."""
@@ -181,7 +181,7 @@ class _Writer(SinkWriter[T]):
         None: none does now, or it was not found in time. What the database checks only at the commit belongs to no
         record.
         """
-        end = monotonic() + _SEARCH_SECONDS
+        end = monotonic() + SEARCH_SECONDS
         try:
             with closing(self._connection.cursor()) as cursor:
                 for number, (value, _) in enumerate(batch.records, 1):

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from millwheel.sdk.errors import UsageError
 
@@ -25,7 +25,8 @@ def check_url(url: str, system: str, schemes: Sequence[str]) -> None:
     parts = urlsplit(url)
     if parts.scheme not in schemes:
         raise UsageError(f"{system} needs a URL such as {' or '.join(f'{one}://' for one in schemes)}...")
-    if not _VARIABLES.fullmatch(parts.password or ""):
+    options = [value for name, value in parse_qsl(parts.query) if "password" in name]
+    if not all(_VARIABLES.fullmatch(one) for one in (parts.password or "", *options)):
         raise UsageError(
             f"a program has no passwords: name an environment variable of the workers in the URL of {system}, as in "
             f"{schemes[0]}://USER:${{PASSWORD}}@HOST"

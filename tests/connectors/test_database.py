@@ -146,7 +146,7 @@ def test_a_record_that_the_database_refuses_leaves_no_trace(tmp_path: Path) -> N
 def test_a_search_that_takes_long_leaves_the_first_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, the records of a batch may take longer than a write has, and its time limit would be the error."""
     connect = made(tmp_path / "shop.db")
-    monkeypatch.setattr(databases, "_SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(databases, "SEARCH_SECONDS", 0.0)
 
     async def do(writer: SinkWriter[Sale]) -> None:
         with pytest.raises(sqlite3.IntegrityError, match="CHECK"):

@@ -187,6 +187,26 @@ def test_a_topic_without_more_is_idle(plant: Plant) -> None:
         assert harness.watermark("measured-reader") > at(1_004)
 
 
+@pytest.mark.guarantee("G7")
+def test_a_broker_that_is_far_away_can_be_idle(tmp_path: Path) -> None:
+    """Otherwise the watermark would wait for ever where each answer takes a tenth of a second."""
+    with MosquittoBroker(tmp_path) as broker:
+        source: Any = mqtt.source("plant", Measured, server=broker.url, client="plant")
+
+        async def do() -> list[int | None]:
+            reader, found = await source.open_reader("plant", None), []
+            for pause in (0.2, patience(20)):
+                broker.process.pause()
+                reading = asyncio.ensure_future(reader.read())
+                await asyncio.wait([reading], timeout=pause)
+                broker.process.resume()
+                found.append((await reading).behind)
+            await reader.close()
+            return found
+
+        assert asyncio.run(do()) == [0, 1]
+
+
 @pytest.mark.guarantee("G1")
 def test_a_broker_that_comes_and_goes_loses_nothing(tmp_path: Path) -> None:
     plant = Plant(MosquittoBroker(tmp_path))

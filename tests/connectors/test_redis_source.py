@@ -381,6 +381,7 @@ def test_a_cluster_is_read_by_a_function(tmp_path: Path) -> None:
         (("a", int), {}, "has fields, and .* has none"),
         (("a", Sale), {"server": "http://localhost"}, "needs a URL"),
         (("a", Sale), {"server": "redis://me:secret@localhost"}, "has no passwords"),
+        (("a", Sale), {"server": "redis://localhost?password=secret"}, "has no passwords"),
     ],
 )
 def test_what_is_no_source_is_refused(arguments: tuple[Any, ...], options: dict[str, Any], why: str) -> None:

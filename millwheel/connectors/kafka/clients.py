@@ -6,17 +6,15 @@ import logging
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millwheel.errors import MillwheelError
 from millwheel.sdk.errors import UsageError
-
-if TYPE_CHECKING:
-    import confluent_kafka
 
 __all__ = ["ANSWER_SECONDS", "Access", "KafkaClient", "KafkaError", "is_moving", "library"]
 
@@ -153,15 +151,14 @@ class KafkaClient:
     """
 
     def __init__(self, make: Any, properties: Mapping[str, Any]) -> None:
-        self._last = ""
+        self._last = last = deque[str]([""], maxlen=1)
         self._brokers = properties["bootstrap.servers"]
         try:
-            self.handle: Any = make({"error_cb": self._note})
+            # The callback does not know this object. So the library's client, with its threads and connections, ends
+            # when this object is dropped, and not with the next collection of garbage.
+            self.handle: Any = make({"error_cb": lambda error: last.append(error.str())})
         except library().KafkaException as error:
             raise KafkaError(f"the settings for Kafka cannot be used: {_text(error)}") from error
-
-    def _note(self, error: confluent_kafka.KafkaError) -> None:
-        self._last = error.str()
 
     def ask(self, what: str, call: Callable[[], Any]) -> Any:
         """The answer to a call. While a partition changes its leader, the call is repeated.
@@ -183,8 +180,9 @@ class KafkaClient:
         with suppress(Exception):
             self.handle.poll(0)  # events come by it
         text = _text(error)
-        last = f" ({self._last})" if self._last and self._last not in text else ""
-        return KafkaError(f"{what}: {self}: {text}{last}")
+        last = self._last[-1]
+        more = f" ({last})" if last and last not in text else ""
+        return KafkaError(f"{what}: {self}: {text}{more}")
 
     def __str__(self) -> str:
         return f"brokers {self._brokers}"

@@ -46,20 +46,24 @@ def comes_next(progress: SinkProgress, batch: SinkBatch[Any], place: SinkShard) 
         return False
     if (progress.run == place.run and progress.id == batch.after) if batch.after else progress.run < place.run:
         return True
-    if progress.run > place.run:
-        raise KafkaError(f"a later topology of the same name writes {_name(place)}: this one is over")
     topic = progress_topic(place.sink)
+    former = SinkProgress(place.run, batch.number - 1, batch.after) if batch.after else SinkProgress()
+    wanted = f"the key {place.shard}: {msgspec.json.encode(former).decode()}"
+    if progress.run > place.run:
+        raise KafkaError(
+            f"a later topology of the same name writes {_name(place)}: this one is over. If that one was deleted, such "
+            f"as a fork, let this one go on: add this value to partition {place.shard} of topic {topic!r}, with "
+            f"{wanted}. What it has written stays in Kafka"
+        )
     here = f"topic {topic!r} says that batch {progress.batch} is the newest one in Kafka of {_name(place)}"
     if not batch.after:
         raise KafkaError(
             f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"
         )
-    wanted = msgspec.json.encode(SinkProgress(place.run, batch.number - 1, batch.after)).decode()
     raise KafkaError(
         f"{here}, and batch {batch.number} comes next, after another one: the topology or Kafka was set back to an "
         "earlier time, or the topic was removed. Write to a sink of another name. Or add this value to partition "
-        f"{place.shard}, with the key {place.shard}: {wanted}. Then the sink goes on, and what is twice or missing in "
-        "Kafka stays so"
+        f"{place.shard}, with {wanted}. Then the sink goes on, and what is twice or missing in Kafka stays so"
     )
 
 

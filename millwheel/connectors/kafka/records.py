@@ -43,7 +43,8 @@ class KafkaRecord(msgspec.Struct, Generic[V], frozen=True):
 def event_time(message: confluent_kafka.Message) -> Timestamp | None:
     """Kafka's timestamp of a record. None if it has none."""
     kind, milliseconds = message.timestamp()
-    return None if kind == 0 else Timestamp(milliseconds * 1_000)
+    # -1 is Kafka's "none", also in a record whose topic says that it has the time of its creation.
+    return None if kind == 0 or milliseconds < 0 else Timestamp(milliseconds * 1_000)
 
 
 def record_of(message: confluent_kafka.Message, value: Any) -> KafkaRecord[Any]:

@@ -29,7 +29,8 @@ _MOST_BYTES: Final = 4 << 20
 """The most of one read. The last message may exceed it."""
 _MOST_UNSURE: Final = 10_000
 """How many messages of QoS 0 wait for a read at most. Those beyond are lost."""
-_PROBE_SECONDS: Final = 0.05
+_PROBE_SECONDS: Final = 1.0
+"""How long a read waits for the answer of a broker that has nothing. One that is slower is never idle."""
 _EXPIRY: Final = hours(24 * 7)
 _LARGEST_WINDOW: Final = 5_000
 _LONGEST_EXPIRY: Final = (1 << 32) - 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import millwheel as mw
 from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import BadRecord, Source
 from millwheel.connectors.kafka import KafkaError, KafkaRecord, source
+from millwheel.connectors.kafka.clients import Access
 from millwheel.sdk.errors import UsageError
 from millwheel.testing import TopologyHarness
 from millwheel.testing.connectors import SourceContract
@@ -120,8 +123,9 @@ async def test_an_open_transaction_is_waited_for() -> None:
 async def test_the_event_time_is_that_of_the_record() -> None:
     topic = new_topic()
     written(topic, [LAMP], at=NOON_MS)
-    reading = await read_all(of(topic), 1)
-    assert reading.times == [NOON_MS * 1_000]
+    written(topic, [VASE], at=-1)  # a producer that gives none
+    reading = await read_all(of(topic), 2)
+    assert reading.times == [NOON_MS * 1_000, None]
 
 
 async def test_a_source_begins_where_it_is_said() -> None:
@@ -299,6 +303,19 @@ async def test_a_broker_that_is_away_is_an_error_with_a_reason(monkeypatch: pyte
     away: Source[Bid, int] = source("bids", Bid, brokers="127.0.0.1:1")
     with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1.*(refused|down)"):
         await away.splits()
+
+
+@pytest.mark.parametrize("made", [Access.admin, Access.producer])
+def test_a_client_ends_when_it_is_dropped(made: Callable[[Access], Any]) -> None:
+    """Otherwise its threads stay until the next collection of garbage."""
+    gc.disable()
+    try:
+        client = made(Access("127.0.0.1:1", None))
+        dropped = weakref.ref(client)
+        del client
+        assert dropped() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.timeout(300)
