@@ -63,6 +63,8 @@ def unpack(package: str, *, with_needed: bool = False) -> Path:
 
 
 def _download(package: str, with_needed: bool, folder: str) -> None:
+    for former in Path(folder).glob("*.deb"):  # of an attempt before, and maybe of an older version
+        former.unlink()
     packages = [package, *_needed(package)] if with_needed else [package]
     _run(["apt-get", "download", "-qq", *packages], cwd=folder)
 
