@@ -1,4 +1,4 @@
-"""The contract of connectors as tests: whoever writes a source or a sink inherits them (docs/connectors.md).
+"""The contract of connectors as tests, which the tests of a source or a sink inherit (docs/connectors.md).
 
 It needs no library: pytest and unittest collect the methods whose names begin with ``test_``.
 """
