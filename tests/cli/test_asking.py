@@ -28,6 +28,7 @@ CHANGING = {
     "computation add",
     "dead-letter replay",
     "inject file",
+    "inject http",
     "interval merge",
     "interval move",
     "interval split",
