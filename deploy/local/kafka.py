@@ -131,7 +131,8 @@ class KafkaBroker:
     def _format(self) -> None:
         """Prepare the folders of the data, as Kafka demands before the first start."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        cluster = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
+        # An id that began with "-" would be an option of the command.
+        cluster = "K" + urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()[1:]
         for name, properties in self._properties.items():
             draft = self._file(name).with_suffix(".draft")
             draft.write_text("".join(f"{one}={value}\n" for one, value in properties.items()))
