@@ -113,7 +113,7 @@ class ForgetsTooMuch(Forgets):
     """It forgets what is before the place where a read begins, and that may not be committed."""
 
     async def change(self, read: Read[int, int], right: NumberReader) -> Read[int, int]:
-        self.forget(right.split, right.position)
+        self.forget(right.split, right.position - len(read.records))
         return read
 
 

@@ -60,7 +60,7 @@ class ReaderRules(SourceUnderTest[T, P]):
     def test_a_position_always_means_the_same_place(self) -> None:
         """From each position that was ever returned, another reader gets the same records (G1).
 
-        If the source forgets records, that holds only where the newest read began.
+        If the source forgets records, that holds from the position on that is committed for certain.
         """
         written = self._write_some()
         run(self._replay(written) if self.keeps_records else self._repeat(written))
@@ -220,33 +220,40 @@ class ReaderRules(SourceUnderTest[T, P]):
 
         async def complete() -> bool:
             for split, position in positions.items():
-                part = await self._first_records(split, position)
+                began, part = await self._first_records(split, position)
                 if part.records:
-                    again = (await self._first_records(split, position, come_again=True)).records
+                    again = (await self._first_records(split, began, come_again=True))[1].records
                     both = min(len(part.records), len(again))
                     require(
                         both and part.records[:both] == again[:both],
-                        f"split {split!r} has had the records {part.records} at position {position!r}, where the "
-                        f"newest read began, and has {again} there now",
+                        f"split {split!r} has had the records {part.records} at position {began!r}, where "
+                        f"a read began whose commit may be lost, and has {again} there now",
                     )
+                    positions[split] = self._decoded(part.position)
                 found.extend(number for number, _ in part.records)
-                positions[split] = self._decoded(part.position)
             return len(found) >= sum(map(len, written.values()))
 
         await until(complete, lambda: f"some records never came: {written} are there, and {found} were read")
         expected = sorted(number for numbers in written.values() for number in numbers)
         require(sorted(found) == expected, f"the records {expected} are there, and {sorted(found)} were read")
 
-    async def _first_records(self, split: str, position: Any, *, come_again: bool = False) -> _ReadPart:
-        """What a reader gets by the first read that finds something, or that says that nothing waits."""
+    async def _first_records(self, split: str, position: Any, *, come_again: bool = False) -> tuple[Any, _ReadPart]:
+        """The first read that finds something, or that says that nothing waits, and the position where it began.
+
+        The reader reads once more then, and its process dies. So that position is committed, and no later one.
+        """
         reader = await self._open(self.make_source(), split, position)
         again, end, part = _AGAIN, deadline(), await self._part(reader)
         while again > 0 and time.monotonic() < end and not (part.records or part.ended or part.behind == 0):
             again -= part.behind is None and not come_again
             await asyncio.sleep(POLL_SECONDS)
+            if part.returned is not None:  # it has not found out where the beginning is
+                position = self._decoded(part.position)
             part = await self._part(reader)
+        if part.records and not part.ended:
+            await self._part(reader)
         await close_quietly(reader)
-        return part
+        return position, part
 
     async def _read_side_by_side(self, written: dict[int, list[int]]) -> None:
         for split, parts in (await self._read_all(written)).items():
