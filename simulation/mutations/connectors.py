@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
-from millwheel.connectors.files import lines, progress, sink, storage
+from millwheel.connectors import progress as shard_progress
+from millwheel.connectors.files import lines, sink, storage
 from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
 from millwheel.worker.interval import recovery
@@ -359,7 +360,7 @@ rewriting(
     "files-of-any-batch",
     "G1",
     "a batch of files follows the one with the id before it",
-    progress,
+    shard_progress,
     "(found.run, found.id) == (place.run, batch.after)",
     "found.run == place.run",
     seeds=0,

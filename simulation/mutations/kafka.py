@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millwheel.connectors import progress as shard_progress
 from millwheel.connectors.kafka import partitions, progress, writers
 from simulation.mutations.base import rewriting
 
@@ -75,9 +76,9 @@ rewriting(
     "kafka-any-batch-is-next",
     "G1",
     "a batch follows the one with the id before it",
-    progress,
-    "progress.run == place.run and progress.id == batch.after",
-    "progress.run == place.run",
+    shard_progress,
+    "(found.run, found.id) == (place.run, batch.after)",
+    "found.run == place.run",
     seeds=0,
     test=f"{_SINK}::test_a_batch_follows_the_one_that_is_there",
     why=_WHY,

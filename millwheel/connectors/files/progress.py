@@ -11,20 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.connectors.files.errors import FilesError
+from millwheel.connectors.progress import ShardProgress, follows, with_batch, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
-__all__ = ["FOLDER", "ShardProgress", "file_name", "progress_path", "raised"]
+__all__ = ["FOLDER", "file_name", "progress_path", "raised"]
 
 FOLDER: Final = "_millwheel"
 """The folder of what is no data. Programs that read a folder of data leave out what begins with ``_``."""
-
-
-class ShardProgress(msgspec.Struct, frozen=True):
-    """The newest batch of a shard. All batches before it are there whole, and this one at least in part."""
-
-    run: int
-    batch: int
-    id: str
 
 
 def progress_path(place: SinkShard) -> str:
@@ -53,21 +46,17 @@ def raised(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any],
     Raises:
         FilesError: The batch does not follow, because the topology or the folder was set back.
     """
-    next_one = ShardProgress(place.run, batch.number, batch.id)
+    next_one = with_batch(place, batch)
     if found == next_one:
         return found
-    if batch.after:
-        follows = found is not None and (found.run, found.id) == (place.run, batch.after)
-    else:
-        follows = found is None or found.run < place.run
-    if not follows:
+    if not follows(found, place, batch):
         raise FilesError(_apart(found, place, batch, where))
     return next_one
 
 
 def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
     """What to do where the folder stands elsewhere than the topology."""
-    former = msgspec.json.encode(ShardProgress(place.run, batch.number - 1, batch.after)).decode()
+    former = msgspec.json.encode(without_batch(place, batch)).decode()
     if found is None:
         return (
             f"{where} is not there, and batch {batch.number} of {place.sink}, shard {place.shard}, comes next: the "

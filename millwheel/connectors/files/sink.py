@@ -18,8 +18,9 @@ from millwheel.connectors.files.calls import on_thread
 from millwheel.connectors.files.encoding import encoder_of
 from millwheel.connectors.files.errors import FilesError
 from millwheel.connectors.files.places import Root, parse_root
-from millwheel.connectors.files.progress import ShardProgress, file_name, progress_path, raised
+from millwheel.connectors.files.progress import file_name, progress_path, raised
 from millwheel.connectors.files.storage import Storage, Stored, storage_of
+from millwheel.connectors.progress import ShardProgress
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.model.time import Timestamp, to_datetime
 from millwheel.sdk.errors import UsageError

@@ -12,9 +12,13 @@ import msgspec
 
 from millwheel.connectors.kafka.asking import Asker, NoTopicError
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
+from millwheel.connectors.progress import ShardProgress, follows, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
-__all__ = ["SinkProgress", "check_ended", "comes_next", "ensure_topic", "newest_progress", "progress_topic"]
+__all__ = ["NO_PROGRESS", "check_ended", "comes_next", "ensure_topic", "newest_progress", "progress_topic"]
+
+NO_PROGRESS: Final = ShardProgress(0, 0, "")
+"""That of a shard of which nothing is written."""
 
 _LOOK_BACK: Final = 64
 """How many offsets before the end are read at first. A commit takes two, and so does an aborted attempt."""
@@ -23,20 +27,12 @@ _LOOKS: Final = 50
 """How often a topic that was made is looked for, each tenth of a second."""
 
 
-class SinkProgress(msgspec.Struct, frozen=True):
-    """The newest batch of a shard: the value of a record of the topic."""
-
-    run: int = 0
-    batch: int = 0
-    id: str = ""
-
-
 def progress_topic(sink: str) -> str:
     """The name of the topic for a sink, such as ``millwheel-progress.shop.totals``. Shard N has its partition N."""
     return f"millwheel-progress.{sink.replace('/', '.')}"
 
 
-def comes_next(progress: SinkProgress, batch: SinkBatch[Any], place: SinkShard) -> bool:
+def comes_next(progress: ShardProgress, batch: SinkBatch[Any], place: SinkShard) -> bool:
     """Whether to write the batch. False: it is there already.
 
     Raises:
@@ -44,10 +40,10 @@ def comes_next(progress: SinkProgress, batch: SinkBatch[Any], place: SinkShard) 
     """
     if (progress.run, progress.id) == (place.run, batch.id):
         return False
-    if (progress.run == place.run and progress.id == batch.after) if batch.after else progress.run < place.run:
+    if follows(progress, place, batch):
         return True
     topic = progress_topic(place.sink)
-    former = SinkProgress(place.run, batch.number - 1, batch.after) if batch.after else SinkProgress()
+    former = without_batch(place, batch) if batch.after else NO_PROGRESS
     wanted = f"the key {place.shard}: {msgspec.json.encode(former).decode()}"
     if progress.run > place.run:
         raise KafkaError(
@@ -127,7 +123,7 @@ async def check_ended(asker: Asker, topic: str, shard: int) -> None:
         )
 
 
-def newest_progress(access: Access, topic: str, shard: int) -> SinkProgress:
+def newest_progress(access: Access, topic: str, shard: int) -> ShardProgress:
     """The newest committed progress of a shard. One without a batch if there is none.
 
     The partition is read from its end back, in steps that grow. So it takes one step however long the topic is. Each
@@ -143,12 +139,12 @@ def newest_progress(access: Access, topic: str, shard: int) -> SinkProgress:
             found = _last_between(consumer, topic, shard, first, high)
         if found is not None:
             try:
-                return msgspec.json.decode(found, type=SinkProgress)
+                return msgspec.json.decode(found, type=ShardProgress)
             except msgspec.MsgspecError as error:
                 raise KafkaError(
                     f"topic {topic!r}, partition {shard}: the newest record is no progress: {error}"
                 ) from error
-    return SinkProgress()
+    return NO_PROGRESS
 
 
 @contextmanager

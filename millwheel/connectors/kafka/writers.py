@@ -12,7 +12,8 @@ import msgspec
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
-from millwheel.connectors.kafka.progress import SinkProgress, check_ended, comes_next, ensure_topic, newest_progress
+from millwheel.connectors.kafka.progress import NO_PROGRESS, check_ended, comes_next, ensure_topic, newest_progress
+from millwheel.connectors.progress import ShardProgress, with_batch
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp
@@ -135,7 +136,7 @@ class _TransactionWriter(SinkWriter[T]):
         self._place = place
         self.thread = CallThread("millwheel-kafka")
         self._client: KafkaClient | None = None
-        self._progress = SinkProgress()
+        self._progress = NO_PROGRESS
         self._progress_topic = progress_topic
         self._refused = ""
         """Why the broker did not take a record."""
@@ -167,11 +168,11 @@ class _TransactionWriter(SinkWriter[T]):
             return
         # First all that may fail in the program: a transaction that is open holds up readers of the topic.
         records = [self._sink.record(value, at) for value, at in batch.records]
-        progress = SinkProgress(self._place.run, batch.number, batch.id)
+        progress = with_batch(self._place, batch)
         self._do(f"batch {batch.number} is not written", lambda: self._commit(records, progress))
         self._progress = progress
 
-    def _commit(self, records: list[dict[str, Any]], progress: SinkProgress) -> None:
+    def _commit(self, records: list[dict[str, Any]], progress: ShardProgress) -> None:
         producer = self._producer
         producer.begin_transaction()
         try:

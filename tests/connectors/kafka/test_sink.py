@@ -16,7 +16,8 @@ import millwheel as mw
 from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.kafka import KafkaError, sink
-from millwheel.connectors.kafka.progress import SinkProgress, comes_next
+from millwheel.connectors.kafka.progress import NO_PROGRESS, comes_next
+from millwheel.connectors.progress import ShardProgress
 from millwheel.testing.connectors import SinkContract
 from tests.connectors.given import at, running
 from tests.connectors.kafka.given import Bid, address, administer, away, bids, committed, new_topic, transaction
@@ -97,7 +98,7 @@ async def test_a_transaction_of_a_former_writer_is_aborted() -> None:
     with transaction(f"millwheel/{where.sink}/0") as former:
         former.produce(topic, msgspec.json.encode(Bid("lamp", 20)), key="lamp")
         former.produce(
-            f"millwheel-progress.shop.{topic}", msgspec.json.encode(SinkProgress(5, 2, "2")), key=b"0", partition=0
+            f"millwheel-progress.shop.{topic}", msgspec.json.encode(ShardProgress(5, 2, "2")), key=b"0", partition=0
         )
         assert former.flush(patience(20)) == 0
         async with writer(to(topic), where) as present:
@@ -213,22 +214,22 @@ async def test_a_value_that_cannot_be_encoded_opens_no_transaction() -> None:
 
 
 def test_a_batch_follows_the_one_that_is_there() -> None:
-    at_two = SinkProgress(5, 2, "2")
-    assert comes_next(SinkProgress(), batch(1), PLACE)
+    at_two = ShardProgress(5, 2, "2")
+    assert comes_next(NO_PROGRESS, batch(1), PLACE)
     assert comes_next(at_two, batch(3), PLACE)
     assert not comes_next(at_two, batch(2), PLACE)
-    assert comes_next(SinkProgress(4, 9, "9"), batch(1), PLACE)  # a new run
-    assert comes_next(SinkProgress(), batch(7, after=""), PLACE)  # the first one of a fork
+    assert comes_next(ShardProgress(4, 9, "9"), batch(1), PLACE)  # a new run
+    assert comes_next(NO_PROGRESS, batch(7, after=""), PLACE)  # the first one of a fork
     for progress, next_one, error in (
         (at_two, batch(4), "batch 2 is the newest one in Kafka.*and batch 4 comes next.*set back"),
         (at_two, batch(3, after="other"), '"batch":2,"id":"other"'),
-        (SinkProgress(), batch(3), "batch 0 is the newest one.*the topic was removed"),
+        (NO_PROGRESS, batch(3), "batch 0 is the newest one.*the topic was removed"),
         (
-            SinkProgress(6, 1, "1"),
+            ShardProgress(6, 1, "1"),
             batch(3),
             'a later topology .*writes shard 0 of shop/totals: this one is over. If that one was deleted.*"id":"2"',
         ),
-        (SinkProgress(6, 1, "1"), batch(1), '"run":0,"batch":0,"id":""'),
+        (ShardProgress(6, 1, "1"), batch(1), '"run":0,"batch":0,"id":""'),
         (at_two, batch(1), "another batch 1 begins the same run"),
     ):
         with pytest.raises(KafkaError, match=error):
