@@ -67,7 +67,7 @@ rewriting(
     '"Idempotency-Key": batch.id',
     '"Idempotency-Key": str(time.monotonic())',
     seeds=0,
-    test="tests/connectors/test_webhook.py::test_each_batch_has_one_key_whatever_the_receiver_does",
+    test="tests/connectors/test_webhook.py::test_each_batch_has_one_key_however_it_is_answered",
     why=_WHY,
 )
 

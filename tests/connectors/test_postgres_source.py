@@ -1,4 +1,4 @@
-"""The changes of a table of a real PostgreSQL: each once, in the order of commits, whatever fails (G1)."""
+"""The changes of a table of a real PostgreSQL: each once and in the order of commits, through all failures (G1)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def alerting(url: Any, *, name: str = "alerts-hook", batch: int = 1, **options: 
 
 
 def wait(harness: TopologyHarness, span: float) -> None:
-    """Let some seconds pass, whatever fails meanwhile."""
+    """Let some seconds pass. Writes may fail meanwhile."""
     with suppress(WebhookError):
         harness.advance_clock(mw.seconds(span))
 
@@ -158,7 +158,7 @@ class TestWebhook(SinkContract[Alert]):
 
 
 @pytest.mark.guarantee("G1")
-def test_each_batch_has_one_key_whatever_the_receiver_does() -> None:
+def test_each_batch_has_one_key_however_it_is_answered() -> None:
     receiver = Receiver(answers=[503, 200, "hang", "late", 200, "cut", (429, {"Retry-After": "1"}, b"slowly"), 500])
     with receiver.served(), running(alerting(receiver.url, deadline=mw.seconds(0.3))) as harness:
         for number in range(6):
