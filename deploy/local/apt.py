@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["COMPONENTS", "InstallError", "unpack"]
+__all__ = ["COMPONENTS", "InstallError", "library_path", "program", "unpack"]
 
 COMPONENTS: Final = Path(__file__).resolve().parents[2] / "build" / "components"
 """The folder of the components.
@@ -60,6 +60,34 @@ def unpack(package: str, *, with_needed: bool = False) -> Path:
             if not folder.is_dir():
                 raise
     return folder
+
+
+def program(name: str, package: str, folder: str = "bin", *, with_needed: bool = False) -> Path:
+    """The path of a program: the one on PATH, or Debian's, which is downloaded into the build folder.
+
+    Args:
+        name: The program.
+        package: The package that has it.
+        folder: Where it is below ``/usr``. No PATH of a user has ``sbin``, so that is looked into as well.
+        with_needed: As for :func:`unpack`.
+    """
+    on_path = shutil.which(name) or shutil.which(name, path=f"/usr/{folder}")
+    if on_path is not None:
+        return Path(on_path)
+    found = unpack(package, with_needed=with_needed) / "usr" / folder / name
+    if not found.is_file():
+        raise InstallError(f"the package {package} has no {name}: {found} is missing; delete the folder and try again")
+    return found
+
+
+def library_path(root: Path) -> dict[str, str]:
+    """The environment in which a program finds the libraries that were unpacked with it.
+
+    ``root``: what ``usr`` is in. Nothing is needed for a program of the machine itself.
+    """
+    unpacked = root.glob("usr/lib/**/lib*.so*") if root != Path("/") else ()
+    folders = sorted({str(one.parent) for one in unpacked})
+    return {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
 
 
 def _download(package: str, with_needed: bool, folder: str) -> None:

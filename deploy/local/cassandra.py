@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 from deploy.local import jars
 from deploy.local.apt import COMPONENTS, InstallError
 from deploy.local.cassandra_config import CommitLogSync, NodeConfig, command, write_files
-from deploy.local.child import ChildProcess, free_ports
+from deploy.local.child import ChildProcess, free_ports, listens
 
 __all__ = ["CassandraCluster", "CassandraNode", "InstallError"]
 
@@ -73,7 +72,7 @@ class CassandraNode:
         if not self._process.is_running:
             raise RuntimeError(f"Cassandra {self.address} has ended; {self.log} ends with:\n{self._last_lines()}")
         # The log line comes a moment before the node listens.
-        return ready and self._listens()
+        return ready and listens(self.config.address, self.config.native_port)
 
     def start(self) -> None:
         """Start the node, and wait until it accepts clients."""
@@ -104,13 +103,6 @@ class CassandraNode:
     def resume(self) -> None:
         """End the node's pause."""
         self._process.resume()
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection((self.config.address, self.config.native_port), 1.0).close()
-        except OSError:
-            return False
-        return True
 
     def _last_lines(self) -> str:
         return "\n".join(line[:300] for line in self._process.last_lines(20).splitlines())

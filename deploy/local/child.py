@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-__all__ = ["ChildProcess", "free_ports"]
+__all__ = ["ChildProcess", "free_ports", "listens"]
 
 Result = TypeVar("Result")
 
@@ -50,6 +50,15 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
         if len(found) == count:
             return found
     raise OSError(f"of the ports {first} to {first + _BLOCK_PORTS - 1}, {count} are not free")
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether a process accepts connections at the address."""
+    try:
+        socket.create_connection((host, port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 _PR_SET_TIMERSLACK: Final = 29

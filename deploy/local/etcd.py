@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
-import shutil
 import ssl
 import time
 import urllib.error
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from deploy.local.apt import InstallError, unpack
+from deploy.local import apt
 from deploy.local.child import ChildProcess, free_ports
 
 __all__ = ["EtcdCluster", "EtcdTlsFiles", "install"]
@@ -48,13 +47,7 @@ class EtcdTlsFiles:
 
 def install() -> Path:
     """The path of the etcd program: the one on PATH, or Debian's, which is downloaded into the build folder."""
-    on_path = shutil.which("etcd")
-    if on_path is not None:
-        return Path(on_path)
-    found = unpack("etcd-server") / "usr" / "bin" / "etcd"
-    if not found.is_file():
-        raise InstallError(f"the package etcd-server has no etcd: {found} is missing; delete the folder and try again")
-    return found
+    return apt.program("etcd", "etcd-server")
 
 
 class EtcdCluster:

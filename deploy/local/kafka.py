@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
@@ -14,7 +13,7 @@ from uuid import uuid4
 
 from deploy.local import jars
 from deploy.local.apt import InstallError
-from deploy.local.child import ChildProcess, free_ports
+from deploy.local.child import ChildProcess, free_ports, listens
 
 __all__ = ["KafkaBroker"]
 
@@ -145,11 +144,7 @@ class KafkaBroker:
     def serves(self) -> bool:
         """Whether the broker accepts connections. It listens for clients when it is ready for them."""
         host, port = self.address.split(":")
-        try:
-            socket.create_connection((host, int(port)), 1.0).close()
-        except OSError:
-            return False
-        return self._process.is_running
+        return listens(host, int(port)) and self._process.is_running
 
     def stop(self) -> None:
         """Stop both processes. Their data stay."""

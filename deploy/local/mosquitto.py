@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from deploy.local.apt import InstallError, unpack
-from deploy.local.child import ChildProcess, free_ports
+from deploy.local import apt
+from deploy.local.child import ChildProcess, free_ports, listens
 
 __all__ = ["MosquittoBroker", "install"]
 
@@ -20,13 +18,7 @@ _START: Final = 30.0
 
 def install() -> Path:
     """The path of the program: the one on PATH, or Debian's, which is downloaded into the build folder."""
-    on_path = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    if on_path is not None:
-        return Path(on_path)
-    found = unpack("mosquitto", with_needed=True) / "usr" / "sbin" / "mosquitto"
-    if not found.is_file():
-        raise InstallError(f"the package mosquitto has no {found}: delete its folder and try again")
-    return found
+    return apt.program("mosquitto", "mosquitto", "sbin", with_needed=True)
 
 
 class MosquittoBroker:
@@ -39,9 +31,6 @@ class MosquittoBroker:
         """``settings``: more lines of its configuration."""
         program = install()
         (self.port,) = free_ports(1)
-        root = program.parents[2]
-        unpacked = root.glob("usr/lib/**/lib*.so*") if root != Path("/") else ()
-        libraries = sorted({str(one.parent) for one in unpacked})
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         # As root it would become another user, who cannot write here.
@@ -49,7 +38,7 @@ class MosquittoBroker:
         access = [] if any("allow_anonymous" in one for one in settings) else ["allow_anonymous true"]
         file = folder / "mosquitto.conf"
         file.write_text("\n".join([*own, *access, *settings, ""]))
-        environment = {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}
+        environment = apt.library_path(program.parents[2])
         self.process = ChildProcess([str(program), "-c", str(file)], folder / "mosquitto.log", environment)
 
     @property
@@ -61,17 +50,10 @@ class MosquittoBroker:
         """Start the broker, and wait until it accepts clients."""
         self.process.start()
         end = time.monotonic() + _START
-        while not self._serves():
+        while not listens("127.0.0.1", self.port):
             if not self.process.is_running or time.monotonic() > end:
                 raise RuntimeError(f"Mosquitto does not serve; its log ends with:\n{self.process.last_lines()}")
             time.sleep(0.02)
-
-    def _serves(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
-        except OSError:
-            return False
-        return True
 
     def __enter__(self) -> MosquittoBroker:
         self.start()

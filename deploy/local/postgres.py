@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from deploy.local.apt import InstallError, unpack
+from deploy.local.apt import InstallError, library_path, unpack
 from deploy.local.child import ChildProcess
 
 __all__ = ["PostgresServer", "install"]
@@ -55,7 +55,7 @@ class PostgresServer:
     """A server that its clients reach by ``conninfo``, as the superuser ``postgres`` and without a password.
 
     Usable with ``with``. The kernel kills it when this process ends. PostgreSQL refuses to run as root: then the
-    server is a process of ``nobody``.
+    server is a process of the user with the fewest rights.
     """
 
     def __init__(self, **settings: str) -> None:
@@ -63,9 +63,7 @@ class PostgresServer:
         programs = install()
         # Short, because the path of a socket has 107 bytes. And not in the folder of a test, which is for root alone.
         self.folder = Path(tempfile.mkdtemp(prefix="millwheel-postgres-"))
-        root = programs.parents[4]
-        unpacked = sorted({str(one.parent) for one in root.glob("usr/lib/**/lib*.so*")}) if root != Path("/") else []
-        environment = {"LD_LIBRARY_PATH": ":".join(unpacked)} if unpacked else {}
+        environment = library_path(programs.parents[4])
         as_user = _without_root(self.folder, programs)
         self._make = [*as_user, str(programs / "initdb"), "--pgdata", str(self.folder / "data"), "--username=postgres"]
         self._make += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
@@ -139,10 +137,10 @@ def _without_root(folder: Path, programs: Path) -> list[str]:
     """
     if os.geteuid() != 0:
         return []
-    nobody = pwd.getpwnam("nobody")
-    os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+    user = pwd.getpwnam("nobody")
+    os.chown(folder, user.pw_uid, user.pw_gid)
     closed = any(not one.stat().st_mode & stat.S_IXOTH for one in programs.parents)
     # PostgreSQL asks by access(2) first, which takes capabilities of a user into account with this bit alone.
     reading = ["--securebits", "+no_setuid_fixup"] if closed else []
     reading += ["--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"] if closed else []
-    return ["setpriv", "--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups", *reading]
+    return ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups", *reading]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from deploy.local.apt import InstallError, unpack
+from deploy.local import apt
 from deploy.local.child import ChildProcess, free_ports
 
 __all__ = ["CONFIGURATION", "Prometheus", "PrometheusQueryError", "install", "promtool"]
@@ -30,22 +29,12 @@ class PrometheusQueryError(Exception):
 
 def install() -> Path:
     """The path of the prometheus program: the one on PATH, or Debian's, which is downloaded into the build folder."""
-    return _program("prometheus")
+    return apt.program("prometheus", "prometheus")
 
 
 def promtool() -> Path:
     """The path of the program that checks configurations and tests rules. It comes with Prometheus."""
-    return _program("promtool")
-
-
-def _program(name: str) -> Path:
-    on_path = shutil.which(name)
-    if on_path is not None:
-        return Path(on_path)
-    found = unpack("prometheus") / "usr" / "bin" / name
-    if not found.is_file():
-        raise InstallError(f"the package prometheus has no {name}: {found} is missing; delete the folder and try again")
-    return found
+    return apt.program("promtool", "prometheus")
 
 
 class Prometheus:

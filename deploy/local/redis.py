@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from deploy.local.apt import InstallError, unpack
+from deploy.local import apt
 from deploy.local.child import ChildProcess, free_ports
 
 __all__ = ["RedisServer", "install"]
@@ -21,13 +20,7 @@ _SETTINGS: Final = {"bind": "127.0.0.1", "save": "", "appendonly": "yes", "appen
 
 def install() -> Path:
     """The path of the program: the one on PATH, or Debian's, which is downloaded into the build folder."""
-    on_path = shutil.which("redis-server")
-    if on_path is not None:
-        return Path(on_path)
-    found = unpack("redis-server", with_needed=True) / "usr" / "bin" / "redis-server"
-    if not found.is_file():
-        raise InstallError(f"the package redis-server has no {found}: install it by apt-get, or delete its folder")
-    return found
+    return apt.program("redis-server", "redis-server", with_needed=True)
 
 
 class RedisServer:
@@ -40,12 +33,9 @@ class RedisServer:
         """``settings``: more settings of the server, with ``_`` in place of ``-``."""
         program = install()
         (self.port,) = free_ports(1)
-        root = program.parents[2]
-        unpacked = root.glob("usr/lib/**/lib*.so*") if root != Path("/") else ()
-        libraries = sorted({str(one.parent) for one in unpacked})
         own = {**_SETTINGS, "port": str(self.port), "dir": str(folder), **settings}
         words = [word for name, value in own.items() for word in (f"--{name.replace('_', '-')}", value)]
-        environment = {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {}
+        environment = apt.library_path(program.parents[2])
         self.folder = folder
         self.process = ChildProcess([str(program), *words], folder / "redis.log", environment)
 
