@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments, returned_type
@@ -60,6 +61,8 @@ class Aggregator(Generic[A, R]):
 
     Several aggregates at once are then one piece of code.
     """
+    _fold: Fold | None = field(default=None, init=False)
+    """How many records are added at once. None: only one after another."""
 
     def bind(self, record_type: Any) -> Aggregator[A, R]:
         """The aggregator for records of a type.
@@ -73,9 +76,13 @@ class Aggregator(Generic[A, R]):
         return self if self.specialise is None else self.specialise(record_type)
 
 
-def adding(item: str, aggregator: Aggregator[A, R]) -> Aggregator[A, R]:
-    """The aggregator, whose ``add`` only merges ``item``. Empty: it does more, or nothing can be said."""
+def adding(item: str, aggregator: Aggregator[A, R], fold: Fold | None = None) -> Aggregator[A, R]:
+    """The aggregator, whose ``add`` only merges ``item``. Empty: it does more, or nothing can be said.
+
+    ``fold``: how it adds many records at once.
+    """
     aggregator._item = item
+    aggregator._fold = fold
     return aggregator
 
 

@@ -9,7 +9,9 @@ from operator import ne
 from typing import Any, TypeVar
 
 from millwheel.agg.aggregator import Aggregator, adding
+from millwheel.agg.folds import MACHINE_NUMBERS, CountFold, MeanFold, SumFold
 from millwheel.agg.reading import NUMBER, Of, Reader, Where, same
+from millwheel.sdk.columns import Fold
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 
@@ -43,7 +45,8 @@ def count(*, where: Where = None) -> Aggregator[int, int]:
         where: Which records count, by their values.
     """
     item = "1" if where is None else ""
-    return adding(item, Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne))
+    fold = CountFold() if where is None else None
+    return adding(item, Aggregator(int, int, counting(one_more, where), plus, same, int, differ=ne), fold)
 
 
 def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[Any, Any]:
@@ -60,7 +63,8 @@ def sum(of: Of = None, item: Any = None, *, where: Where = None) -> Aggregator[A
         get = reader.of_records(record_type)
         add = counting(lambda total, record: total + get(record), where)
         item = reader.source(record_type) if where is None else ""
-        return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne))
+        fold = SumFold(kind, reader.get) if item and kind in MACHINE_NUMBERS else None
+        return adding(item, Aggregator(kind, lambda: 0, add, plus, same, kind, specialise, ne), fold)
 
     def specialise(record_type: Any) -> Aggregator[Any, Any]:
         reader.check_number("sum", record_type, where)
@@ -76,25 +80,31 @@ def mean(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float],
         of: The field, or a function of the value. By default the value itself.
         where: Which records count, by their values.
     """
-    get = Reader(of).get
+    reader = Reader(of)
+    get = reader.get
 
     def result(a: tuple[int, float]) -> Any:
         return a[1] / a[0] if a[0] else None
 
-    return _of_numbers(
-        "mean",
-        of,
-        where,
-        Aggregator(
+    def make(fold: Fold | None = None) -> Aggregator[tuple[int, float], Any]:
+        one: Aggregator[tuple[int, float], Any] = Aggregator(
             tuple[int, int | float],
             lambda: (0, 0),
             counting(lambda a, record: (a[0] + 1, a[1] + get(record.value)), where),
             lambda a, b: (a[0] + b[0], a[1] + b[1]),
             result,
             float if where is None else float | None,
-            differ=lambda a, b: result(a) != result(b),
-        ),
-    )
+            specialise,
+            lambda a, b: result(a) != result(b),
+        )
+        return adding("", one, fold)
+
+    def specialise(record_type: Any) -> Aggregator[tuple[int, float], Any]:
+        reader.check_number("mean", record_type, where)
+        kind = reader.type_in(record_type)
+        return make(MeanFold(kind, get) if where is None and kind in MACHINE_NUMBERS else None)
+
+    return make()
 
 
 def variance(of: Of = None, *, where: Where = None) -> Aggregator[tuple[int, float, float], Any]:

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from millwheel.agg.aggregator import Aggregator, result_type_of
+from millwheel.agg.aggregator import Aggregator, adding, result_type_of
+from millwheel.agg.folds import SeveralFold
 from millwheel.agg.numbers import one_more, plus
 from millwheel.agg.reading import always, attribute, same
 from millwheel.sdk.errors import UsageError
@@ -32,11 +33,12 @@ def several(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, 
         UsageError: One of them is no aggregator.
     """
     one = combined(aggregators)
-    return replace(
+    by_name: Aggregator[Any, dict[str, Any]] = replace(
         one,
         result=lambda kept: asdict(one.result(kept)),
         specialise=lambda record_type: several({name: each.bind(record_type) for name, each in aggregators.items()}),
     )
+    return adding("", by_name, one._fold)
 
 
 def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any, Any]:
@@ -56,7 +58,8 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
             setattr(a, name, one.merge(getattr(a, name), getattr(b, name)))
         return a
 
-    return Aggregator(
+    folds = {name: one._fold for name, one in aggregators.items() if one._fold is not None}
+    made: Aggregator[Any, Any] = Aggregator(
         accumulator,
         accumulator,
         compiled["add"],
@@ -66,6 +69,7 @@ def combined(aggregators: Mapping[str, Aggregator[Any, Any]]) -> Aggregator[Any,
         lambda record_type: combined({name: one.bind(record_type) for name, one in aggregators.items()}),
         compiled["differ"],
     )
+    return adding("", made, SeveralFold(folds, accumulator) if len(folds) == len(aggregators) else None)
 
 
 def _compile(accumulator: type, row: type, aggregators: Mapping[str, Aggregator[Any, Any]]) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from millwheel.model.stream_names import full_name, local_name
 from millwheel.sdk.codecs import StateCodec, ValueCodec, codec_for
+from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import Computation, overrides_timer_hook
 from millwheel.sdk.context import Context
-from millwheel.sdk.declarations import DerivedStream
+from millwheel.sdk.declarations import DerivedStream, Reading
 from millwheel.sdk.errors import UsageError, did_you_mean
 from millwheel.sdk.growing.codec import any_state_codec
 from millwheel.sdk.growing.fields import is_growing
@@ -77,6 +78,8 @@ class CompiledComputation:
     """Whether it reads records from outside, by timers: see ``Computation._feeds``."""
     writes: bool = False
     """Whether no hook begins before the commits of former ones are durable: see ``Computation._writes``."""
+    windows: ColumnWindows | None = None
+    """How windows are kept by columns. None: each pane is in the state of its key, or it has no windows."""
     topology: str = ""
     """The name of the topology that it runs in. A fork has another one than the code says."""
 
@@ -144,8 +147,18 @@ def compile_computation(
         begins_with=None if computation._begins_with is None else encode_key(computation._begins_with),
         feeds=computation._feeds,
         writes=computation._writes,
+        windows=_by_columns(computation, declared.options, readings),
         topology=topology.name,
     )
+
+
+def _by_columns(
+    computation: Computation[Any, Any], options: ComputationOptions, readings: Mapping[str, Sequence[Reading]]
+) -> ColumnWindows | None:
+    """How windows are kept by columns. A record that is read in several ways takes the way of hooks."""
+    if not options.strong or any(len(each) > 1 for each in readings.values()):
+        return None
+    return computation._by_columns()
 
 
 def consumers_of(topology: TopologyGraph, stream: str) -> list[tuple[str, Callable[[Any], bytes]]]:

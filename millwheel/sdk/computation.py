@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic
 
 from millwheel.sdk.codecs import Codec
+from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.context import Context
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.migration import StoredState
@@ -70,6 +71,10 @@ class Computation(ABC, Generic[In, State]):
 
     So only the last write of a key may come again after a crash. Steps of the library alone set it.
     """
+
+    def _by_columns(self) -> ColumnWindows | None:
+        """How its windows are kept by columns. Steps of the library override it."""
+        return None
 
     def _reads(self) -> str:
         """What it reads from outside, which an update must not change. Steps of the library override it."""

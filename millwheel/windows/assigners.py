@@ -15,7 +15,7 @@ from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timesta
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling", "window_tag"]
+__all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling", "tumbling_size", "window_tag"]
 
 _DAY_US: Final = 86_400_000_000
 _NONE: Final = Duration(0)
@@ -255,6 +255,13 @@ def session(gap: Duration) -> SessionWindows:
     """
     check_duration("a session's gap", gap)
     return SessionWindows(gap)
+
+
+def tumbling_size(windows: Assigner) -> tuple[int, int] | None:
+    """Size and offset of tumbling windows without a zone. None: the windows are others."""
+    if isinstance(windows, _Aligned) and windows.size == windows.every:
+        return windows.size, windows.offset
+    return None
 
 
 def _check_offset(offset: Duration) -> None:

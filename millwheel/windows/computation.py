@@ -10,12 +10,13 @@ import msgspec
 from millwheel.agg.aggregator import Aggregator, result_type_of
 from millwheel.agg.numbers import one_more
 from millwheel.model.time import LAST_TIMESTAMP, MAX_TIMESTAMP, Duration, TimeDomain, Timestamp
+from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.computation import SAME_AS_INPUT, Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.durations import check_duration
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record, Timer
-from millwheel.windows.assigners import Assigner, SessionWindows, Window
+from millwheel.windows.assigners import Assigner, SessionWindows, Window, tumbling_size
 from millwheel.windows.early import Early, check_early
 from millwheel.windows.result import Result, Row
 
@@ -115,6 +116,16 @@ class Aggregate(Computation[Any, Panes[A]]):
     def declared_outputs(self) -> Mapping[str, Any]:
         """See Computation."""
         return self.outputs
+
+    def _by_columns(self) -> ColumnWindows | None:
+        size, fold = tumbling_size(self.windows), self.aggregator._fold
+        if type(self) is not Aggregate or size is None or fold is None or self.early or self.allowed_lateness:
+            return None
+
+        def make(key: str, start: int, end: int, accumulator: Any, revision: int) -> Any:
+            return self._row(key, Timestamp(start), Timestamp(end), self._result(accumulator), revision)
+
+        return ColumnWindows(*size, fold, make, self.output)
 
     def process_record(self, ctx: Context[Panes[A]], record: Record[Any]) -> None:
         """Add the record to its windows, and set a timer for the end of each new window."""

@@ -13,9 +13,11 @@ import msgspec
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.interval.panes.changes import PaneChange
 
 __all__ = [
     "FORMAT",
+    "PANES_FORMAT",
     "BaseMeta",
     "InheritedRow",
     "IntervalEntry",
@@ -30,6 +32,8 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
+PANES_FORMAT: Final = 2
+"""The format of entries with changes of panes. Versions that do not know them must not read such an entry."""
 
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 """Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""
@@ -72,6 +76,8 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     """The counts of this commit, in the order of ``CommitCounts.row``."""
     acked_inherited: list[tuple[str, int, str]] = []
     """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
+    panes: list[PaneChange] = []
+    """The changes of panes by columns."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):
@@ -101,8 +107,9 @@ def decode_entry(blob: bytes, where: str) -> IntervalEntry:
         entry = _entry_decoder.decode(blob)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptValueError(where, f"not a journal entry: {error}") from error
-    if entry.format != FORMAT:
-        raise CorruptValueError(where, f"journal entry of format {entry.format}; this version reads format {FORMAT}")
+    if entry.format not in (FORMAT, PANES_FORMAT):
+        known = f"this version reads formats {FORMAT} and {PANES_FORMAT}"
+        raise CorruptValueError(where, f"journal entry of format {entry.format}; {known}")
     return entry
 
 

@@ -22,6 +22,7 @@ from millwheel.worker.interval.commits.base_parts import (
     INHERITED_PART,
     META_PART,
     OUTBOX_PART,
+    PANES_PART,
     TIMERS_PART,
     VOIDS_PART,
 )
@@ -45,6 +46,8 @@ from millwheel.worker.interval.entry import (
 )
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
+from millwheel.worker.interval.panes.changes import PaneChange, apply_changes
+from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 from millwheel.worker.journal import CommitCounts
@@ -99,6 +102,7 @@ def recover(state: IntervalState, opened: Opened) -> None:
         whole = _inherited(state, opened.parents, productions)
     reader = _Reader(state, config.journal, whole, productions)
     reader.read(head, opened.parts, opened.entries)
+    state.panes.settle()
     _begin(state, [*heads, head])
     _settle(state, whole, productions)
 
@@ -125,7 +129,9 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
     for opened in parents:
         parent = opened.parent
         whole = _IntervalWhole(parent.keys, Dedup(parent.keys, parent.journal))
-        _Reader(state, parent.journal, whole, productions, keys).read(opened.head, opened.parts, opened.entries)
+        reader = _Reader(state, parent.journal, whole, productions, keys)
+        reader.read(opened.head, opened.parts, opened.entries)
+        state.panes.take_in(reader.panes, keys)
         state.journal.foreign.update(dict.fromkeys(whole.segments, parent.journal))
         read.append((opened, whole))
     wholes = [whole for _, whole in read]
@@ -182,6 +188,7 @@ class _Reader:
         self._productions = productions
         self._keys = keys
         self._sequence = "" if keys is None else journal
+        self.panes = state.panes if keys is None else PaneTable()
 
     def read(self, head: JournalHead, parts: dict[PartId, bytes], entries: Sequence[bytes]) -> None:
         """Read the base, and then apply the entries in order."""
@@ -192,10 +199,15 @@ class _Reader:
             self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
 
     def _base(self, parts: dict[PartId, bytes]) -> None:
+        panes: dict[int, PaneChange] = {}
         for part, blob in parts.items():
-            kind = part.name.partition("/")[0]
-            if kind not in _READ_APART:
-                self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
+            kind, _, number = part.name.partition("/")
+            where = f"journal {self._journal}, base part {part.name}"
+            if kind == PANES_PART:
+                panes[int(number)] = decode_part(blob, PaneChange, where)
+            elif kind not in _READ_APART:
+                self._restore(kind, blob, where)
+        apply_changes(self.panes, [panes[number] for number in sorted(panes)])
         self._spilled_timers(parts)
         dedup, segments = restored_ids(self._whole.keys, self._journal, parts)
         self._whole.segments.update(segments)
@@ -295,6 +307,7 @@ class _Reader:
             productions.pop((self._sequence, position, consumer), None)
         for acked in entry.acked_inherited:
             productions.pop(acked, None)
+        apply_changes(self.panes, entry.panes)
         if entry.ids:
             whole.dedup.replay(decode_delta(entry.ids))
         whole.counts.add(*entry.counts)
@@ -315,4 +328,5 @@ def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
         entry.acked,
         entry.counts,
         entry.acked_inherited,
+        entry.panes,
     )

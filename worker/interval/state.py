@@ -20,6 +20,7 @@ from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
 from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
 from millwheel.worker.journal import CommitCounts, OwnedJournal
@@ -61,6 +62,7 @@ class IntervalState(IntervalSetup):
         self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)
         self.pages = PageTable(self, self.cells, self.timers.processing_time)
+        self.panes = PaneTable()
 
     # What a worker reads of each owner, whether of an interval or of a log.
 

@@ -8,6 +8,7 @@ from millwheel.worker.interval.commits.parts import numbered
 from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, InheritedRow, ProductionRow, encode_part
 from millwheel.worker.interval.outbox.outbox import Outbox
+from millwheel.worker.interval.panes.changes import whole_table
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import WriteParts
 
@@ -16,6 +17,7 @@ __all__ = [
     "INHERITED_PART",
     "META_PART",
     "OUTBOX_PART",
+    "PANES_PART",
     "TIMERS_PART",
     "VOIDS_PART",
     "inherited_rows",
@@ -30,6 +32,8 @@ TIMERS_PART: Final = "timers"
 VOIDS_PART: Final = "voids"
 """The tombstones for timers in spilled parts."""
 OUTBOX_PART: Final = "outbox"
+PANES_PART: Final = "panes"
+"""Panes by columns."""
 INHERITED_PART: Final = "inherited"
 """Productions of parents. While the committed head names such a part, the parents' sequences must stay alive."""
 
@@ -52,6 +56,8 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
     blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, _row_bytes)
+    for number, change in enumerate(whole_table(state.panes)):
+        blobs[f"{PANES_PART}/{number}"] = encode_part(change)
     inherited = inherited_rows(outbox)
     blobs |= numbered(INHERITED_PART, inherited, MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
     return journal.write_base(blobs, state.ids.dedup.snapshot(), spilled, kept)

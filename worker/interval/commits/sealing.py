@@ -14,11 +14,13 @@ from millwheel.sdk.scope import UNSET, Production
 from millwheel.worker.dedup import IdDelta
 from millwheel.worker.interval.commits.production_ids import deterministic_id
 from millwheel.worker.interval.commits.timer_changes import TimerChanges
-from millwheel.worker.interval.entry import FORMAT, IntervalEntry, ProductionRow, TimerRow
+from millwheel.worker.interval.entry import FORMAT, PANES_FORMAT, IntervalEntry, ProductionRow, TimerRow
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.panes.changes import seal_changes
+from millwheel.worker.interval.panes.moving import give_back
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import INDEX_BITS, IntervalState
 
@@ -72,6 +74,7 @@ class Sealer:
         self._timer_changes = TimerChanges(state.timers, state.holds, state.output, state.program.feeds)
         self._cells = state.cells
         self._pages = state.pages
+        self._panes = state.panes
         self._outbox = state.outbox
         self._holds = state.holds
         self._journal = state.journal
@@ -144,7 +147,9 @@ class Sealer:
 
         Returns its entry without ids, and its outbound batches.
         """
-        consumed = [one for one in batch.consumed if one[1]]
+        consumed = [one for one in (*batch.added, *batch.consumed) if one[1]]
+        if batch.moved:
+            give_back(self._panes, batch)
         if batch.hold is not None:
             sealed.hold = joined(sealed.hold, batch.hold)
         sealed.consumed += consumed
@@ -168,6 +173,7 @@ class Sealer:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
+        producing += batch.results
         sealed.timers += len(timers)
         made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
@@ -179,8 +185,9 @@ class Sealer:
             if drops and receipt.delivery.stream not in self._setup.program.never_late:
                 dropped += found
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
+        panes = seal_changes(self._panes) if self._panes.changed or self._panes.ended else []
         entry = IntervalEntry(
-            FORMAT,
+            PANES_FORMAT if panes else FORMAT,
             self._clocks.watermark,
             self._clocks.wall,
             changed,
@@ -191,6 +198,8 @@ class Sealer:
             [],
             [],
             (records, duplicates, late, len(batch.dead), dropped),
+            [],
+            panes,
         )
         return entry, self._outbox.add(productions, committed=not sealed.stored_first, now=self._clocks.elapsed)
 

@@ -52,12 +52,7 @@ class Firing:
         still in the store, it is unknown which keys have one. Then no timer waits.
         """
         timers = self._timers
-        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
-        if outbox_full and not (timers.behind and self._has_holder):
-            pending = self._outbox.unacked.held.min()
-            waits = pending <= self._holds.min_stated()
-            if waits:
-                upto = min(upto, pending - 1)
+        upto, waits = self._due(outbox_full)
         self.run_due(TimeDomain.EVENT_TIME, upto)
         if waits:
             return
@@ -71,6 +66,21 @@ class Firing:
             self._feed(self._outbox.unacked.held.min())
         else:
             self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
+
+    def due_now(self, outbox_full: bool) -> int:
+        """The latest event time up to which anything may fire, as ``run_all_due`` says."""
+        return self._due(outbox_full)[0]
+
+    def _due(self, outbox_full: bool) -> tuple[int, bool]:
+        """The same, and whether anything has to wait for ACKs."""
+        timers = self._timers
+        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
+        if outbox_full and not (timers.behind and self._has_holder):
+            pending = self._outbox.unacked.held.min()
+            waits = pending <= self._holds.min_stated()
+            if waits:
+                upto = min(upto, pending - 1)
+        return upto, waits
 
     def _feed(self, pending: int) -> None:
         """While the outbox is full, run the timer of a source with the lowest hold below every un-ACKed production.

@@ -16,6 +16,7 @@ from millwheel.sdk.context import Context
 from millwheel.sdk.declarations import DROPPED
 from millwheel.sdk.options import LateAction
 from millwheel.sdk.records import UNDECODED, Record
+from millwheel.sdk.scope import Production
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
@@ -23,6 +24,7 @@ from millwheel.worker.interval.hook_meter import HookTime, Turn
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
+from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
@@ -38,6 +40,10 @@ _CONTEXT_BYTES: Final = 64
 """Bytes counted in a batch for each key besides the key and its state: framing in the journal entry."""
 
 
+RunRecords = Callable[[DeliveryReceipt, Sequence[int], bool], tuple[int, int, int]]
+"""Runs records of one delivery: see ``Runner.run_hooks``."""
+
+
 class HookBatch:
     """What hooks did since the last batch: the contexts by key, and the records and timers that they consumed.
 
@@ -46,12 +52,18 @@ class HookBatch:
     ``hold`` covers the times of the event-time timers that fire in the batch. None: there are none.
     """
 
-    __slots__ = ("consumed", "contexts", "dead", "fired", "hold", "records", "size")
+    __slots__ = ("added", "consumed", "contexts", "dead", "fired", "hold", "moved", "records", "results", "size")
 
     def __init__(self) -> None:
         self.hold: Hold | None = None
         self.contexts: dict[bytes, Context[Any]] = {}
         self.consumed: list[tuple[DeliveryReceipt, list[int]]] = []
+        self.added: list[tuple[DeliveryReceipt, list[int]]] = []
+        """The records that were added to panes. No failing hook undoes that."""
+        self.results: list[tuple[bytes, list[Production]]] = []
+        """The results of panes, with the key of each."""
+        self.moved: list[tuple[WindowPanes, int]] = []
+        """The panes that were moved to the states of their keys, by window and row."""
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.records = 0
         self.size = 0
@@ -59,7 +71,15 @@ class HookBatch:
         """Keys with a record or timer that was given up. There is at most one for each key, because it runs alone."""
 
     def __bool__(self) -> bool:
-        return bool(self.contexts or self.fired or (self.consumed and any(indexes for _, indexes in self.consumed)))
+        if self.contexts or self.fired or self.added or self.results:
+            return True
+        return bool(self.consumed and any(indexes for _, indexes in self.consumed))
+
+    def added_of(self, receipt: DeliveryReceipt) -> list[int]:
+        """The list of those indexes of ``receipt`` that were added to panes."""
+        if not self.added or self.added[-1][0] is not receipt:
+            self.added.append((receipt, []))
+        return self.added[-1][1]
 
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run.
@@ -109,6 +129,8 @@ class Runner:
         """Hooks that have failed in this step of the core."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
+        self.run_records: RunRecords = self.run_hooks
+        """Runs records of one delivery: by hooks, or added to panes."""
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
@@ -203,7 +225,7 @@ class Runner:
         batch, receipt, meter = self.batch, chunk.receipt, self._setup.meter
         began = meter.clock()
         indexes = chunk.indexes[chunk.cursor : chunk.cursor + self._room(receipt)]
-        ran, waits, calls = self._run_records(receipt, indexes, alone)
+        ran, waits, calls = self.run_records(receipt, indexes, alone)
         self.measure(
             "process_record", meter.records, calls, began, receipt.delivery.keys[indexes[0]] if ran == 1 else None
         )
@@ -212,7 +234,7 @@ class Runner:
         batch.size += ran * receipt.average
         return ran > waits
 
-    def _run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
+    def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
         """Run records of one delivery, until their productions fill the batch.
 
         Each name that the loop needs is local, because this runs for every record.
@@ -247,7 +269,7 @@ class Runner:
                 try:
                     value = reading(values[index])
                 except HOOK_ERRORS as error:
-                    no_calls += self._reading_failed(key, RecordItem(receipt, index), error)
+                    no_calls += self.reading_failed(key, RecordItem(receipt, index), error)
                     continue
                 if value is DROPPED:
                     consume(index)
@@ -325,7 +347,7 @@ class Runner:
             return None
         return self.open(key)
 
-    def _reading_failed(self, key: bytes, item: RecordItem, error: BaseException) -> int:
+    def reading_failed(self, key: bytes, item: RecordItem, error: BaseException) -> int:
         """Handle a record whose value could not be made, as if its hook had raised.
 
         Returns:

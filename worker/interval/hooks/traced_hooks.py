@@ -48,9 +48,9 @@ class TracedRunner(Runner):
         super().__init__(state, outcomes)
         self._traces = traces
 
-    def _run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
+    def run_hooks(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
         if receipt.delivery.traces is None or not (records := self._traces.received.get(receipt.delivery)):
-            return super()._run_records(receipt, indexes, alone)
+            return super().run_hooks(receipt, indexes, alone)
         scope, batch, size = self._setup.scope, self.batch, self.batch.size
         budget = self._setup.settings.batch_bytes - size
         ran = waits = calls = 0
@@ -59,7 +59,7 @@ class TracedRunner(Runner):
             opened, batch.size = batch.size - size, size
             record = records.get(part[0])
             if record is None:
-                done = super()._run_records(receipt, part, alone)
+                done = super().run_hooks(receipt, part, alone)
             else:
                 done = self._run_traced(receipt, part[0], alone, record)
             batch.size += opened
@@ -76,7 +76,7 @@ class TracedRunner(Runner):
         span = traces.spans.start(Operation.PROCESS, delivery.stream, record.span.context)
         traces.begin(span, contexts.get(key))
         with span.current():
-            done = super()._run_records(receipt, (index,), alone)
+            done = super().run_hooks(receipt, (index,), alone)
         error = traces.finish(key, contexts.get(key), done[2] > 0)
         consumed = self.batch.consumed_of(receipt)[-1:] == [index]
         record.handled = record.handled or consumed or error is not None

@@ -1,0 +1,87 @@
+"""Folds come to the accumulators of their aggregators, whatever the records and their batches (section 4.2; G1)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millwheel import agg
+from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.several import combined
+from millwheel.model.time import Timestamp
+from millwheel.sdk.records import Record
+
+
+class Bid(msgspec.Struct):
+    price: float
+    size: int
+
+
+AGGREGATORS: dict[str, Aggregator[Any, Any]] = {
+    "count": agg.count(),
+    "sum of ints": agg.sum("size"),
+    "sum of floats": agg.sum("price"),
+    "mean of ints": agg.mean("size"),
+    "mean of floats": agg.mean("price"),
+    "smallest int": agg.min("size"),
+    "largest float": agg.max("price"),
+    "smallest float": agg.min("price"),
+    "several": combined({"n": agg.count(), "total": agg.sum("size"), "highest": agg.max("price")}),
+}
+
+ints = st.one_of(st.integers(-9, 9), st.integers(2**62, 2**63 - 1), st.integers(-(2**63), 2**66))
+bids = st.builds(Bid, st.floats(), ints)
+records = st.lists(st.tuples(st.integers(0, 4), bids), max_size=12)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality for which NaN equals itself."""
+    if isinstance(a, msgspec.Struct):
+        return same(msgspec.structs.astuple(a), msgspec.structs.astuple(b))
+    if isinstance(a, tuple):
+        return all(same(one, other) for one, other in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return a == b or (math.isnan(a) and math.isnan(b))
+    return bool(a == b) and isinstance(a, type(b)) == isinstance(b, type(a))
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+@given(batches=st.lists(records, max_size=4))
+def test_a_fold_adds_what_its_aggregator_adds(name: str, batches: list[list[tuple[int, Bid]]]) -> None:
+    aggregator = AGGREGATORS[name].bind(Bid)
+    fold = aggregator._fold
+    assert fold is not None
+    columns, expected = fold.begin(5), [aggregator.new() for _ in range(5)]
+    for batch in batches:
+        if not batch:
+            continue
+        rows = np.array([row for row, _ in batch])
+        fold.add(columns, rows, fold.read([bid for _, bid in batch]))
+        for row, bid in batch:
+            record = Record(b"key", b"", Timestamp(0), "bids", lambda data: None, False, bid)
+            expected[row] = aggregator.add(expected[row], record)
+    found = fold.accumulators(columns)
+    assert all(same(one, other) for one, other in zip(found, expected, strict=True)), (found, expected)
+    again = fold.accumulators(fold.columns(found))
+    assert all(same(one, other) for one, other in zip(again, found, strict=True))
+
+
+@pytest.mark.parametrize("aggregator", [agg.sum("size"), agg.min("size"), agg.mean("size")])
+def test_a_wrong_value_is_refused_before_it_counts(aggregator: Aggregator[Any, Any]) -> None:
+    fold = aggregator.bind(Bid)._fold
+    assert fold is not None
+    with pytest.raises(TypeError, match="takes int, not 'many'"):
+        fold.read([Bid(1.0, 2), Bid(1.0, "many")])  # type: ignore[arg-type]
+
+
+def test_what_depends_on_the_value_has_no_fold() -> None:
+    assert agg.count(where=lambda bid: bid.size > 1).bind(Bid)._fold is None
+    assert agg.sum("size", where=lambda bid: True).bind(Bid)._fold is None
+    assert agg.sum(lambda bid: bid.size).bind(Bid)._fold is None
+    assert agg.last().bind(Bid)._fold is None
