@@ -29,12 +29,14 @@ class Rig:
         self.coordinator = coordinator
         self.lapses = 0
         self.errors: list[Exception] = []
+        self.lapsing = asyncio.Event()
         self.gate: asyncio.Event | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self.registration = Registration(coordinator, "w1", address, ttl, self._lapsed)
 
     async def _lapsed(self) -> None:
         self.lapses += 1
+        self.lapsing.set()
         if self.gate is not None:
             await self.gate.wait()
         if self.errors:
@@ -140,8 +142,7 @@ async def test_an_end_after_the_lease_does_not_use_it(monkeypatch: pytest.Monkey
     assert entry is not None
     rig.gate = asyncio.Event()
     await coordinator.revoke_lease(entry.lease)
-    while not rig.lapses:
-        await asyncio.sleep(0.005)
+    await rig.lapsing.wait()
     # While its intervals are given up, the process is asked to stop.
     with monkeypatch.context() as patched:
         patched.setattr(coordinator, "transact", None)  # a call would raise
