@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
 from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source, SplitReader
 from millwheel.model.stream_names import full_name
-from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
@@ -181,7 +182,9 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         """Count a read for operators. ``before``: the productions that the commit had before."""
         scope = ctx._scope
         if scope.connector is not None:
-            sizes = [len(one.value) for one in (ctx._productions or ())[before:]]
+            read_into = {scope.outputs[name].stream for name in (self._output, self._bad) if name is not None}
+            # Not what derived streams make of the records.
+            sizes = [len(one.value) for one in (ctx._productions or ())[before:] if one.stream in read_into]
             stream = full_name(scope.topology, self._output)
             scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended)
 
@@ -220,7 +223,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 continue
             before = ctx._produced
             try:
-                at = stated if at_of is None else at_of(value)
+                at = stated if at_of is None else _timestamp(at_of(value))
                 at = asked if at is None else at
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
@@ -258,3 +261,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 "a split has nothing more for now"
             )
         return after is not None and state.behind == 0 and now - state.read_at >= after
+
+
+def _timestamp(given: Any) -> Any:
+    """What a timestamp option has found, as a timestamp. A datetime needs a time zone."""
+    return from_datetime(given) if isinstance(given, datetime) else given

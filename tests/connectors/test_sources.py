@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -194,6 +195,58 @@ def test_bad_takes_what_has_no_time_and_what_has_another_type() -> None:
         first, second = harness.values("bad")
     assert first == BadRecord("a", "record 2 since the beginning", "ValueError: no time", b"2")
     assert (second.place, second.raw) == ("record 3 since the beginning", b"'three'")
+
+
+class Sale(msgspec.Struct):
+    at: datetime
+
+
+class Sales(Source[Sale, int]):
+    """Sales of noon: by their own time, and one without a time zone."""
+
+    async def splits(self) -> Splits:
+        return Splits(["a"], final=True)
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[Sale, int]:
+        class Reader(SplitReader[Sale, int]):
+            async def read(self) -> Read[Sale, int]:
+                noon = datetime(2026, 1, 1, 12)
+                return Read([(Sale(noon.replace(tzinfo=UTC)), None), (Sale(noon), None)], 2, ended=True)
+
+        return Reader()
+
+
+def test_a_time_may_be_a_datetime_with_a_zone() -> None:
+    shop = mw.Topology("shop")
+    shop.source("sales", Sale, Sales(), timestamp="at", bad="bad")
+    with running(shop) as harness:
+        noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        assert [(one.value, one.timestamp) for one in harness.produced("sales")] == [
+            (Sale(noon), mw.from_datetime(noon))
+        ]
+        (bad,) = harness.values("bad")
+    assert "has no time zone" in bad.error
+
+
+def test_what_is_made_of_records_is_not_counted_as_read() -> None:
+    class Counts:
+        def __init__(self) -> None:
+            self.read: list[int] = []
+
+        def has_read(self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool) -> None:
+            self.read.append(len(sizes))
+
+    world = World({"a": []}, final=False)
+    topology = reads(Numbers(world, most=9))
+    topology.stream("numbers", int).named("kept")
+    counts: Any = Counts()
+    with running(topology) as harness:
+        for core in vars(harness)["_cluster"].driver.cores.values():
+            core.state.scope.connector = counts
+        world.splits["a"] += [(1, at(1)), (2, at(2))]
+        harness.advance_clock(mw.seconds(5))
+        assert harness.values("kept") == [1, 2]
+    assert sum(counts.read) == 2
 
 
 def test_an_endless_source_does_not_hang_a_test() -> None:
