@@ -100,8 +100,8 @@ class Worker:
         routing = CatalogRouting(catalog, self.programs.extractor)
         queue = RunQueue(asyncio.get_running_loop())
         builder = Builder(
-            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook,
-            spans,
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.batch_time,
+            settings.slow_hook, spans,
         )  # fmt: skip
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)

@@ -19,7 +19,7 @@ from millwheel.sdk.records import UNDECODED, Record
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookTime, Turn
+from millwheel.worker.interval.hook_meter import BatchTime, HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
@@ -64,7 +64,8 @@ class HookBatch:
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run.
 
-        The last list goes if it is empty. While all hooks fail or wait, no commit would ever end the empty ones (G13).
+        An empty last list is dropped first. While all hooks fail or wait, no commit takes the lists, and empty ones
+        would collect (G13).
         """
         if self.consumed:
             last, indexes = self.consumed[-1]
@@ -130,8 +131,10 @@ class Runner:
     def room(self, time: HookTime) -> int:
         """How many records or timers run before the limits are checked again, at least one. ``time``: of their hook.
 
-        A timer never raises that of records: due timers fired for as many, and no record overtakes a timer (G5)."""
-        return max(1, min(self._most - self.batch.records, fitting(self._setup.meter.turn, time, self._most)))
+        A quick timer hook never raises the number of records: due timers have fired for the former number only, and no
+        record overtakes a timer of its key (G5).
+        """
+        return max(1, min(self._most - self.batch.records, fitting(self._setup.meter.batch_time, time, self._most)))
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -290,12 +293,12 @@ class Runner:
         time.seconds += seconds
         program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
-            most = fitting(meter.turn, time, self._most)
+            most = fitting(meter.batch_time, time, self._most)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
-            self._most = fitting(meter.turn, time, most)
+            self._most = fitting(meter.batch_time, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
@@ -353,15 +356,15 @@ class Runner:
                 context.produce(late, value)
 
 
-def fitting(turn: Turn, time: HookTime, most: int) -> int:
-    """How many calls of a hook fit into the turn: at least one, and at most ``most``.
+def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
+    """How many calls of a hook fit into the time of a batch: at least one, and at most ``most``.
 
     Nothing is known of an owner's first calls. A few slow ones would keep the event loop until the lease ends, and the
     next owner would do the same, for ever (G8). Quick records may come before thousands of slow timers.
     """
-    if not time.pace and turn.seconds < inf:
+    if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    return most if turn.seconds >= most * time.pace else max(1, int(turn.seconds / time.pace))
+    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
 
 
 def _drop(encoded: bytes) -> Any:
