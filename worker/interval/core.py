@@ -98,7 +98,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             CatalogChanged: self._on_catalog_changed,
             Appended: commits.appended,
             Acknowledged: commits.acknowledged,
-            Tick: commits.idle,
+            Tick: commits.on_tick,
             Refused: self._on_refused,
             Halted: self._on_halted,
             Resend: self._on_resend,

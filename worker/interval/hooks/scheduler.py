@@ -70,7 +70,7 @@ class KeyScheduler:
 
         The end of the commit is an event, so nothing needs a Tick until then.
         """
-        return self._setup.program.writes and not self._journal.still
+        return self._setup.program.writes and not self._journal.all_committed
 
     @property
     def _some_timer_queued(self) -> bool:
