@@ -77,7 +77,7 @@ rewriting(
     "G6",
     "a timer without a deadline runs the passes, though the clock was set back",
     IntervalPump,
-    " or processing != self._ring",
+    " or processing != self._timer_due_at",
     "",
     seeds=0,
     test="tests/worker/interval/test_skipped_passes.py::test_a_timer_that_waited_for_room_survives_a_clock_set_back",

@@ -121,4 +121,4 @@ def aged_by_the_wall() -> None:
 )
 def log_hearsay() -> None:
     """Subscribers get the latest watermark that the log's owner has received."""
-    rewrite(Subscribers, "return state.assured", "return max(state.assured, state.watermark)")
+    rewrite(Subscribers, "return state.journaled_watermark", "return max(state.journaled_watermark, state.watermark)")

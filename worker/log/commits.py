@@ -92,7 +92,7 @@ class LogCommits:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
         state = self.state
         since = state.cursors.ack_since
-        waits = state.watermark > state.assured and bool(self._subscribers)
+        waits = state.watermark > state.journaled_watermark and bool(self._subscribers)
         kept = state.records.start < state.records.end
         ages = kept and (state.retention.stated or not state.cursors.durable)
         alarms = (
@@ -185,7 +185,7 @@ class LogCommits:
         self._in_flight = None
         state, entry = self.state, sealed.entry
         out.extend(state.journal.appended(sealed.commit))
-        state.assured = max(state.assured, entry.watermark)
+        state.journaled_watermark = max(state.journaled_watermark, entry.watermark)
         state.clock.journaled_age = entry.age
         state.clock.appended_at = state.clock.now
         if entry.values or entry.cuts or entry.start != state.records.start:

@@ -96,15 +96,15 @@ class KeyScheduler:
                 out.extend(reporter.reports)
                 reporter.reports = []
 
-    def next_ring(self) -> int | None:
+    def next_timer_due(self) -> int | None:
         """The wall-clock time of the first timer that is not due. None: there is none.
 
         A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
         appended, or its spilled part is read.
         """
         wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
-        rings = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
-        return min((at for at in rings if at is not None and at > wall), default=None)
+        times = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
+        return min((at for at in times if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""
