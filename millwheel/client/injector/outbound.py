@@ -48,6 +48,7 @@ class InjectedBatch(OutboundBatch):
         self.tries = self.copies = 0
         """The attempts so far, and how many were sent because those in flight had no answer."""
         self.resume_at = 0
+        """It is not sent before this time, in microseconds."""
 
     def extend(
         self, keys: Sequence[bytes], values: Sequence[bytes], timestamps: Sequence[int], ids: Sequence[Any], size: int
