@@ -174,7 +174,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             out.extend(self._receiver.deliver(delivery))
         return out
 
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         return self._receiver.deliver if serving else self._early_deliveries.add
 
     # Events while serving.

@@ -17,7 +17,7 @@ from millwheel.worker.id_segments import IdSegments
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
-from millwheel.worker.log.intake import FreshRecords
+from millwheel.worker.log.intake import LogPiece
 from millwheel.worker.log.messages import CursorsAnswer, LettersAnswer, LogEffect
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import LogState
@@ -33,7 +33,7 @@ class _Sealed:
     """The commit in flight."""
 
     commit: int
-    pieces: list[FreshRecords]
+    pieces: list[LogPiece]
     delta: IdDelta | None
     """Its ids. None: it has no records."""
     entry: LogEntry
@@ -106,7 +106,7 @@ class LogCommits:
         """When to call ``try_commit`` if no event comes before."""
         return self._alarm() if self._in_flight is None and not self.state.journal.frozen else None
 
-    def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
+    def _seal(self, pieces: list[LogPiece]) -> _Sealed:
         state, records, cursors, settings = self.state, self.state.records, self.state.cursors, self.state.settings
         changes: CursorChanges | None = None
         if cursors.news or cursors.deleted:
@@ -125,7 +125,7 @@ class LogCommits:
 
     def _entry(
         self,
-        pieces: list[FreshRecords],
+        pieces: list[LogPiece],
         cuts: list[int],
         start: int,
         changes: CursorChanges | None,
@@ -152,7 +152,7 @@ class LogCommits:
             state.letters.seal() if state.letters.changes else [],
         )
 
-    def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
+    def _cuts(self, pieces: Sequence[LogPiece], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
         """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base.
 
         Also where the log is full of records that no subscriber needs. ``cursors``: as they will be.

@@ -121,7 +121,7 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         self.state.watermark = max(self.state.watermark, watermark)
         return ()
 
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         return self._receiver.deliver if serving else _refuse
 
     def _end(self) -> Sequence[LogEffect]:

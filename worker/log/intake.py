@@ -18,7 +18,7 @@ from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
-__all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiver"]
+__all__ = ["LogIntake", "LogPiece", "LogReceipt", "LogReceiver"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -35,8 +35,11 @@ class LogReceipt:
         self.open = 0
 
 
-class FreshRecords:
-    """Fresh records of one delivery that are committed together. ``indexes`` None: all fresh records of the verdict."""
+class LogPiece:
+    """Fresh records of one delivery that fit into a segment. They are committed together.
+
+    ``indexes`` None: all fresh records of the verdict.
+    """
 
     __slots__ = ("held", "indexes", "receipt", "size", "timestamps", "values", "verdict")
 
@@ -64,19 +67,19 @@ class LogIntake:
     """Received and uncommitted records: the queue, and those of the commit in flight. ``pending``: their timestamps."""
 
     def __init__(self) -> None:
-        self.queue: deque[FreshRecords] = deque()
+        self.queue: deque[LogPiece] = deque()
         self.pending = MinTracker()
         self.bytes = 0
 
-    def put(self, piece: FreshRecords) -> None:
+    def put(self, piece: LogPiece) -> None:
         """Queue a piece. It holds the watermark from now on."""
         self.queue.append(piece)
         self.pending.add(piece.held)
         self.bytes += piece.size
 
-    def take(self, limit: int) -> list[FreshRecords]:
+    def take(self, limit: int) -> list[LogPiece]:
         """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
-        taken: list[FreshRecords] = []
+        taken: list[LogPiece] = []
         size = 0
         while self.queue and (not taken or size + self.queue[0].size <= limit):
             piece = self.queue.popleft()
@@ -84,7 +87,7 @@ class LogIntake:
             size += piece.size
         return taken
 
-    def settle(self, piece: FreshRecords) -> bool:
+    def settle(self, piece: LogPiece) -> bool:
         """The piece is committed. Returns whether it was the last of its delivery."""
         self.pending.remove(piece.held)
         self.bytes -= piece.size
@@ -184,11 +187,11 @@ class LogReceiver:
         size, limit = records_size(values), self._settings.segment_bytes
         put = self._intake.put
         if size <= limit:
-            put(FreshRecords(receipt, verdict, None if whole else fresh, values, timestamps, size))
+            put(LogPiece(receipt, verdict, None if whole else fresh, values, timestamps, size))
             return receipt
         for first, last, size in _cut(values, limit):
             part = fresh[first:last]
-            put(FreshRecords(receipt, verdict, part, values[first:last], timestamps[first:last], size))
+            put(LogPiece(receipt, verdict, part, values[first:last], timestamps[first:last], size))
         return receipt
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millwheel.model.traces import SpanSource, TraceContext
-from millwheel.worker.log.intake import FreshRecords, LogIntake
+from millwheel.worker.log.intake import LogIntake, LogPiece
 from millwheel.worker.log.messages import Publish
 from millwheel.worker.traces import OwnerTraces
 
@@ -41,7 +41,7 @@ class LogTraces(OwnerTraces):
         super().close(why)
         self.offsets.clear()
 
-    def placed(self, piece: FreshRecords, offset: int) -> None:
+    def placed(self, piece: LogPiece, offset: int) -> None:
         """The records of a piece get offsets, the first one ``offset``."""
         records = self.received.get(piece.receipt.delivery, {})
         for index, record in records.items():
@@ -64,7 +64,7 @@ class TracedLogIntake(LogIntake):
         self._traces = traces
         self._end = end
 
-    def take(self, limit: int) -> list[FreshRecords]:
+    def take(self, limit: int) -> list[LogPiece]:
         """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
         pieces, offset = super().take(limit), self._end()
         for piece in pieces if self._traces.received else ():

@@ -89,7 +89,7 @@ class ReceivingInterval(RunningInterval, Protocol):
     """An interval that takes deliveries."""
 
     topology: str
-    admitted: dict[str, int]
+    known_senders: dict[str, int]
     """By sender: the sequencer for which the host has received a catalog that is new enough."""
 
 
@@ -177,10 +177,10 @@ class DeliveryService(DeliveryServiceServicer):
             channel.reply(request.token, wire.DELIVERY_OUTCOME_INVALID, (), str(error))
             return
         sender = delivery.sender
-        if hosted.admitted.get(sender.name) != sender.sequencer:
+        if hosted.known_senders.get(sender.name) != sender.sequencer:
             if not self._knows(hosted.host, sender):
                 message = "the catalog of this worker is older than the sender"
                 channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(delivery.keys)), message)
                 return
-            hosted.admitted[sender.name] = sender.sequencer
+            hosted.known_senders[sender.name] = sender.sequencer
         hosted.host.post(delivery)

@@ -48,7 +48,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.process.calls import CallingHost, HostCalls
 from millwheel.worker.process.opening import uncollected
 
-__all__ = ["EventHost", "RunQueue", "RunShare", "ServedCore", "ServedEvent", "refuse_not_owner", "steady_now"]
+__all__ = ["EventHost", "HostedCore", "HostedEvent", "RunQueue", "RunShare", "refuse_not_owner", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -75,9 +75,9 @@ _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
-ServedEvent = IntervalEvent | LogEvent
-ServedEffect = IntervalEffect | LogEffect
-ServedCore = Core[Any, ServedEffect]
+HostedEvent = IntervalEvent | LogEvent
+HostedEffect = IntervalEffect | LogEffect
+HostedCore = Core[Any, HostedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
 
@@ -198,7 +198,7 @@ class EventHost(ABC):
     def __init__(
         self,
         journal: str,
-        core: ServedCore,
+        core: HostedCore,
         store: StateStore,
         queue: RunShare,
         clock: Callable[[], int],
@@ -229,7 +229,7 @@ class EventHost(ABC):
 
     # Events.
 
-    def post(self, event: ServedEvent) -> None:
+    def post(self, event: HostedEvent) -> None:
         """Let the core process ``event`` after all events posted before."""
         if type(event) is Delivery:
             if self.closed:
@@ -239,7 +239,7 @@ class EventHost(ABC):
         if not self.closed:
             self._queue.post(self._handle, event)
 
-    def _handle(self, event: ServedEvent) -> None:
+    def _handle(self, event: HostedEvent) -> None:
         if self.closed:
             return
         began = perf_counter()
@@ -252,7 +252,7 @@ class EventHost(ABC):
         if isinstance(event, Deposed | OpenFailed) and not self.closed:
             self._lost(event)
 
-    def _step(self, event: ServedEvent) -> None:
+    def _step(self, event: HostedEvent) -> None:
         """Perform a step. A core with an internal error must stop: its successor starts from the journal."""
         try:
             self.perform(self.core.step(event, self._now()))
@@ -261,7 +261,7 @@ class EventHost(ABC):
 
     # Effects.
 
-    def perform(self, effects: Sequence[ServedEffect]) -> None:
+    def perform(self, effects: Sequence[HostedEffect]) -> None:
         """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:

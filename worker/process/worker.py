@@ -188,7 +188,7 @@ class Worker:
         self.tallies.keep(places)
         self.hooks.log.keep(places)
         self.key_failures.keep(places)
-        await self._sending.close_connection()
+        await self._sending.close_unused()
         await asyncio.gather(*stopping)
         self._forget_code()
         return loaded and built
