@@ -53,7 +53,7 @@ class Here:
 
     host: CoreHost
     topology: str = "t"
-    admitted: dict[str, int] = field(default_factory=dict)
+    known_senders: dict[str, int] = field(default_factory=dict)
 
 
 def delivering(

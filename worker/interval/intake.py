@@ -32,7 +32,7 @@ _FEW_BLOCKED: Final = 16
 _MAX_PICKS: Final = 256
 """With this many picks, a key that halves the load is found with an error of about three percent of the load."""
 _RECORDS_PER_PICK: Final = 100
-"""Number of records of one delivery for each pick. A delivery with fewer records has one pick."""
+"""There is one pick for so many records of a delivery, and at least one for each delivery."""
 _MAX_PICKS_PER_DELIVERY: Final = 4
 """Maximum picks of one delivery."""
 
@@ -73,9 +73,9 @@ class DeliveryReceipt:
         An answer names every record that is left, so answering each time would be quadratic. Above a small number an
         answer goes out when the number has halved.
         """
-        return self.open == len(self.blocked) < self.answered and (
-            2 * self.open <= self.answered or self.open <= _FEW_BLOCKED
-        )
+        if not self.open == len(self.blocked) < self.answered:
+            return False
+        return self.open <= _FEW_BLOCKED or 2 * self.open <= self.answered
 
 
 class QueuedRecords:

@@ -217,10 +217,7 @@ class DeliverySender:
 
 
 class HostChannel:
-    """Where receivers, in this process or another, answer one host's batches. It posts ACKs at once.
-
-    Refused batches are sent again after a delay.
-    """
+    """All receivers' answers to one host's batches. ACKs are posted at once. Refused batches are sent again later."""
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host

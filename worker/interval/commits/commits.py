@@ -22,9 +22,9 @@ from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.runner import Runner
-from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -324,8 +324,5 @@ class CommitPipeline:
         return over
 
     def _append_blocked(self) -> bool:
-        """Whether no append may begin now.
-
-        It is a call, because the compiler takes an attribute for unchanged in a loop.
-        """
+        """Whether no append may begin. A call, because the compiler takes an attribute for unchanged in a loop."""
         return self._in_flight is not None or bool(self._journal.frozen)

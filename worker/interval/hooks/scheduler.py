@@ -82,7 +82,7 @@ class KeyScheduler:
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
-        self._interrupted, runner.failed = runner.failed >= MAX_FAILED_HOOKS, 0
+        self._interrupted, runner.failures = runner.failures >= MAX_FAILED_HOOKS, 0
         if self._pages.in_use.waiting:
             runner.to_read += self._pages.in_use.admit()
         if runner.to_read:
