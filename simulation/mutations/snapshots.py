@@ -47,7 +47,7 @@ rewriting(
     "G12",
     "a frozen interval begins no commit",
     CommitPipeline.try_commit,
-    "taken or self._journal.frozen",
+    "blocked or self._journal.frozen",
     "taken",
     seeds=0,
     test="tests/worker/test_snapshot_holds.py::test_a_frozen_interval_begins_no_commit",

@@ -126,7 +126,7 @@ class Subscription(LogReader):
             else:
                 await self._receive()
 
-    def _request(self) -> list[wire.SubscribeRequest]:
+    def _first_requests(self) -> list[wire.SubscribeRequest]:
         """The first requests of a new call: the position, and the last ACK, which the previous call may have lost."""
         start = wire.SubscribeStart(
             stream=self.stream, cursor=self.cursor, begin=self._start.value, window=self._window
