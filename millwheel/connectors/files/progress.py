@@ -64,7 +64,11 @@ def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any],
             f"write {former} to that file: then the sink goes on, and what is missing stays so"
         )
     if found.run > place.run:
-        return f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over"
+        begin = f"write {former} to {where}" if batch.after else f"remove the file {where}"
+        return (
+            f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over. If that "
+            f"one was deleted, such as a fork, let this one go on: {begin}. What it has written stays in the folder"
+        )
     here = f"{where} has batch {found.batch} of {place.sink}, shard {place.shard}"
     if not batch.after:
         return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"

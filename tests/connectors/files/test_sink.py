@@ -222,6 +222,39 @@ def test_a_batch_that_was_begun_is_known_after_a_restore(tmp_path: Path, monkeyp
     with_writers(sink, place(), do=restored)
 
 
+def follow(error: str) -> None:
+    """Do what the error says: write a progress to its file, or remove the file."""
+    words = error.split()
+    remedy = words[words.index("on:") + 1 :]
+    file = Path(remedy[3].rstrip("."))
+    if remedy[0] == "write":
+        file.write_text(remedy[1])
+    else:
+        assert remedy[:3] == ["remove", "the", "file"]
+        file.unlink()
+
+
+@pytest.mark.parametrize("after", ["", "6"])
+def test_a_fork_of_a_former_name_is_shown_its_way_on(tmp_path: Path, after: str) -> None:
+    """Batches that were in flight have the run of the original, which is older than that of the former fork."""
+    sink: Sink[Sale] = write_files(tmp_path, Sale)
+
+    async def former(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 1))
+
+    async def fork(writer: SinkWriter[Sale]) -> None:
+        with pytest.raises(FilesError, match=r"this one is over. If that one was deleted, such as a fork") as caught:
+            await writer.write(batch(7, 7, after=after))
+        follow(str(caught.value))
+        again = await sink.open_writer(place(5))
+        await again.write(batch(7, 7, after=after))
+        await again.close()
+
+    with_writers(sink, place(9), do=former)
+    with_writers(sink, place(5), do=fork)
+    assert cents_in(tmp_path) == [1, 7]
+
+
 def test_a_folder_that_was_emptied_or_set_back_is_noticed(tmp_path: Path) -> None:
     sink: Sink[Sale] = write_files(tmp_path, Sale)
 
