@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
-"""The most of one read. The last message may exceed it."""
+"""The most of one read, as the broker has it. The last message may exceed it. If ``decode`` makes more of it,
+``most_records`` is lower."""
 _MOST_UNSURE: Final = 10_000
 """How many messages of QoS 0 wait for a read at most. Those beyond are lost."""
 _PROBE_SECONDS: Final = 1.0
@@ -206,10 +207,12 @@ class _SessionReader(SplitReader[T, SessionPosition]):
     def _take(self) -> list[tuple[T | BadRecord, None]]:
         records: list[tuple[T | BadRecord, None]] = []
         size = 0
-        while self._inbox and len(records) < _MOST_RECORDS and size < _MOST_BYTES:
+        most = min(self.most_records, _MOST_RECORDS)
+        while self._inbox and len(records) < most and size < _MOST_BYTES:
             message = self._inbox.popleft()
-            size += len(message.payload)
             own = list(getattr(message.properties, "UserProperty", []))
+            # An MqttMessage has all of this. UTF-8 has at most four bytes for a character, and mostly one.
+            size += len(message.payload) + len(message.topic) + sum(len(name) + len(value) for name, value in own)
             content = digest_of(message.topic.encode(), message.payload, repr(own).encode())
             if message.qos:
                 self._returned.append(message.mid)

@@ -201,7 +201,7 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         return Read(records, position, behind=max(seen.added - position.added, 0 if seen.at_end else 1))
 
     async def _look(self, after: str) -> tuple[Glimpse, list[RedisEntry]]:
-        limits = str(_MOST_RECORDS), str(_MOST_BYTES), str(_PIECE)
+        limits = str(min(self.most_records, _MOST_RECORDS)), str(_MOST_BYTES), str(_PIECE)
         answer = await self._connection.call(
             f"stream {self._stream!r} cannot be read",
             lambda client: client.eval_ro(_READ, 1, self._stream, after, *limits),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from millwheel.connectors.reading import MOST_RECORDS
-from millwheel.connectors.source import BadRecord, Source, SplitReader
+from millwheel.connectors.source import MOST_RECORDS, BadRecord, Source, SplitReader
 from millwheel.model.time import Timestamp
 from millwheel.sdk.codecs import ValueCodec, codec_for
 from millwheel.testing.connectors.given import PER_SPLIT, SourceUnderTest
@@ -38,6 +37,8 @@ _READERS: Final = 20
 """How many readers one after the other show that each gives back what it holds."""
 _ROUNDS: Final = 200
 """How many rounds of the event loop a cancelled call goes on at most. A call that needs none has ended before."""
+_FEW: Final = 2
+"""A bound of a read that is lower than the records of a split."""
 _AGAIN: Final = 3
 """How many reads look whether more comes than there is."""
 
@@ -81,6 +82,18 @@ class ReaderRules(SourceUnderTest[T, P]):
                 for part in parts:
                     most = f"a read returns {MOST_RECORDS:,} records at most, not {len(part.records):,}"
                     require(len(part.records) <= MOST_RECORDS, most)
+
+        run(read())
+
+    def test_a_read_has_no_more_records_than_it_may(self) -> None:
+        """A reader heeds ``most_records``: those of a former read were too many bytes as they are stored (G13)."""
+        written = self._write_some()
+
+        async def read() -> None:
+            for parts in (await self._read_all(written, most=_FEW)).values():
+                for part in parts:
+                    heeds = f"a reader whose most_records is {_FEW} returned {len(part.records)} records at once"
+                    require(len(part.records) <= _FEW, heeds)
 
         run(read())
 
@@ -266,7 +279,7 @@ class ReaderRules(SourceUnderTest[T, P]):
                 require(rest == whole, f"split {split!r} has {whole}, and one of two readers at once got {rest}")
 
     async def _read_all(
-        self, written: dict[int, list[int]], source: Source[T, P] | None = None
+        self, written: dict[int, list[int]], source: Source[T, P] | None = None, most: int = MOST_RECORDS
     ) -> dict[str, list[_ReadPart]]:
         """Read each split from its beginning, until all that was written is there. Returns the reads, by split."""
         source = source or self.make_source()
@@ -274,6 +287,9 @@ class ReaderRules(SourceUnderTest[T, P]):
         readers = {
             name: await self._open(source, name, None) for name in (await call(source.splits(), "splits()")).names
         }
+
+        for reader in readers.values():
+            reader.most_records = most
 
         async def complete() -> bool:
             """Read until all is there, or nothing comes."""
