@@ -188,7 +188,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         if scope.connector is not None:
             sizes = [len(one.value) for one in (ctx._productions or ())[before:]]
             stream = full_name(scope.topology, self._output)
-            scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended)
+            scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""

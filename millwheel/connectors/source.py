@@ -74,6 +74,7 @@ class Read(Generic[T, P]):
         ended: Whether the split has no more records, ever.
         behind: How many records wait in the split after this read, as far as the source knows. For people. And 0 says
             that the split has nothing more for now: without it, ``idle_after`` has no effect.
+        lost: How many records were lost since the read before, because nothing keeps them. For people.
     """
 
     records: Sequence[tuple[T | BadRecord, Timestamp | None]]
@@ -81,6 +82,7 @@ class Read(Generic[T, P]):
     watermark: Timestamp | None = None
     ended: bool = False
     behind: int | None = None
+    lost: int = 0
 
 
 class SplitReader(ABC, Generic[T, P]):

@@ -25,6 +25,10 @@ _SOURCE_LABELS: Final = [*LABELS, "stream"]
 _READ: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
     "millwheel_source_read_records": ("Records read from a source", lambda one: one.read_records),
     "millwheel_source_read_bytes": ("Bytes of these records, as they are stored", lambda one: one.read_bytes),
+    "millwheel_source_lost_records": (
+        "Records that a source has lost, because nothing keeps them",
+        lambda one: one.lost_records,
+    ),
 }
 _WRITTEN: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
     "millwheel_sink_written_records": (
