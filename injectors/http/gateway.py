@@ -194,7 +194,7 @@ class HttpGateway:
     @contextmanager
     def _claimed(self, key: str, digest: bytes) -> Iterator[None]:
         """Refuse other bodies under the key, until the records are accepted. Then the key is remembered."""
-        if self._settings.reader.id_field:  # which counts, whatever the key is
+        if self._settings.reader.id_field:  # then the ids of records count, and not the key
             yield
             return
         self._refuse_reused(key, digest)

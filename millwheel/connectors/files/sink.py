@@ -102,10 +102,13 @@ class _FilesWriter(SinkWriter[T]):
         progress = raised(found, self._place, batch, self._storage.name(self._path), self._sink.layout)
         # A record that cannot be encoded leaves everything as it is.
         contents = self._contents(batch, progress.layout or self._sink.layout)
-        if progress is not found:
-            self._stored = self._storage.replace(self._path, msgspec.json.encode(progress), self._stored)
+        self._raise_progress(found, progress)
         for path, content in contents.items():
             self._storage.write(path, content)
+
+    def _raise_progress(self, former: FilesProgress | None, progress: FilesProgress) -> None:
+        if progress is not former:
+            self._stored = self._storage.replace(self._path, msgspec.json.encode(progress), self._stored)
 
     def _contents(self, batch: SinkBatch[T], layout: Layout) -> dict[str, bytes]:
         """The files of the batch, by their paths."""
