@@ -123,7 +123,9 @@ def test_what_an_earlier_version_did_not_store_is_no_difference() -> None:
     submit(master, stored)
     given = topology()
     given.computations[0].state.version = 1
-    given.computations[0].state.schema.CopyFrom(record_schema(int))
+    schema = record_schema(int)
+    assert schema is not None
+    given.computations[0].state.schema.CopyFrom(schema)
     with pytest.raises(RequestError, match="with the same spec and code"):
         submit(master, given, "r2")
     given.computations[0].state.version = 2
