@@ -121,8 +121,8 @@ class Topology(TopologyGraph):
         - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
         - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
           default, their split stops at them, and its error says what is wrong.
-        - ``records_per_second``: the most records that each split reads in a second, on average. So a backfill leaves
-          something to others. By default, there is no limit.
+        - ``records_per_second``: the most records that each split reads in a second, on average: at least 1. So a
+          backfill leaves something to others. By default, there is no limit.
         - ``allowed_skew``: how far a split may be ahead of the low watermark of all splits before it has to wait for
           the slower ones. So the states of windows stay bounded (8.4). Microseconds. By default, there is no limit.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
-from millwheel.connectors.kafka.records import event_time
+from millwheel.connectors.kafka.records import event_time, message_bytes
 from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
-"""The most of one read. A read may have 16 MiB as it is stored, which is more than JSON has for the same."""
+"""The most of one read, as Kafka has it. If ``decode`` makes more of it, ``most_records`` is lower."""
 WAIT_SECONDS: Final = 0.05
 """How long a read that finds nothing waits."""
 _FIRST_WAIT_SECONDS: Final = 0.5
@@ -137,13 +137,14 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         self._fetch()
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
         size = 0
-        while self._waiting and len(records) < _MOST_RECORDS and size < _MOST_BYTES:
+        most = min(self.most_records, _MOST_RECORDS)
+        while self._waiting and len(records) < most and size < _MOST_BYTES:
             message = self._waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
                 continue
             records.append((self._value(message), event_time(message)))
-            size += len(message)
+            size += message_bytes(message)
             self._position = (message.offset() or 0) + 1
         place = library().TopicPartition(*self._place)
         self._high = max(self._high, self._handle.get_watermark_offsets(place, cached=True)[1])

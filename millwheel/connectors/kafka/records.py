@@ -13,7 +13,7 @@ from millwheel.sdk.errors import UsageError
 if TYPE_CHECKING:
     import confluent_kafka
 
-__all__ = ["Format", "KafkaRecord", "event_time", "reads_as", "record_of"]
+__all__ = ["Format", "KafkaRecord", "event_time", "message_bytes", "reads_as", "record_of"]
 
 V = TypeVar("V")
 
@@ -45,6 +45,13 @@ def event_time(message: confluent_kafka.Message) -> Timestamp | None:
     kind, milliseconds = message.timestamp()
     # -1 is Kafka's "none", also in a record whose topic says that it has the time of its creation.
     return None if kind == 0 or milliseconds < 0 else Timestamp(milliseconds * 1_000)
+
+
+def message_bytes(message: confluent_kafka.Message) -> int:
+    """The bytes of a message. Its ``len`` has those of its value alone, and a :class:`KafkaRecord` has all."""
+    headers: Any = message.headers() or ()
+    others = sum(len(name) + len(value or b"") for name, value in headers)
+    return len(message.value() or b"") + len(message.key() or b"") + others
 
 
 def record_of(message: confluent_kafka.Message, value: Any) -> KafkaRecord[Any]:

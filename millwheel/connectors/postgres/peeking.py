@@ -88,11 +88,12 @@ class Session(Generic[T]):
         self._behind: Position
         """Where the cursor begins."""
 
-    def read(self, committed: Position | None) -> Read[ChangedRow[T], Position]:
+    def read(self, committed: Position | None, most: int) -> Read[ChangedRow[T], Position]:
         """The next changes, without waiting for some.
 
         Args:
             committed: The slot may forget what is before.
+            most: The most records.
 
         Raises:
             PostgresError: The changes cannot be had.
@@ -103,7 +104,7 @@ class Session(Generic[T]):
             looks = not self._decoded and time.monotonic() >= self._rests_until
             if looks:
                 self._peek(connection, committed)
-            records = self._take(connection)
+            records = self._take(connection, min(most, _READ_RECORDS))
         except errors.ObjectInUse:
             self._wait_for_slot()
             return Read([], self._changes.position, behind=1)
@@ -160,11 +161,13 @@ class Session(Generic[T]):
         declares.execute(PEEK, (self._place.slot, state.flushed, PEEK_MESSAGES, self._place.publication))
         self._decoded, self._messages = True, 0
 
-    def _take(self, connection: psycopg.Connection[Any]) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
+    def _take(
+        self, connection: psycopg.Connection[Any], most: int
+    ) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
         """The next changes of what was decoded."""
         records: list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]] = []
         size = 0
-        while len(records) < _READ_RECORDS and size < _READ_BYTES and (self._rows or self._fetch(connection)):
+        while len(records) < most and size < _READ_BYTES and (self._rows or self._fetch(connection)):
             (data,) = self._rows.popleft()
             size += len(data)
             if (message := parse(bytes(data))) is not None:

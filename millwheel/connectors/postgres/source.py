@@ -102,7 +102,8 @@ class _SlotReader(SplitReader[ChangedRow[T], Position]):
     async def read(self) -> Read[ChangedRow[T], Position]:
         committed, self._former = self._former, self._at
         if began_now := self._fetching is None:
-            self._fetching = asyncio.ensure_future(self._thread.call(lambda: self._session.read(committed)))
+            most = self.most_records
+            self._fetching = asyncio.ensure_future(self._thread.call(lambda: self._session.read(committed, most)))
             self._fetching.add_done_callback(_look_at)
         fetching = self._fetching
         assert fetching is not None

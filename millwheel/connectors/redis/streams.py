@@ -28,10 +28,26 @@ _PIECE: Final = 16
 """How many entries the script looks at together."""
 _READ: Final = """#!lua flags=no-writes
 local key, after, most, bytes, piece = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-if redis.call('EXISTS', key) == 0 then return {} end
+local function parts(id)
+    local first, second = string.match(id, '(%d+)-(%d+)')
+    return tonumber(first), tonumber(second)
+end
+local function lags(last)
+    if after == '$' then return false end
+    local last_time, last_number = parts(last)
+    local time, number = parts(after)
+    if last_time > time or (last_time == time and last_number >= number) then return false end
+    local said = redis.pcall('INFO', 'replication')
+    return type(said) == 'string' and string.find(said, 'role:slave', 1, true)
+end
+if redis.call('EXISTS', key) == 0 then
+    if lags('0-0') then return {'lags'} end
+    return {}
+end
 local answer, info = redis.call('XINFO', 'STREAM', key), {}
 for i = 1, #answer, 2 do info[answer[i]] = answer[i + 1] end
 if not info['entries-added'] then return {'uncounted'} end
+if lags(info['last-generated-id']) then return {'lags'} end
 if after == '$' then after = info['last-generated-id'] end
 local found, size, more = {}, 0, true
 while more and #found < most and size < bytes do
@@ -173,6 +189,9 @@ class _StreamSearch:
 class _StreamReader(SplitReader[T, StreamPosition]):
     """Reads one stream.
 
+    *Invariant (G1): a position goes back only where a primary has lost entries*, and only by ``skip_removed``. A
+    replica that lags has lost none: they come later, and would be read twice.
+
     *Invariant (G7): a read says that nothing waits only if the server has said so.* One script looks at the stream and
     takes from it, at one moment.
     """
@@ -201,13 +220,19 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         return Read(records, position, behind=max(seen.added - position.added, 0 if seen.at_end else 1))
 
     async def _look(self, after: str) -> tuple[Glimpse, list[RedisEntry]]:
-        limits = str(_MOST_RECORDS), str(_MOST_BYTES), str(_PIECE)
+        limits = str(min(self.most_records, _MOST_RECORDS)), str(_MOST_BYTES), str(_PIECE)
         answer = await self._connection.call(
             f"stream {self._stream!r} cannot be read",
             lambda client: client.eval_ro(_READ, 1, self._stream, after, *limits),
         )
         if not answer:
             return NONE, []
+        if answer == [b"lags"]:
+            raise RedisError(
+                f"stream {self._stream!r} was read up to entry {after}, and {self._source.access.name} is a replica "
+                "that has not come so far. The read is tried again until it has. If it never does, it is cut off or "
+                "belongs to another server: read from the primary"
+            )
         if len(answer) == 1:
             raise RedisError("the server does not count entries: the connector needs Redis 7.0 or newer, or Valkey")
         added, length, first, last, found, more = answer

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
 import millwheel as mw
@@ -19,6 +19,7 @@ from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import BadRecord, Source
 from millwheel.connectors.kafka import KafkaError, KafkaRecord, source
 from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.records import message_bytes
 from millwheel.sdk.errors import UsageError
 from millwheel.testing import TopologyHarness
 from millwheel.testing.connectors import SourceContract
@@ -170,6 +171,13 @@ async def test_values_have_the_format_that_is_said() -> None:
     assert (await read_all(of(topic, bytes), 1)).records == [msgspec.msgpack.encode(LAMP)]
     own: Source[str, int] = source(topic, decode=packed, brokers=address())
     assert (await read_all(own, 1)).records == [f"0 {len(msgspec.msgpack.encode(LAMP))}"]
+
+
+@pytest.mark.guarantee("G13")
+def test_keys_and_headers_count_to_the_bound_of_a_read() -> None:
+    headers: Any = [("by", b"ann"), ("empty", None)]
+    assert message_bytes(Message(topic="bids", key=b"lamp", value=b"12345", headers=headers)) == 4 + 5 + 2 + 3 + 5
+    assert message_bytes(Message(topic="bids")) == 0
 
 
 async def test_what_is_no_bid_is_a_bad_record() -> None:
