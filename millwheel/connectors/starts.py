@@ -29,6 +29,7 @@ def checked_start(given: object, positions: str = "") -> Any:
     Raises:
         UsageError: It is none of these.
     """
+    shown = f"{given!r:.80}"
     if isinstance(given, datetime):
         try:
             given = from_datetime(given)
@@ -41,6 +42,6 @@ def checked_start(given: object, positions: str = "") -> Any:
         more = f", or {positions}" if positions else ""
         raise UsageError(
             f"start= is 'earliest', 'latest', a datetime with a time zone since 1970, a Timestamp{more}, and not "
-            f"{given!r:.80}"
+            f"{shown}"
         )
     return given

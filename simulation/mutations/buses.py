@@ -23,6 +23,18 @@ rewriting(
 )
 
 rewriting(
+    "redis-start-of-what-is-left",
+    "G1",
+    "entries that may have been removed behind a start are an error",
+    places,
+    "Missing(None, set_back=False) if removed else None",
+    "None",
+    seeds=0,
+    test="tests/connectors/test_redis_places.py::test_no_start_skips_entries_silently",
+    why=_WHY,
+)
+
+rewriting(
     "scripts-without-ids",
     "G1",
     "a batch that is in Redis is not written again",

@@ -6,16 +6,37 @@ entry. So entries that were removed unread are noticed, and those that were remo
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from millwheel.connectors.starts import Start, checked_start
 from millwheel.model.time import Timestamp
+from millwheel.sdk.errors import UsageError
 
-__all__ = ["NONE", "Glimpse", "Missing", "StreamPosition", "beginning", "follow", "id_before"]
+__all__ = [
+    "NONE",
+    "Glimpse",
+    "Missing",
+    "PlainStart",
+    "RedisStart",
+    "StreamPosition",
+    "beginning",
+    "follow",
+    "id_before",
+    "plain_start",
+]
 
+_ID: Final = re.compile(r"\d+-\d+")
 _LARGEST: Final = (1 << 64) - 1
 """The largest second part of an id."""
+
+
+RedisStart = Start | Mapping[str, str]
+PlainStart = str | Timestamp | dict[str, str]
+"""Where streams begin: at one end, at a time, or behind entries by the names of streams."""
 
 
 class StreamPosition(msgspec.Struct, frozen=True):
@@ -59,6 +80,26 @@ class Missing(NamedTuple):
 
     removed: int | None
     set_back: bool
+
+
+def plain_start(given: object, names: Sequence[str] | None) -> PlainStart:
+    """What ``start=`` of a source says.
+
+    Args:
+        given: What the program says.
+        names: The streams that are read. None: any may come.
+
+    Raises:
+        UsageError: It says nothing that these streams have.
+    """
+    start: PlainStart = checked_start(given, "a mapping of streams to ids of entries")
+    if isinstance(start, dict):
+        for name, id in start.items():
+            if not isinstance(id, str) or _ID.fullmatch(id) is None:
+                raise UsageError(f"start= has the id of an entry for a stream, as in '1767268800000-0', not {id!r:.80}")
+            if names is not None and name not in names:
+                raise UsageError(f"start= has stream {name!r:.80}, which the source does not read")
+    return start
 
 
 def beginning(start: str | Timestamp, seen: Glimpse) -> tuple[StreamPosition, Missing | None]:

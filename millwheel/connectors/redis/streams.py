@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, overload
 
 from millwheel.connectors.handles import Handles
 from millwheel.connectors.redis.entries import RedisEntry, event_time, reads_as, shown
-from millwheel.connectors.redis.places import NONE, Glimpse, Missing, StreamPosition, beginning, follow
+from millwheel.connectors.redis.places import (
+    NONE,
+    Glimpse,
+    Missing,
+    PlainStart,
+    RedisStart,
+    StreamPosition,
+    beginning,
+    follow,
+    plain_start,
+)
 from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
-from millwheel.connectors.starts import Start, checked_start
-from millwheel.model.time import Timestamp, format_timestamp
+from millwheel.model.time import format_timestamp
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 
@@ -22,9 +30,6 @@ __all__ = ["source"]
 
 T = TypeVar("T")
 
-RedisStart = Start | Mapping[str, str]
-
-_ID: Final = re.compile(r"\d+-\d+")
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 1 << 20
 """The most of one read, and one entry more. Redis does nothing else meanwhile, so it is little."""
@@ -122,20 +127,8 @@ def source(
         raise UsageError(
             f"a source of Redis reads a stream, a list of streams, or a pattern, by their names, not {streams!r:.80}"
         )
-    begins = _plain_start(start, None if pattern else names)
+    begins = plain_start(start, None if pattern else names)
     return _StreamSource(tuple(names), pattern, reads_as(kind, json, decode), RedisAccess(server), begins, skip_removed)
-
-
-def _plain_start(given: object, names: Sequence[str] | None) -> str | Timestamp | dict[str, str]:
-    """What ``start=`` says. UsageError if it says nothing that these streams have. ``names``: None, if any may come."""
-    start: str | Timestamp | dict[str, str] = checked_start(given, "a mapping of streams to ids of entries")
-    if isinstance(start, dict):
-        for name, id in start.items():
-            if not isinstance(id, str) or _ID.fullmatch(id) is None:
-                raise UsageError(f"start= has the id of an entry for a stream, as in '1767268800000-0', not {id!r:.80}")
-            if names is not None and name not in names:
-                raise UsageError(f"start= has stream {name!r:.80}, which the source does not read")
-    return start
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,7 @@ class _StreamSource(Source[T, StreamPosition], Generic[T]):
     pattern: bool
     read_as: Callable[[RedisEntry], T]
     access: RedisAccess
-    start: str | Timestamp | dict[str, str]
+    start: PlainStart
     skip_removed: bool
     _searches: Handles[_StreamSearch] = field(default_factory=Handles, compare=False)
 
