@@ -37,18 +37,6 @@ rewriting(
 )
 
 rewriting(
-    "kafka-beginning-chosen-again",
-    "G1",
-    "where a partition begins is committed before anything is read",
-    partitions,
-    "self._begins = position is None",
-    "self._begins = False",
-    seeds=0,
-    test=f"{_SOURCE}::test_a_beginning_is_chosen_once",
-    why=_WHY,
-)
-
-rewriting(
     "kafka-time-of-what-is-left",
     "G1",
     "records that may have been removed from a time on are an error",

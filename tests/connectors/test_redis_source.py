@@ -239,6 +239,17 @@ def test_a_start_that_may_be_trimmed_is_an_error(bus: Bus) -> None:
 
 
 @pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("start", ["earliest", mw.Timestamp(NOON)])
+async def test_the_first_read_has_the_beginning_alone(bus: Bus, start: Any) -> None:
+    """So it is committed before anything is read from there."""
+    bus.add(1, 2)
+    reader = await redis.source(bus.name, Sale, server=bus.url, start=start).open_reader(bus.name, None)
+    assert list((await reader.read()).records) == []
+    assert len((await reader.read()).records) == 2
+    await reader.close()
+
+
+@pytest.mark.guarantee("G1")
 def test_a_beginning_is_chosen_once(bus: Bus) -> None:
     """Otherwise each attempt would begin behind the entry that cannot be read."""
     with running(bus.topology(start="latest")) as harness:

@@ -51,7 +51,7 @@ def test_a_time_leaves_nothing_out_silently(times: list[int], removed: int, sinc
     begins = offset_since(low, high, found)
     assert low <= begins.offset <= high
     first = next((offset for offset in range(high) if times[offset] >= since), high)
-    assert begins.uncertain or begins.offset == first or times[low] < since
+    assert begins.uncertain or begins.offset == first or (low < high and times[low] < since)
     assert not (begins.uncertain and low == 0)
 
 
