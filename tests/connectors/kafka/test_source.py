@@ -177,18 +177,6 @@ async def test_a_start_that_may_be_removed_is_an_error() -> None:
 
 
 @pytest.mark.guarantee("G1")
-async def test_the_first_read_has_the_beginning_alone() -> None:
-    """So it is committed before anything is read from there."""
-    topic = new_topic()
-    written(topic, [LAMP])
-    for start in ("earliest", {0: 0}):
-        reader = await of(topic, start=start).open_reader("0", None)
-        first = await reader.read()
-        assert (list(first.records), first.position) == ([], 0)
-        await reader.close()
-
-
-@pytest.mark.guarantee("G1")
 def test_a_beginning_is_chosen_once() -> None:
     """Otherwise each attempt would begin behind the record that cannot be read."""
 
