@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.beginnings import KafkaStart, PlainStart, plain_start
 from millwheel.connectors.kafka.clients import Access
 from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
 from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
 from millwheel.connectors.source import Source, SplitReader, Splits
-from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ __all__ = ["source"]
 
 T = TypeVar("T")
 
-Start = Literal["earliest", "latest"] | Timestamp
-
 
 @overload
 def source(
@@ -31,7 +29,7 @@ def source(
     *,
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     format: Format = "json",
     skip_removed: bool = False,
 ) -> Source[T, int]: ...
@@ -42,7 +40,7 @@ def source(
     decode: Callable[[KafkaRecord[bytes]], T],
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[T, int]: ...
 def source(
@@ -52,7 +50,7 @@ def source(
     decode: Callable[[KafkaRecord[bytes]], Any] | None = None,
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     format: Format = "json",
     skip_removed: bool = False,
 ) -> Source[Any, int]:
@@ -73,22 +71,22 @@ def source(
         brokers: Addresses of some brokers, with commas between. None: ``settings`` has them.
         settings: The path of a file, on each worker, with properties of the client: ``name=value`` on each line, as in
             ``sasl.password=${KAFKA_PASSWORD}``. ``${NAME}`` is an environment variable of the worker.
-        start: Where a partition begins of which nothing was read yet: its earliest record, those that come from now on,
-            or the first one with this timestamp of Kafka or a later one.
+        start: Where a partition begins of which nothing was read yet: at its ``earliest`` record, with what comes from
+            now on (``latest``), at the first record with this timestamp of Kafka or a later one (a datetime with a time
+            zone, or a Timestamp), or at offsets, as in ``{0: 4711, 1: 12}``.
         format: How a value has its fields: ``json`` or ``msgpack``.
-        skip_removed: Go on with the earliest record if the topic's retention has removed some that were not read. By
-            default the partition stops there, with an error.
+        skip_removed: Go on with the earliest record if the topic's retention has removed some that were not read, or
+            may have removed some from ``start`` on. By default the partition stops there, with an error.
 
     Raises:
         UsageError: An argument cannot be used.
     """
     if not topic:
         raise UsageError("Kafka needs the name of a topic")
-    if start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
-        raise UsageError(f"start= is 'earliest', 'latest' or a Timestamp, not {start!r:.80}")
+    begins = plain_start(start)
     read_as = reads_as(kind, format, decode)
     access = Access(brokers, settings)
-    return _KafkaSource(topic, read_as, access, start, skip_removed, Asker(access))
+    return _KafkaSource(topic, read_as, access, begins, skip_removed, Asker(access))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class _KafkaSource(Source[T, int], Generic[T]):
     topic: str
     read_as: Callable[[confluent_kafka.Message], T]
     access: Access
-    start: Start
+    start: PlainStart
     skip_removed: bool
     asker: Asker = field(compare=False)
 

@@ -201,5 +201,6 @@ def test_the_folder_may_be_the_bucket_itself(folder: Place, tmp_path: Path) -> N
     storage = storage_of(parse_root(f"s3://{BUCKET}"))
     name = f"{uuid4().hex}.txt"
     storage.write(name, b"x")
-    assert storage.find([name]) == [name]
+    assert storage.find([name]) == storage.find([name], since=1) == [name]
+    assert storage.find([name], since=4_102_444_800_000_000) == []  # in 2100
     assert storage.name(name) == f"s3://{BUCKET}/{name}"
