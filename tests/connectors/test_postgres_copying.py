@@ -158,7 +158,7 @@ class Reader:
 def beyond(copy: Copy, found: FoundChange) -> list[tuple[bool, bool]] | None:
     keys = keys_of(found, ["id"])
     bounds = [0 if one is None else int(one[0]) for one in (copy.settled, copy.copied)]
-    return keys and [(int(key) > bounds[0], int(key) > bounds[1]) for (key,) in keys]
+    return None if keys is None else [(int(key) > bounds[0], int(key) > bounds[1]) for (key,) in keys]
 
 
 changes = st.tuples(st.sampled_from(["put", "put", "delete", "move"]), st.sampled_from(KEYS), st.sampled_from(KEYS))
