@@ -35,6 +35,18 @@ def two_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tables, "COPY_SECONDS", request.param)
 
 
+def calls_of(name: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What a method of the copier returns from now on: it says how far a reader is."""
+    original, returned = getattr(tables.RowCopier, name), list[object]()
+
+    def call(copier: tables.RowCopier, *arguments: object) -> object:
+        returned.append(original(copier, *arguments))
+        return returned[-1]
+
+    monkeypatch.setattr(tables.RowCopier, name, call)
+    return returned
+
+
 @pytest.mark.guarantee("G1", "G13")
 class TestCopies(SourceContract[ChangedRow[Dated], Position]):
     """All records are in one table. Those that are there at the beginning are copied."""
@@ -151,9 +163,10 @@ def test_a_commit_that_is_not_visible_is_waited_for(shop: Database, monkeypatch:
             waits = threads.submit(shop.run, 'UPDATE stock SET "left" = 5 WHERE id IN (1, 9)')
             while not shop.run("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
                 assert not waits.done()
-            for _ in range(30):
+            looks = calls_of("visible", monkeypatch)
+            while len(looks) < 3:
                 copying.read()
-            assert copying.copied <= 4  # two of them before the look into the log
+            assert [one.operation for one in copying.found] in (["read"] * 2, ["read"] * 4)
         finally:
             shop.run("ALTER SYSTEM RESET synchronous_standby_names")
             shop.run("SELECT pg_reload_conf()")
@@ -164,14 +177,16 @@ def test_a_commit_that_is_not_visible_is_waited_for(shop: Database, monkeypatch:
 
 
 @pytest.mark.guarantee("G1")
-def test_a_copy_waits_for_what_ran_before_it(shop: Database) -> None:
+def test_a_copy_waits_for_what_ran_before_it(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that committed before the slot began may be invisible. So all of them have ended first."""
     with shop.session(autocommit=False) as open_one:
         shop.run("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", slot_of(shop))
         open_one.execute('UPDATE stock SET "left" = 1 WHERE id = 5')
+        asked = calls_of("first", monkeypatch)
         with Copying(shop) as copying:
-            for _ in range(20):
+            while len(asked) < 3 and not any(asked):
                 copying.read()
+            assert asked == [None] * 3
             assert (copying.found, copying.at, copying.behind) == ([], None, 1)
             open_one.commit()
             copying.until_end()

@@ -248,7 +248,7 @@ def test_a_snapshot_is_kept_until_the_log_was_read() -> None:
     assert settled(Position(200, copy=structs.replace(copy, ended=True))).copy is None
 
 
-def test_a_row_that_moves_between_the_parts_keeps_its_large_value() -> None:
+def test_a_row_that_moves_keeps_its_large_value() -> None:
     copy = Copy(key=("id",), settled=("5",), copied=("5",))
     moved = found(RowMessage("U", 7, (b"9", b"large"), True, (b"1", UNCHANGED)))
     what = counted(copy, moved, [(True, True), (False, False)])
