@@ -42,7 +42,6 @@ local function parts(id)
     return tonumber(first), tonumber(second)
 end
 local function lags(last)
-    if after == '$' then return false end
     local last_time, last_number = parts(last)
     local time, number = parts(after)
     if last_time > time or (last_time == time and last_number >= number) then return false end
