@@ -1,6 +1,7 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
 from millwheel.connectors.databases import DatabaseError, database
+from millwheel.connectors.delta import DeltaTableError, write_delta
 from millwheel.connectors.files import FilesError, read_files, write_files
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
@@ -9,6 +10,7 @@ from millwheel.connectors.webhooks import WebhookError, webhook
 __all__ = [
     "BadRecord",
     "DatabaseError",
+    "DeltaTableError",
     "FilesError",
     "Read",
     "Sink",
@@ -22,5 +24,6 @@ __all__ = [
     "database",
     "read_files",
     "webhook",
+    "write_delta",
     "write_files",
 ]

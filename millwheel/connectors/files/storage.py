@@ -159,6 +159,17 @@ class DirectoryStorage(Storage):
                 raise
             self._sync_above(target)
 
+    def keep(self, paths: Sequence[str]) -> None:
+        """Let files that a library has written be there after a loss of power. Those that are gone are left out."""
+        targets = [target for path in paths if (target := self._path(path)).exists()]
+        with self._explained(""):
+            for target in targets:
+                with suppress(FileNotFoundError):
+                    _sync(target)
+            for target in {one.parent: one for one in targets}.values():
+                with suppress(FileNotFoundError):
+                    self._sync_above(target)
+
     def _sync_above(self, target: Path) -> None:
         """Let a file be found after a loss of power.
 
@@ -394,8 +405,8 @@ def _gone(path: str) -> Iterator[None]:
         ) from error
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
