@@ -128,6 +128,7 @@ class _DeltaWriter(SinkWriter[T]):
         self._sink = sink
         self._place = place
         self._uri = str(sink.root) if sink.root.bucket else Path(sink.root.path or "/").as_uri()
+        self._directory = None if sink.root.bucket else DirectoryStorage(sink.root)
         self._columns = Columns(sink.record_type)
         self._table: DeltaTable | None = None
         self._found: ShardProgress | None = None
@@ -151,13 +152,16 @@ class _DeltaWriter(SinkWriter[T]):
                 if progress == self._found:
                     self._keep(table)
                     return
+                self._table = None  # an error leaves open which batch is there
                 try:
                     self._append(table, rows, progress)
-                    return
                 except CommitFailedError:  # of another process, or of this one, whose answer was lost
-                    self._table = None
                     if tried == _TRIES:
                         raise
+                    continue
+                self._table, self._found = table, progress
+                self._keep(table)
+                return
 
     def _load(self, *, make: bool) -> DeltaTable | None:
         """Load the newest version of the table, and the progress that it has. None: there is no table."""
@@ -209,18 +213,15 @@ class _DeltaWriter(SinkWriter[T]):
         )
         schema_mode: Any = "merge" if merge else None
         write_deltalake(table, rows.select(names), mode="append", schema_mode=schema_mode, commit_properties=properties)
-        self._keep(table)
-        self._found = progress
 
     def _keep(self, table: DeltaTable) -> None:
         """Wait until a table in a directory is on the disk, because deltalake does not.
 
         A reader needs the commits of others, too, and they may have died before they could wait.
         """
-        if self._sink.root.bucket:
+        if (storage := self._directory) is None:
             return
-        storage, last = DirectoryStorage(self._sink.root), table.version()
-        paths: list[str] = []
+        last, paths = table.version(), list[str]()
         for version in range(max(self._kept + 1, last - _COMMITS_TO_KEEP), last + 1):
             log = f"_delta_log/{version:020}.json"
             if (commit := storage.load(log)) is not None:  # else a clean-up has removed it, after days

@@ -166,17 +166,15 @@ class DirectoryStorage(Storage):
             for target in targets:
                 with suppress(FileNotFoundError):
                     _sync(target)
-            for target in {one.parent: one for one in targets}.values():
-                with suppress(FileNotFoundError):
-                    self._sync_above(target)
+            self._sync_above(*targets)
 
-    def _sync_above(self, target: Path) -> None:
-        """Let a file be found after a loss of power.
+    def _sync_above(self, *targets: Path) -> None:
+        """Let files be found after a loss of power.
 
         Each folder is an entry of the one above it, and another process may have made it a moment ago.
         """
         root = self._path("")
-        for folder in target.parents:
+        for folder in dict.fromkeys(folder for target in targets for folder in target.parents):
             if folder.is_relative_to(root):
                 _sync(folder)
             elif not self._rooted:

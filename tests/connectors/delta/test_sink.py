@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.connectors import DeltaTableError, Sink, SinkBatch, SinkWriter, write_delta
+from millwheel.connectors import DeltaTableError, FilesError, Sink, SinkBatch, SinkWriter, write_delta
 from millwheel.sdk.errors import UsageError
 from millwheel.windows.result import Result
 from tests.connectors.delta.given import (
@@ -348,6 +348,27 @@ def test_a_table_in_a_directory_is_on_the_disk(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", lambda descriptor: kept.add(os.fstat(descriptor).st_ino))
     write(sink, batch(1, 10))
     assert {path.stat().st_ino for path in [tmp_path, table, *table.rglob("*")]} <= kept
+
+
+@pytest.mark.guarantee("G1")
+def test_a_disk_that_fails_behind_the_commit_repeats_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same writer gets the batch again. It has the version with its own commit."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def do(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 10))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            for _ in range(2):
+                with pytest.raises(FilesError, match="Input/output error"):
+                    await writer.write(batch(2, 20))
+        await writer.write(batch(2, 20))
+        await writer.write(batch(3, 30))
+
+    with_writers(write_delta(table, Sale), place(), do=do)
+    assert cents_in(table) == [10, 20, 30]
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def serving(bucket: Bucket) -> Iterator[str]:
     try:
         yield addresses[0]
     finally:
+        bucket.release()
         loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
