@@ -411,7 +411,7 @@ rewriting(
     "a batch is committed on the version of the table in which the progress was read",
     tables,
     "continue",
-    "self._table = table.update_incremental() or table\n                    continue",
+    "self._table = table.update_incremental() or table; continue",
     seeds=0,
     test="tests/connectors/delta/test_buckets.py::test_a_process_that_wakes_up_commits_nothing",
     why=_WHY,
