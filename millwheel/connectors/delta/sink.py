@@ -17,7 +17,7 @@ from millwheel.connectors.delta.columns import fitting
 from millwheel.connectors.delta.errors import DeltaTableError
 from millwheel.connectors.delta.progress import found_progress, next_progress, transactions
 from millwheel.connectors.files.calls import on_thread
-from millwheel.connectors.files.encoding import Columns
+from millwheel.connectors.files.encoding import RowColumns
 from millwheel.connectors.files.places import Root, parse_root
 from millwheel.connectors.files.storage import DirectoryStorage
 from millwheel.connectors.progress import ShardProgress
@@ -74,7 +74,7 @@ def write_delta(
     if odd := sorted(set("%?#").intersection(str(root))):
         raise UsageError(f"the place of a table has no {' or '.join(odd)}: its files could not be found by their URLs")
     _check_library()
-    _check_partitions(Columns(record_type), by, record_type)
+    _check_partitions(RowColumns(record_type), by, record_type)
     return _DeltaSink(root, record_type, by, merge_schema)
 
 
@@ -88,7 +88,7 @@ def _check_library() -> None:
         ) from error
 
 
-def _check_partitions(columns: Columns, by: tuple[str, ...], record_type: Any) -> None:
+def _check_partitions(columns: RowColumns, by: tuple[str, ...], record_type: Any) -> None:
     from pyarrow import types
 
     plain = (types.is_string, types.is_integer, types.is_boolean, types.is_date, types.is_timestamp)
@@ -129,7 +129,7 @@ class _DeltaWriter(SinkWriter[T]):
         self._place = place
         self._uri = str(sink.root) if sink.root.bucket else Path(sink.root.path or "/").as_uri()
         self._directory = None if sink.root.bucket else DirectoryStorage(sink.root)
-        self._columns = Columns(sink.record_type)
+        self._columns = RowColumns(sink.record_type)
         self._table: DeltaTable | None = None
         self._found: ShardProgress | None = None
         """The progress in the version of the table that ``_table`` is."""

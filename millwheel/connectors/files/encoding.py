@@ -21,7 +21,7 @@ from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import Field, describe_type, field_of, members, normalise, supertype, type_name
 
-__all__ = ["ENDINGS", "Columns", "Encoder", "encoder_of"]
+__all__ = ["ENDINGS", "Encoder", "RowColumns", "encoder_of"]
 
 ENDINGS: Final = ("jsonl", "jsonl.gz", "parquet")
 _KEPT: Final = (bytes, datetime, date)
@@ -46,7 +46,7 @@ class _JsonLines(Encoder):
         return gzip.compress(content, mtime=0) if self._compressed else content
 
 
-class Columns:
+class RowColumns:
     """The columns of a type. pyarrow is there.
 
     Attributes:
@@ -69,7 +69,7 @@ class Columns:
 class _Parquet(Encoder):
     def __init__(self, record_type: Any) -> None:
         self._library = load_parquet()
-        self._columns = Columns(record_type)
+        self._columns = RowColumns(record_type)
 
     def encode(self, values: Sequence[Any]) -> bytes:
         content = io.BytesIO()
