@@ -1,6 +1,7 @@
 """Connectors: what a topology reads from, and writes to. See docs/connectors.md."""
 
 from millwheel.connectors.databases import DatabaseError, database
+from millwheel.connectors.delta import DeltaTableError, write_delta
 from millwheel.connectors.files import FilesError, read_files, write_files
 from millwheel.connectors.logs import LogError, LogPosition, read_log
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
@@ -11,6 +12,7 @@ from millwheel.connectors.webhooks import WebhookError, webhook
 __all__ = [
     "BadRecord",
     "DatabaseError",
+    "DeltaTableError",
     "FilesError",
     "LogError",
     "LogPosition",
@@ -28,5 +30,6 @@ __all__ = [
     "read_files",
     "read_log",
     "webhook",
+    "write_delta",
     "write_files",
 ]

@@ -163,13 +163,22 @@ class DirectoryStorage(Storage):
                 raise
             self._sync_above(target)
 
-    def _sync_above(self, target: Path) -> None:
-        """Let a file be found after a loss of power.
+    def keep(self, paths: Sequence[str]) -> None:
+        """Let files that a library has written be there after a loss of power. Those that are gone are left out."""
+        targets = [target for path in paths if (target := self._path(path)).exists()]
+        with self._explained(""):
+            for target in targets:
+                with suppress(FileNotFoundError):
+                    _sync(target)
+            self._sync_above(*targets)
+
+    def _sync_above(self, *targets: Path) -> None:
+        """Let files be found after a loss of power.
 
         Each folder is an entry of the one above it, and another process may have made it a moment ago.
         """
         root = self._path("")
-        for folder in target.parents:
+        for folder in dict.fromkeys(folder for target in targets for folder in target.parents):
             if folder.is_relative_to(root):
                 _sync(folder)
             elif not self._rooted:
@@ -410,8 +419,8 @@ def _gone(path: str) -> Iterator[None]:
         ) from error
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

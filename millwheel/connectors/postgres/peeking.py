@@ -122,7 +122,7 @@ class Session(Generic[T]):
             if self._begins_copy:
                 return Read([], self._begin_copy(), behind=1)  # type: ignore[arg-type]  # None as at a beginning
             if self._copies:
-                records = self._copy()
+                records = self._copy(min(most, READ_RECORDS))
             else:
                 looks = not self._decoded and time.monotonic() >= self._rests_until
                 if looks:
@@ -159,12 +159,12 @@ class Session(Generic[T]):
         copy = self._changes.position.copy
         return copy is not None and (self._copier.is_reading or not (copy.snapshot or self._decoded))
 
-    def _copy(self) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
+    def _copy(self, most: int) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
         """The next rows."""
         position = self._changes.position
         assert position.copy is not None
         copy = position.copy if self._copier.is_reading else self._copier.begin(position.copy)
-        rows, copy = self._copier.take(copy, READ_RECORDS, _READ_BYTES, self._names_bytes)
+        rows, copy = self._copier.take(copy, most, _READ_BYTES, self._names_bytes)
         self._changes.position = structs.replace(position, copy=copy)
         relation, time_of_rows = self._copier.relation, Timestamp(copy.time)
         decode = self._decoder.decode_copied

@@ -15,7 +15,7 @@ import millwheel as mw
 from millwheel.connectors import FilesError, SinkWriter, read_files, write_files
 from millwheel.connectors.files.places import parse_root
 from millwheel.connectors.files.storage import Storage, storage_of
-from tests.connectors.files.buckets import BUCKET, Bucket, environment, other_server, serving
+from tests.connectors.files.buckets import BUCKET, Bucket, other_server, reached_bucket
 from tests.connectors.files.given import (
     Sale,
     compressed,
@@ -47,14 +47,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def _bucket() -> Iterator[Bucket]:
-    """One for all tests: the clients of a process know a bucket by its name, and keep its address."""
-    bucket = Bucket()
-    if address := other_server():
-        with environment(address):
-            yield bucket
-    else:
-        with serving(bucket) as address, environment(address):
-            yield bucket
+    with reached_bucket() as bucket:
+        yield bucket
 
 
 @pytest.fixture
