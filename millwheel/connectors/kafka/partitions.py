@@ -15,6 +15,7 @@ from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -30,6 +31,8 @@ WAIT_SECONDS: Final = 0.05
 """How long a read that finds nothing waits."""
 _FIRST_WAIT_SECONDS: Final = 0.5
 """How long the first read waits for records that are known to be there."""
+_LONGEST_READ: Final = 15.0
+"""After so many seconds, a read begins with no further record: each of them may ask a schema registry."""
 _CONFIRM_AFTER: Final = 0.25
 """After so many seconds without a record, each read asks the broker whether something waits."""
 _MOST_RAW: Final = 256 << 10
@@ -136,8 +139,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _read(self) -> list[tuple[T | BadRecord, Timestamp | None]]:
         self._fetch()
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
-        size = 0
-        while self._waiting and len(records) < _MOST_RECORDS and size < _MOST_BYTES:
+        size, end = 0, time.monotonic() + _LONGEST_READ
+        while self._waiting and len(records) < _MOST_RECORDS and size < _MOST_BYTES and time.monotonic() < end:
             message = self._waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
@@ -171,6 +174,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _value(self, message: confluent_kafka.Message) -> T | BadRecord:
         try:
             return self._read_as(message)
+        except (KafkaError, UsageError):
+            raise  # a schema registry that is away, or a library that is missing: the record has no fault
         except Exception as error:
             raw: Any = message.value() or b""
             at = f"offset {message.offset()}"
