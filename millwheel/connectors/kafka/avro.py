@@ -46,12 +46,16 @@ class AvroValues(RegistryValues[T]):
         schema: The schema for a sink. None: that of ``kind``.
 
     Raises:
-        UsageError: ``schema`` is no schema of Avro.
+        UsageError: There is no such type for msgspec, or ``schema`` is no schema of Avro.
     """
 
     schema_type = "AVRO"
 
     def __init__(self, kind: type[T], schema: str | None) -> None:
+        try:
+            msgspec.json.Decoder(kind)
+        except TypeError as error:
+            raise UsageError(f"nothing can be read as {kind!r}: {error}") from error
         self._kind: Any = kind
         self._shapes = Shapes()
         self._shape = self._shapes.of_kind(kind)

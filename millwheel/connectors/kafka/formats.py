@@ -21,6 +21,8 @@ Parse = Callable[[bytes], T]
 
 _HEAD: Final = 5
 """The bytes before the value."""
+_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""The version of JSON Schema that msgspec writes. Registries recognise it by this."""
 KEPT_SCHEMAS: Final = 1_000
 """So many schemas of writers are kept, those used last. A topic has a few."""
 
@@ -158,7 +160,7 @@ class JsonValues(RegistryValues[T]):
             made = msgspec.json.schema(self._kind)
         except TypeError as error:
             raise UsageError(f"{self._kind!r} has no JSON Schema: {error}. Give one by schema=") from error
-        return msgspec.json.encode({"title": self.name(), **made}).decode()
+        return msgspec.json.encode({"$schema": _DRAFT, "title": self.name(), **made}).decode()
 
     def name(self) -> str:
         return getattr(self._kind, "__name__", str(self._kind))

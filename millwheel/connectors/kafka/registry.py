@@ -50,7 +50,7 @@ class RegisteredSchema(msgspec.Struct, frozen=True):
 
     schema: str
     kind: str = msgspec.field(default="AVRO", name="schemaType")
-    references: list[Any] = []
+    references: list[Any] | None = None
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -170,7 +170,7 @@ class SchemaRegistry:
         if answer.status == 409:
             raise KafkaError(
                 f"{what}: its former versions are not compatible with the schema of the sink, so nothing is written: "
-                f"{text}. Give new fields defaults, or the sink another subject="
+                f"{text}. Give new fields defaults, keep the name of the record, or give the sink another subject="
             )
         if code in (_NO_SUBJECT, _NO_SCHEMA):
             raise KafkaError(
@@ -298,7 +298,7 @@ def _tls(given: Mapping[str, str]) -> SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=authority)
         if certificate is not None:
-            context.load_cert_chain(certificate, key, given.get("ssl.key.password"))
+            context.load_cert_chain(certificate, key, given.get("ssl.key.password", ""))  # None would ask the terminal
     except OSError as error:
         named = ", ".join(f"{name}={path}" for name, path in files.items() if path)
         raise KafkaError(f"files for the schema registry cannot be used ({named}): {error}") from error

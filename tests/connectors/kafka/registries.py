@@ -69,7 +69,7 @@ class Door:
 
     def registry(self, folder: Path, password: str = PASSWORD) -> SchemaRegistry:
         """The registry as a worker knows it that shows this password."""
-        path = folder / f"{password}.properties"
+        path = folder / f"registry-{next(_numbers)}.properties"
         path.write_text(f"# of a test\nbasic.auth.user.info={USER}:{password}\n")
         return SchemaRegistry(self.url, settings=str(path))
 

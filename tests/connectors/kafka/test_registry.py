@@ -22,7 +22,7 @@ from tests.connectors.kafka.given import Reading, address, committed, new_topic,
 from tests.connectors.kafka.registries import PASSWORD, USER, Door, asked, direct, new_subject
 
 
-class OldBid(msgspec.Struct):
+class OldBid(msgspec.Struct, tag="Bid"):  # the tag is the name of the record
     item: str
     cents: int
 
@@ -35,7 +35,7 @@ class Bid(msgspec.Struct):
     by: str = "unknown"
 
 
-class Other(msgspec.Struct):
+class Other(msgspec.Struct, tag="Bid"):
     """It has a field without a default, so an older schema is not compatible."""
 
     item: str
@@ -49,10 +49,6 @@ LAMP, VASE = Bid("lamp", 300), Bid("vase", 900, "ann")
 def door() -> Iterator[Door]:
     with Door().open() as opened:
         yield opened
-
-
-def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.connectors.kafka.registry.ANSWER_SECONDS", 0.5)
 
 
 def test_a_schema_is_registered_and_read_once(door: Door, tmp_path: Path) -> None:
@@ -190,12 +186,13 @@ def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, error
 def test_a_registry_that_fails_says_how(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, error: str
 ) -> None:
-    if answer is None:
-        away(monkeypatch)
     reader, data = door.registry(tmp_path).avro(Bid), direct().avro(Bid, subject=new_subject()).encode(LAMP)
     door.answers = [answer]
-    with pytest.raises(KafkaError, match=error):
-        reader.decode(data)
+    with monkeypatch.context() as patch:
+        if answer is None:
+            patch.setattr("millwheel.connectors.kafka.registry.ANSWER_SECONDS", 0.5)
+        with pytest.raises(KafkaError, match=error):
+            reader.decode(data)
     assert reader.decode(data) == LAMP
 
 
@@ -213,7 +210,7 @@ def test_arguments_that_cannot_be_used_are_named() -> None:
     with pytest.raises(UsageError, match='give subject="TOPIC-key"'):
         registry.avro(Bid).encode(LAMP)
     with pytest.raises(UsageError, match="has no schema of Avro"):
-        sink("bids", value=registry.avro(KafkaRecord[complex]), brokers="x:1")  # type: ignore[type-var]
+        sink("bids", value=registry.avro(KafkaRecord[complex]), brokers="x:1")
 
 
 async def test_an_event_loop_is_not_stopped() -> None:
@@ -251,9 +248,10 @@ def test_json_has_its_schema_in_the_registry(door: Door, tmp_path: Path) -> None
         reader.decode(data[:5] + b'{"item": "lamp", "cents": "many"}')
     with pytest.raises(ValueError, match="of the type JSON, and not AVRO"):
         direct().avro(Bid).decode(data)
-    for kind, call in ((complex, direct().json), (list[int] | set[int], direct().json)):
-        with pytest.raises(UsageError, match="no JSON can be read"):
-            call(kind)  # type: ignore[arg-type, operator]
+    neither: Any = list[int] | set[int]
+    for call in (direct().json, direct().avro):
+        with pytest.raises(UsageError, match="can be read as"):
+            call(neither)
 
 
 class Message:
