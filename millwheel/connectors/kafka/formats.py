@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from millwheel.connectors.kafka.registry import RegisteredSchema, SchemaRegistry
+from millwheel.connectors.kafka.registry import RegisteredSchema, RegistryAccess
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["KEPT_SCHEMAS", "JsonValues", "RegistryFormat", "RegistryValues"]
@@ -64,13 +64,14 @@ class RegistryValues(ABC, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class RegistryFormat(Generic[T]):
-    """The format of keys or values whose schema is in a registry. :class:`SchemaRegistry` makes it.
+    """The format of keys or values whose schema is in a registry. :class:`~millwheel.connectors.kafka.SchemaRegistry`
+    makes it.
 
     ``decode=`` of a source and ``value=`` of a sink take it. A function of a program may call :meth:`decode` and
     :meth:`encode`, as for a key. Threads of a worker share it.
     """
 
-    registry: SchemaRegistry
+    registry: RegistryAccess
     values: RegistryValues[T]
     subject: str
     register: bool

@@ -1,4 +1,4 @@
-"""A schema registry: how a worker asks it, and what makes the formats of its records."""
+"""How a worker asks a schema registry: address, a file of settings, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from aiohttp import ClientResponse
 
-    from millwheel.connectors.kafka.formats import RegistryFormat
-
-__all__ = ["ANSWER_SECONDS", "RegisteredSchema", "SchemaRegistry", "UnknownSchemaError"]
+__all__ = ["ANSWER_SECONDS", "RegisteredSchema", "RegistryAccess", "UnknownSchemaError"]
 
 T = TypeVar("T")
 
@@ -69,26 +67,12 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaRegistry:
-    """A registry that has the schemas of a topic's records, with the protocol of Confluent's Schema Registry.
-
-    Karapace, Apicurio and Redpanda have this protocol, too. A record is a byte 0, the schema's id in four bytes, and
-    the value.
-
-    For example::
-
-        registry = kafka.SchemaRegistry("https://schemas:8081", settings="/etc/millwheel/registry.properties")
-        bids = topology.source("bids", Bid, kafka.source("bids", decode=registry.avro(Bid), brokers="kafka-1:9092"))
+class RegistryAccess:
+    """What a program says of a registry, and the calls to it. Passwords are in the file, which the worker reads.
 
     Attributes:
         url: Its address, without user and password. None: the file has it.
-        settings: The path of a file, on each worker, with ``name=value`` on each line: ``url``,
-            ``basic.auth.user.info=USER:${PASSWORD}``, ``bearer.auth.token``, ``ssl.ca.location``,
-            ``ssl.certificate.location``, ``ssl.key.location`` and ``ssl.key.password``. ``${NAME}`` is an environment
-            variable of the worker. The file is read at each call, so a renewed password is found.
-
-    Raises:
-        UsageError: An argument cannot be used.
+        settings: The path of a file of properties.
     """
 
     url: str | None = None
@@ -99,43 +83,6 @@ class SchemaRegistry:
             _check_url(self.url)
         elif not self.settings:
             raise UsageError('a schema registry needs url="http://HOST:PORT", or a file of settings that has url')
-
-    def avro(
-        self, kind: type[T], *, schema: str | None = None, subject: str = "{topic}-value", register: bool = True
-    ) -> RegistryFormat[T]:
-        """The format of records in Avro, for ``decode=`` of a source and ``value=`` of a sink.
-
-        A value is read by the schema with which it was written, and becomes a ``kind`` field by field: by name or
-        alias, with the defaults of ``kind``.
-
-        Args:
-            kind: The type of the values, such as a Struct.
-            schema: What a sink writes with. None: it follows from ``kind``.
-            subject: Under which name a sink registers the schema. ``{topic}`` is the topic, and ``{record}`` is the
-                name of the schema's record.
-            register: Whether a sink registers the schema. False: it must be there.
-
-        Raises:
-            UsageError: An argument cannot be used.
-        """
-        from millwheel.connectors.kafka.avro import AvroValues
-        from millwheel.connectors.kafka.formats import RegistryFormat
-
-        return RegistryFormat(self, AvroValues(kind, schema), subject, register)
-
-    def json(
-        self, kind: type[T], *, schema: str | None = None, subject: str = "{topic}-value", register: bool = True
-    ) -> RegistryFormat[T]:
-        """The format of records in JSON whose JSON Schema is in the registry. The arguments are those of :meth:`avro`.
-
-        A value is checked by ``kind`` when it is read. So the registry is not asked then.
-
-        Raises:
-            UsageError: An argument cannot be used.
-        """
-        from millwheel.connectors.kafka.formats import JsonValues, RegistryFormat
-
-        return RegistryFormat(self, JsonValues(kind, schema), subject, register)
 
     def schema(self, number: int) -> RegisteredSchema:
         """The schema with an id. It blocks for up to ``ANSWER_SECONDS``.
