@@ -34,6 +34,19 @@ def _library() -> Any:
     return fastavro
 
 
+def _contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Whether a record of a parsed schema is a part of itself. ``within``: the names of the records around it."""
+    if isinstance(schema, str):
+        return schema in within
+    if isinstance(schema, list):
+        return any(_contains_itself(one, within) for one in schema)
+    if "fields" in schema:
+        within |= {schema["name"]}
+    parts = [one["type"] for one in schema.get("fields", ())]
+    parts += [schema[name] for name in ("type", "items", "values") if name in schema]
+    return any(_contains_itself(one, within) for one in parts)
+
+
 class AvroValues(RegistryValues[T]):
     """Values in Avro.
 
@@ -107,6 +120,9 @@ class AvroValues(RegistryValues[T]):
             schema = library.parse_schema(msgspec.json.decode(registered.schema))
         except Exception as error:  # the library has no class for all
             raise ValueError(f"its schema cannot be used: {error}") from error
+        if _contains_itself(schema):
+            # The library reads it by recursion without a bound, so 10 kB of a damaged record would end the process.
+            raise ValueError("its schema contains itself, and such values cannot be read")
         read, inward, kind = library.schemaless_reader, self._shape.inward, self._kind
 
         def parse(data: bytes) -> T:

@@ -58,6 +58,8 @@ class Shapes:
         self.problems: list[str] = []
         """Why the type has no schema. It may still be read."""
         self._records: dict[Any, _Record] = {}
+        self._open: set[Any] = set()
+        """The classes around the place that is looked at."""
         self._names: dict[str, Any] = {}
         """By name in Avro: the class that has it."""
 
@@ -137,6 +139,8 @@ class Shapes:
 
     def record(self, info: inspect.StructType | inspect.DataclassType | inspect.TypedDictType, at: _At) -> Shape:
         if (known := self._records.get(info.cls)) is not None:
+            if info.cls in self._open:
+                self._without(at, "a type that contains itself could not be read again")
             return Shape(known.name, known.outward, known.inward)
         if getattr(info, "array_like", False):
             return self._without(at, "a Struct with array_like=True has no names of fields")
@@ -145,7 +149,9 @@ class Shapes:
         record = self._records[info.cls] = _Record(self._named(name, info.cls, at))
         record.tag = None if tag is None else (getattr(info, "tag_field", ""), tag)
         times = _timestamps(info.cls)
+        self._open.add(info.cls)
         fields = [self._field(record, one, at, is_time=one.name in times) for one in info.fields]
+        self._open.remove(info.cls)
         return Shape({"type": "record", "name": record.name, "fields": fields}, record.outward, record.inward)
 
     def _field(self, record: _Record, field: inspect.Field, at: _At, *, is_time: bool) -> dict[str, Any]:

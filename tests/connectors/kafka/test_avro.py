@@ -45,7 +45,7 @@ class Withdrawn(msgspec.Struct, tag=True):
 
 class Seller(msgspec.Struct):
     name: str
-    referred_by: Seller | None = None
+    city: str | None = None
 
 
 @dataclass
@@ -96,7 +96,7 @@ timestamps = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 zoned, local = st.datetimes(timezones=st.just(UTC)), st.datetimes()
 prices = st.decimals(min_value=-(10**10) + 1, max_value=10**10 - 1, places=2)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-sellers = st.recursive(st.builds(Seller, texts, st.none()), lambda inner: st.builds(Seller, texts, inner), max_leaves=3)
+sellers = st.builds(Seller, texts, st.none() | texts)
 everything = st.builds(
     Everything,
     flag=st.booleans(),
@@ -226,6 +226,10 @@ def record(*fields: tuple[str, Any], name: str = "com.shop.AuctionBid") -> dict[
     return {"type": "record", "name": name, "fields": [{"name": one, "type": kind} for one, kind in fields]}
 
 
+def str_of(schema: Any) -> str:
+    return msgspec.json.encode(schema).decode()
+
+
 def logical(kind: str, logical_type: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, "logicalType": logical_type, **more}
 
@@ -321,10 +325,6 @@ def test_records_of_a_union_are_told_by_name() -> None:
         read(str_of(["null", sold]), written(["null", sold], {"cents": 3}), Sold | Withdrawn)
 
 
-def str_of(schema: Any) -> str:
-    return msgspec.json.encode(schema).decode()
-
-
 @pytest.mark.parametrize(
     ("registered", "error"),
     [
@@ -332,6 +332,11 @@ def str_of(schema: Any) -> str:
         (RegisteredSchema('"Other"', references=[{"name": "Other"}]), "refers to other schemas"),
         (RegisteredSchema('{"type": "no such type"}'), "its schema cannot be used"),
         (RegisteredSchema("no JSON"), "its schema cannot be used"),
+        (RegisteredSchema(str_of(record(("a", ["null", "Bid"]), name="Bid"))), "its schema contains itself"),
+        (
+            RegisteredSchema(str_of(record(("a", record(("b", {"type": "array", "items": "A"}), name="B")), name="A"))),
+            "its schema contains itself",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_read_is_an_error(registered: RegisteredSchema, error: str) -> None:
@@ -348,6 +353,10 @@ def test_bytes_that_do_not_fit_the_schema_are_an_error() -> None:
 
 class Point(msgspec.Struct, array_like=True):
     x: int
+
+
+class Chain(msgspec.Struct):
+    of: dict[str, Chain]
 
 
 class Dashed(msgspec.Struct, rename="kebab"):
@@ -367,6 +376,7 @@ class Twice(msgspec.Struct):
         (tuple[int, ...], "the type VarTuple has no form"),
         (dict[int, str], "the keys of a map are texts"),
         (list[Point], r"it\[\]: a Struct with array_like=True"),
+        (Chain, r"it\.of\{\}: a type that contains itself"),
         (Dashed, r"it\.two-words: Avro has no such name"),
         (int | date, "a union is of None and one type"),
         (Literal["a", 1], "neither texts alone nor integers alone"),
