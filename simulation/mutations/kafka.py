@@ -95,3 +95,15 @@ rewriting(
     test=f"{_SINK}::test_a_batch_follows_the_one_that_is_there",
     why=_WHY,
 )
+
+rewriting(
+    "kafka-registry-away-is-a-bad-record",
+    "G1",
+    "a schema registry that is away makes no record one that cannot be read",
+    partitions,
+    "except (KafkaError, UsageError):",
+    "except ZeroDivisionError:",
+    seeds=0,
+    test="tests/connectors/kafka/test_registry.py::test_a_registry_that_is_away_loses_nothing",
+    why=_WHY,
+)

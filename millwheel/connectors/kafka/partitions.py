@@ -16,6 +16,7 @@ from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
 from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -31,6 +32,8 @@ WAIT_SECONDS: Final = 0.05
 """How long a read that finds nothing waits."""
 _FIRST_WAIT_SECONDS: Final = 0.5
 """How long the first read waits for records that are known to be there."""
+_LONGEST_READ: Final = 15.0
+"""After so many seconds, a read begins with no further record: each of them may ask a schema registry."""
 _CONFIRM_AFTER: Final = 0.25
 """After so many seconds without a record, each read asks the broker whether something waits."""
 _MOST_RAW: Final = 256 << 10
@@ -162,9 +165,9 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _read(self) -> list[tuple[T | BadRecord, Timestamp | None]]:
         self._fetch()
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
-        size = 0
+        size, end = 0, time.monotonic() + _LONGEST_READ
         most = min(self.most_records, _MOST_RECORDS)
-        while self._waiting and len(records) < most and size < _MOST_BYTES:
+        while self._waiting and len(records) < most and size < _MOST_BYTES and time.monotonic() < end:
             message = self._waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
@@ -198,6 +201,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _value(self, message: confluent_kafka.Message) -> T | BadRecord:
         try:
             return self._read_as(message)
+        except (KafkaError, UsageError):
+            raise  # a schema registry that is away, or a library that is missing: the record has no fault
         except Exception as error:
             raw: Any = message.value() or b""
             at = f"offset {message.offset()}"

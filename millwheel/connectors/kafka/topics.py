@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.beginnings import KafkaStart, PlainStart, plain_start
 from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
 from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
 from millwheel.connectors.source import Source, SplitReader, Splits
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["source"]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 @overload
@@ -37,17 +39,28 @@ def source(
 def source(
     topic: str,
     *,
-    decode: Callable[[KafkaRecord[bytes]], T],
+    decode: Callable[[KafkaRecord[bytes]], T] | RegistryFormat[T],
     brokers: str | None = None,
     settings: str | None = None,
     start: KafkaStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[T, int]: ...
+@overload
+def source(
+    topic: str,
+    kind: type[KafkaRecord[V]],
+    *,
+    decode: RegistryFormat[V],
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: Start = "earliest",
+    skip_removed: bool = False,
+) -> Source[KafkaRecord[V], int]: ...
 def source(
     topic: str,
     kind: Any = bytes,
     *,
-    decode: Callable[[KafkaRecord[bytes]], Any] | None = None,
+    decode: Callable[[KafkaRecord[bytes]], Any] | RegistryFormat[Any] | None = None,
     brokers: str | None = None,
     settings: str | None = None,
     start: KafkaStart = "earliest",
@@ -66,8 +79,9 @@ def source(
         topic: The name of the topic.
         kind: The type of the values. ``KafkaRecord[Bid]`` also has the key, headers, partition, offset and timestamp.
             ``bytes`` leaves the value as it is.
-        decode: Makes the value of a record instead: of Avro or Protobuf, for example. What it raises says that the
-            record cannot be read.
+        decode: Makes the value of a record instead. It is a function, and what it raises says that the record cannot
+            be read. A KafkaError of it says that the read must be repeated. Or it is the format of a
+            :class:`SchemaRegistry`.
         brokers: Addresses of some brokers, with commas between. None: ``settings`` has them.
         settings: The path of a file, on each worker, with properties of the client: ``name=value`` on each line, as in
             ``sasl.password=${KAFKA_PASSWORD}``. ``${NAME}`` is an environment variable of the worker.
