@@ -66,6 +66,7 @@ NOT_RUN = {
     "make test-deploy": "takes minutes",
     "make test-image": "takes minutes, and needs root",
     "make soak": "takes half an hour",
+    "make kafka-endurance": "takes ten minutes",
     'git commit -a -m "Release 0.1.0"': RELEASES,
     'git tag -a v0.1.0 -m "Version 0.1.0"': RELEASES,
     "git push origin main v0.1.0": RELEASES,
