@@ -208,6 +208,11 @@ bench-interval: components ## Move, split and merge an interval with 1 GB of sta
 	@$(COMPILE)
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: components ## Kafka to Kafka by MillWheel, PyFlink and Bytewax by turns (ARGS="--only millwheel --records 100000")
+	@$(COMPILE)
+	@$(RUN) python -m bench.peers $(ARGS)
+
 .PHONY: dist
 dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own
 	@tools/dist.sh

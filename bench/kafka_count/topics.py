@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any, Final
 
@@ -60,6 +61,7 @@ class OutputReader:
         self.arrivals: list[Arrival] = []
         self._windows: set[Window] = set()
         self._end_ms = end_ms
+        self._lock = threading.Lock()
         settings: dict[str, Any] = {
             "bootstrap.servers": broker, "group.id": "results", "isolation.level": "read_committed",
             "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
@@ -76,7 +78,8 @@ class OutputReader:
 
     def poll(self, seconds: float) -> None:
         """Read what comes within so many seconds. An error of a connection is no result: the client connects again."""
-        messages = [one for one in self._consumer.consume(_BATCH, seconds) if one.error() is None]
+        with self._lock:
+            messages = [one for one in self._consumer.consume(_BATCH, seconds) if one.error() is None]
         found = [one for one in (result_of(message.value()) for message in messages) if one[0][1] < self._end_ms]
         if found:
             self.results += found
@@ -84,5 +87,6 @@ class OutputReader:
             self._windows.update(window for window, _ in found)
 
     def close(self) -> None:
-        """End the connections. It must not be called during :meth:`poll`."""
-        self._consumer.close()
+        """End the connections, when a :meth:`poll` of another thread has returned."""
+        with self._lock:
+            self._consumer.close()

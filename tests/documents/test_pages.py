@@ -56,6 +56,7 @@ NOT_RUN = {
     "make runbook": "it changes the checkout",
     "make constraints": "it changes the checkout",
     "make bench": "takes minutes",
+    "make bench-peers": "takes half an hour, and installs other systems",
     "make coverage": ITSELF,
     "make dist": "takes minutes: CI runs it, and tests/release tries what it builds",
     "make test-compiled": "takes minutes, and needs a compiler",

@@ -188,8 +188,9 @@ async def kill(kind: str, number: int, found: Cluster, broker: KafkaBroker) -> N
 
 async def all_windows(reader: OutputReader) -> None:
     """Return when each window has a result, or when that takes too long. The comparison then says what is missing."""
+    wanted = len(await asyncio.to_thread(expected))
     with suppress(TimeoutError):
-        await until(lambda: reader.windows >= len(expected()), _CATCH_UP, every=0.2)
+        await until(lambda: reader.windows >= wanted, _CATCH_UP, every=0.2)
 
 
 @cache
