@@ -74,8 +74,6 @@ class Outcome(msgspec.Struct):
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + _CATCH_UP + 600)
-@pytest.mark.guarantee("G1", section="6.1")
-@pytest.mark.guarantee("G15")
 def test_each_record_counts_once_from_topic_to_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(PLACE, ignore_errors=True)
     with KafkaBroker(PLACE / "kafka", heap_mebibytes=512) as broker:

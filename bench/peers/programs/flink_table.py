@@ -35,7 +35,7 @@ GROUP BY `key`, window_start, window_end"""
 
 def main(job: dict[str, Any]) -> None:
     """Run the job until the process is stopped."""
-    seconds = {"out_of_order": job["out_of_order_ms"] / 1_000, "window": job["window_ms"] // 1_000}
+    seconds = {"out_of_order": job["out_of_order_ms"] // 1_000, "window": job["window_ms"] // 1_000}
     table = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     for name, value in {**job["settings"], "table.local-time-zone": "UTC"}.items():
         table.get_config().set(name, value)
