@@ -117,10 +117,10 @@ async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, in
             try:
                 await system.start()
                 while reader.windows < len(expected):
-                    system.check()
-                    await _look(reader, usage, _SAMPLE)
                     if time.monotonic() - started > limit:
                         raise TimeoutError(f"{reader.windows:,} of {len(expected):,} results after {limit:.0f} s")
+                    system.check()
+                    await _look(reader, usage, _SAMPLE)
                 await _look(reader, usage, _SETTLE)
             finally:
                 reader.close()
