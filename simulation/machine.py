@@ -166,7 +166,13 @@ class SimulatedMachine(SimulatedStore):
         def appended(journal: str, asked: Append, batch: SimulatedBatch) -> bool:
             moved = append(journal, asked, batch)
             who = self._whose.get((journal, id(asked)), "")
-            self._on_disk(batch, lambda: self.watch.appended(who, journal, asked))
+
+            def published() -> None:
+                # Nothing is left of an entry whose journal was dropped in the same group.
+                if self._view.head(journal) is not None:
+                    self.watch.appended(who, journal, asked)
+
+            self._on_disk(batch, published)
             return moved
 
         return appended
