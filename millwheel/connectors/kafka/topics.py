@@ -53,7 +53,7 @@ def source(
     decode: RegistryFormat[V],
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[KafkaRecord[V], int]: ...
 def source(
