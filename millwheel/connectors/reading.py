@@ -16,7 +16,6 @@ import msgspec
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
 from millwheel.connectors.source import MOST_RECORDS, BadRecord, BadRecordError, Read, Source, SplitReader
-from millwheel.model.stream_names import full_name
 from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
@@ -130,7 +129,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         output: str,
         record_type: Any,
         timing: Timing,
-        timestamp: Callable[[Any], Timestamp] | None,
+        timestamp: Callable[[Any], Timestamp | datetime] | None,
         bad: str | None,
     ) -> None:
         self._source = source
@@ -187,11 +186,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         """Count a read for operators. ``before``: the productions that the commit had before."""
         scope = ctx._scope
         if scope.connector is not None:
-            read_into = {scope.outputs[name].stream for name in (self._output, self._bad) if name is not None}
             # Not what derived streams make of the records.
+            read_into = [scope.outputs[name].stream for name in (self._output, self._bad) if name is not None]
             sizes = [len(one.value) for one in (ctx._productions or ())[before:] if one.stream in read_into]
-            stream = full_name(scope.topology, self._output)
-            scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
+            scope.connector.has_read(read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
@@ -292,6 +290,6 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         return after is not None and state.behind == 0 and now - state.read_at >= after
 
 
-def _timestamp(given: Any) -> Any:
-    """What a timestamp option has found, as a timestamp. A datetime needs a time zone."""
+def _timestamp(given: Timestamp | datetime) -> Timestamp:
+    """The time that was found for a record. A datetime needs a time zone."""
     return from_datetime(given) if isinstance(given, datetime) else given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ def declare_source(
     record_type: Any,
     source: Source[Any, Any],
     *,
-    timestamp: str | Callable[[Any], Timestamp] | None = None,
+    timestamp: str | Callable[[Any], Timestamp | datetime] | None = None,
     out_of_order: Duration = NO_DURATION,
     idle_after: Duration | None = None,
     find_every: Duration = _FIND_EVERY,

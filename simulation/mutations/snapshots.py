@@ -48,7 +48,7 @@ rewriting(
     "a frozen interval begins no commit",
     CommitPipeline.try_commit,
     "blocked or self._journal.frozen",
-    "taken",
+    "blocked",
     seeds=0,
     test="tests/worker/test_snapshot_holds.py::test_a_frozen_interval_begins_no_commit",
     why=_WHY,
