@@ -90,6 +90,16 @@ test-console: install ## The web console in a headless Chromium, which is instal
 test-kafka: components ## The connector of Kafka, and minutes of kills of a server and its broker
 	@$(RUN) pytest -s -m "long or not long" tests/connectors/kafka tests/system/test_kafka.py $(ARGS)
 
+# How many records, over how many seconds; seconds from one kill to the next; how many workers.
+RECORDS ?= 1000000
+SECONDS ?= 600
+EVERY ?= 10
+WORKERS ?= 2
+.PHONY: kafka-endurance
+kafka-endurance: components ## Kafka to Kafka on a cluster that is killed all the time (RECORDS=1000000 SECONDS=600 EVERY=10)
+	@MILLWHEEL_RECORDS=$(RECORDS) MILLWHEEL_SECONDS=$(SECONDS) MILLWHEEL_EVERY=$(EVERY) MILLWHEEL_WORKERS=$(WORKERS) \
+		$(RUN) pytest -s -m long tests/faults/test_kafka_endurance.py $(ARGS)
+
 # Needs go, for Helm and for what other projects define.
 .PHONY: test-deploy
 test-deploy: components ## The Helm chart with Helm, and all that is deployed, run as processes
@@ -197,6 +207,11 @@ bench-cluster: components ## Run the benchmarks of a cluster of processes, with 
 bench-interval: components ## Move, split and merge an interval with 1 GB of state under load
 	@$(COMPILE)
 	@$(RUN) python -m bench.cluster --interval $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: components ## Kafka to Kafka by MillWheel, PyFlink and Bytewax by turns (ARGS="--only millwheel --records 100000")
+	@$(COMPILE)
+	@$(RUN) python -m bench.peers $(ARGS)
 
 .PHONY: dist
 dist: install ## Build source distribution and wheels into dist/, and try each in an environment of its own

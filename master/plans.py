@@ -24,7 +24,14 @@ from millwheel.master.messages import (
 from millwheel.master.quotas import check_intervals, check_quota
 from millwheel.master.settings import MasterSettings
 from millwheel.master.stream_resolution import refuse_unknown_stream
-from millwheel.master.updating import changed_computations, keep_previous, other_specs, plain_spec, update_problems
+from millwheel.master.updating import (
+    changed_computations,
+    keep_previous,
+    other_specs,
+    plain_spec,
+    same_spec,
+    update_problems,
+)
 from millwheel.master.validation import validate
 from millwheel.model import catalog_keys as keys
 from millwheel.model.catalog import ACTIVE_STATES, LIVE_STATES, Catalog, code_of, incarnations_of, outputs_of
@@ -306,7 +313,8 @@ class Planner:
     def _is_repetition(self, request: SubmitTopology, known: catalog.TopologyRecord) -> bool:
         """Whether this submission was made before; ALREADY_EXISTS if another submission holds the name."""
         name = request.spec.name
-        same = bool(request.request_id) and request.request_id == known.request_id and request.spec == known.spec
+        equal = same_spec(known.spec, request.spec)
+        same = bool(request.request_id) and request.request_id == known.request_id and equal
         if known.state in LIVE_STATES and same:
             return True
         if same:
@@ -319,7 +327,7 @@ class Planner:
         if known.state not in LIVE_STATES:
             return False
         state = state_name(known.state)
-        what = "with the same spec and code" if request.spec == known.spec else "with another spec or other code"
+        what = "with the same spec and code" if equal else "with another spec or other code"
         remedy = f"use another name, or give up its state by `millwheel topology cancel {name}` first"
         if known.state in ACTIVE_STATES:
             remedy = (

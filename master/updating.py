@@ -28,6 +28,7 @@ __all__ = [
     "keep_previous",
     "other_specs",
     "plain_spec",
+    "same_spec",
     "update_problems",
 ]
 
@@ -52,6 +53,23 @@ def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
         if computation.HasField("code") and computation.code == spec.code:
             computation.ClearField("code")
     return plain
+
+
+def same_spec(stored: specs.TopologySpec, given: specs.TopologySpec) -> bool:
+    """Whether a spec that is submitted is the stored one. What an earlier version did not store is not compared.
+
+    An update compares all of it. So it stores what is missing.
+    """
+    if stored == given:
+        return True
+    known = {computation.name: computation.state for computation in stored.computations}
+    plain = specs.TopologySpec()
+    plain.CopyFrom(given)
+    for computation in plain.computations:
+        lacks = computation.name in known and not known[computation.name].HasField("schema")
+        if lacks and computation.state.HasField("schema"):
+            computation.state.ClearField("schema")
+    return plain == stored
 
 
 def keep_previous(record: catalog.TopologyRecord, new: specs.TopologySpec) -> None:

@@ -14,7 +14,7 @@ __all__ = ["log_differences", "log_rests"]
 
 def log_rests(core: LogCore) -> bool:
     """Whether the log has no append in flight and no queued records."""
-    return core.state.journal.still and not core.state.intake.queue
+    return core.state.journal.all_committed and not core.state.intake.queue
 
 
 def log_differences(state: LogState, twin: LogTwin, *, recovered: bool) -> Iterator[str]:

@@ -60,7 +60,7 @@ def _at_rest(worker: Worker, store: MemoryStore) -> Iterator[Core]:
         if isinstance(core, LogCore):
             idle = log_rests(core)
         else:
-            idle = core.state.journal.still and not core.state.intake.records
+            idle = core.state.journal.all_committed and not core.state.intake.records
         if idle and state.committed == head.commit and head.sequencer == state.config.sequencer:
             yield core
 

@@ -30,7 +30,7 @@ from millwheel.server.startup import retried
 from millwheel.server.worker import WORKER
 from millwheel.worker.dedup import Dedup
 from millwheel.worker.interval import IntervalSettings as CoreSettings
-from millwheel.worker.interval.hook_meter import HookTime, Turn
+from millwheel.worker.interval.hook_meter import BatchTime, HookTime
 from millwheel.worker.log import DEAD_LETTER_RETENTION, LogConfig, LogSettings
 from millwheel.worker.messages import GroupWatermarks
 from millwheel.worker.process.destinations import CatalogRouting
@@ -142,13 +142,13 @@ def _balanced(world: World) -> Iterator[None]:
 def _turned(world: World) -> Iterator[None]:
     """In every fourth run, other topologies and slow hooks shorten some batches: at any moment, to any length."""
     chance = Random(f"turns {world.plan.seed}")
-    if chance.random() > _SHORT_TURNS:
+    if chance.random() > _SHORT_BATCHES:
         yield
         return
 
     lengths = [chance.choice((1, 2, 3, 1_000)) for _ in range(100)]
 
-    def drawn(turn: Turn, time: HookTime, most: int) -> int:
+    def drawn(batch_time: BatchTime, time: HookTime, most: int) -> int:
         """See ``fitting``. As there, the answer changes only when this hook has run."""
         return min(most, lengths[time.calls % len(lengths)])
 
@@ -168,7 +168,7 @@ def _ids_tuned(bounds: Mapping[str, int]) -> Iterator[None]:
         yield
 
 
-_SHORT_TURNS: Final = 0.25
+_SHORT_BATCHES: Final = 0.25
 """The fraction of runs whose batches are cut short by the time that they take."""
 
 _BOUNDS: Final = {

@@ -8,14 +8,15 @@ A loss of power ends the store and all processes of the cluster. Clients keep ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from millwheel.store.contract import Append, JournalHead, StoreError, StoreUnavailableError
+from millwheel.model.incarnation import IncarnationId
+from millwheel.store.contract import Append, JournalHead, StateRow, StoreError, StoreUnavailableError
 from millwheel.store.embedded import EmbeddedStore
 from millwheel.store.writer import StoreThread, WriteCall
 from simulation.disk_view import DiskView
@@ -99,6 +100,10 @@ class SimulatedMachine(SimulatedStore):
         self._cut_at_sync = False
         self._whose: dict[tuple[str, int], str] = {}
         """The requesting process, by journal and the fence's sequencer, or by journal and the append's object id."""
+        self._asked = 0
+        """How often rows were sent."""
+        self._newest: dict[tuple[str, str], int] = {}
+        """By process and journal, the newest sending of rows that has come."""
         self._next: SimulatedRocks | None = None
         """The contents of the disk while there is no power."""
         self.inner = self._view = DiskView()
@@ -161,7 +166,13 @@ class SimulatedMachine(SimulatedStore):
         def appended(journal: str, asked: Append, batch: SimulatedBatch) -> bool:
             moved = append(journal, asked, batch)
             who = self._whose.get((journal, id(asked)), "")
-            self._on_disk(batch, lambda: self.watch.appended(who, journal, asked))
+
+            def published() -> None:
+                # Nothing is left of an entry whose journal was dropped in the same group.
+                if self._view.head(journal) is not None:
+                    self.watch.appended(who, journal, asked)
+
+            self._on_disk(batch, published)
             return moved
 
         return appended
@@ -210,6 +221,22 @@ class SimulatedMachine(SimulatedStore):
         self._whose[journal, sequencer] = str(PROCESS.get())
         head: JournalHead = await self._ask(lambda: self._store.fence(journal, sequencer))
         return head
+
+    async def write_states(
+        self, incarnation: IncarnationId, journal: str, sequencer: int, rows: Sequence[StateRow]
+    ) -> None:
+        # This store is in its process, where calls run in their order. So no attempt that was given up comes after its
+        # repetition. It would write a row again that was emptied and deleted since.
+        self._asked += 1
+        owner, number = (str(PROCESS.get()), journal), self._asked
+
+        async def in_order() -> None:
+            if number < self._newest.get(owner, 0):
+                raise StoreUnavailableError("a later call came first")
+            self._newest[owner] = number
+            await self._store.write_states(incarnation, journal, sequencer, rows)
+
+        await self._ask(in_order)
 
     async def append(self, journal: str, append: Append) -> None:
         who = str(PROCESS.get())

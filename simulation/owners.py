@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from millwheel.worker.dedup import PositionIds
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.state import INDEX_BITS
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.messages import Delivery, SendDelivery
 from millwheel.worker.owner import OwnerPhase
 from simulation.world import World

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from deploy.local.apicurio import ApicurioRegistry
 from deploy.local.cassandra import CassandraCluster
 from deploy.local.etcd import EtcdCluster
 from deploy.local.kafka import KafkaBroker
@@ -20,7 +21,7 @@ from deploy.local.postgres import PostgresServer
 from deploy.local.redis import RedisServer
 from millwheel.store.cassandra import CassandraSettings
 
-SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster, KafkaBroker)
+SomeCluster = TypeVar("SomeCluster", EtcdCluster, CassandraCluster, KafkaBroker, ApicurioRegistry)
 
 
 @cache
@@ -79,6 +80,12 @@ def mosquitto() -> MosquittoBroker:
 def kafka() -> KafkaBroker:
     """One broker, for topics of any name."""
     return _started(KafkaBroker(_folder() / "kafka"))
+
+
+@cache
+def schema_registry() -> ApicurioRegistry:
+    """One schema registry, for subjects of any name. It starts in some five seconds."""
+    return _started(ApicurioRegistry(_folder() / "apicurio"))
 
 
 def cassandra_settings(cluster: CassandraCluster, keyspace: str) -> CassandraSettings:

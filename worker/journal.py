@@ -69,7 +69,7 @@ class OwnedJournal(JournalBase):
         """The size of the entry in flight."""
 
     @property
-    def still(self) -> bool:
+    def all_committed(self) -> bool:
         """Whether each sealed commit is in the journal. Then the soft state is the committed state."""
         return self.sealed == self.committed
 

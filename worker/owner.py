@@ -107,7 +107,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         self._pump = pump
         self._handlers: dict[type, Handler] = {
             Started: self._on_started,
-            Delivery: self._deliveries(serving=False),
+            Delivery: self._delivery_handler(serving=False),
             Opened: self._on_opened,
             Accepted: self._on_accepted,
             OpenFailed: self._on_lost,
@@ -147,7 +147,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
         """The owner begins to serve. ``watermark`` is that of :class:`Accepted`."""
 
     @abstractmethod
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         """Processes deliveries, while the owner serves and before."""
 
     def _end(self) -> Sequence[EffectT]:
@@ -173,7 +173,7 @@ class OwnerCore(ABC, Generic[EventT, EffectT]):
 
     def _on_accepted(self, event: Accepted) -> Sequence[EffectT]:
         self.phase = OwnerPhase.SERVING
-        self._handlers[Delivery] = self._deliveries(serving=True)
+        self._handlers[Delivery] = self._delivery_handler(serving=True)
         return self._serve(event.watermark)
 
     def _on_lost(self, event: Deposed | OpenFailed) -> Sequence[EffectT]:

@@ -44,11 +44,11 @@ class SnapshotHolds:
         journal, held = self._journal, self._serves()
         if held:
             journal.frozen = event.token
-        return [JournalStands(event.request, held, journal.still, journal.committed)]
+        return [JournalStands(event.request, held, journal.all_committed, journal.committed)]
 
     def _thaw(self, event: Thaw) -> Sequence[JournalStands]:
         journal = self._journal
         held = journal.frozen == event.token
         if held:
             journal.frozen = ""
-        return [JournalStands(event.request, held and self._serves(), journal.still, journal.committed)]
+        return [JournalStands(event.request, held and self._serves(), journal.all_committed, journal.committed)]

@@ -20,6 +20,7 @@ def main() -> int:
         mosquitto.install()
         jars.install(jars.CASSANDRA)
         jars.install(jars.KAFKA)
+        jars.install(jars.APICURIO)
     except InstallError as error:
         print(f"install: {error}", file=sys.stderr)
         return 1

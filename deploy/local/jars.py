@@ -6,6 +6,7 @@ import fcntl
 import importlib.util
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Final
 
 from deploy.local.apt import COMPONENTS, InstallError
 
-__all__ = ["CASSANDRA", "KAFKA", "JarProgram", "find_java", "install"]
+__all__ = ["APICURIO", "CASSANDRA", "KAFKA", "JarProgram", "find_java", "install"]
 
 _TRIES: Final = 3
 _FIND_JAVA: Final = Path(__file__).resolve().parents[2] / "tools" / "find_java.sh"
@@ -26,11 +27,19 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersio
 _POM_DEPENDENCY: Final = (
     "<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>"
 )
-_IVY: Final = """<ivy-module version="2.0"><info organisation="local" module="{name}"/>
+_POM_ARCHIVE: Final = """<dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version>
+<type>tar.gz</type><classifier>all</classifier>
+<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
+_IVY: Final = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="local" module="{name}"/>
 <configurations><conf name="default"/></configurations>
 <dependencies>{dependencies}</dependencies></ivy-module>
 """
 _IVY_DEPENDENCY: Final = '<dependency org="{0}" name="{1}" rev="{2}" conf="default->default"/>'
+_IVY_ARCHIVE: Final = (
+    '<dependency org="{0}" name="{1}" rev="{2}" conf="default->default" transitive="false">'
+    '<artifact name="{1}" type="tar.gz" ext="tar.gz" m:classifier="all"/></dependency>'
+)
 
 Say = Callable[[str], None]
 
@@ -44,6 +53,7 @@ class JarProgram:
         size: What is fetched, for people.
         artifacts: Group, name and version of what it is made of. All that these need is fetched with them.
         parts: Beginnings of the names of some jars, without which the program is not whole.
+        is_archive: Whether each artifact is an archive that has all its jars.
     """
 
     name: str
@@ -51,11 +61,20 @@ class JarProgram:
     size: str
     artifacts: tuple[tuple[str, str, str], ...]
     parts: tuple[str, ...]
+    is_archive: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
 
 
+APICURIO: Final = JarProgram(
+    "apicurio",
+    "2.6.13.Final",
+    "142 MB",
+    (("io.apicurio", "apicurio-registry-app", "2.6.13.Final"),),
+    ("apicurio-registry-app-2.6.13.Final-runner.jar",),
+    is_archive=True,
+)
 CASSANDRA: Final = JarProgram(
     "cassandra",
     "5.0.6",
@@ -112,7 +131,8 @@ def _one_installer(folder: Path) -> Iterator[Path]:
 
 def _by_maven(program: JarProgram, maven: str, folder: Path, target: Path) -> list[str]:
     pom = folder / "pom.xml"
-    dependencies = "".join(_POM_DEPENDENCY.format(*artifact) for artifact in program.artifacts)
+    form = _POM_ARCHIVE if program.is_archive else _POM_DEPENDENCY
+    dependencies = "".join(form.format(*artifact) for artifact in program.artifacts)
     pom.write_text(_POM.format(name=program.name, dependencies=dependencies))
     repository = f"-Dmaven.repo.local={folder / 'cache'}"
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -127,13 +147,14 @@ def _by_ivy(program: JarProgram, folder: Path, target: Path) -> list[str]:
     if not ivy:
         raise InstallError(f"the jars of {program.name} need Maven (mvn), or pyspark for its Ivy: run `make install`")
     module = folder / "ivy.xml"
-    dependencies = "".join(_IVY_DEPENDENCY.format(*artifact) for artifact in program.artifacts)
+    form = _IVY_ARCHIVE if program.is_archive else _IVY_DEPENDENCY
+    dependencies = "".join(form.format(*artifact) for artifact in program.artifacts)
     module.write_text(_IVY.format(name=program.name, dependencies=dependencies))
     pattern = f"{target}/[artifact]-[revision](-[classifier]).[ext]"
     # fmt: off
     return [
         str(find_java()), "-jar", str(ivy[0]), "-cache", str(folder / "cache"), "-m2compatible", "-confs", "default",
-        "-ivy", str(module), "-types", "jar", "bundle", "-retrieve", pattern,
+        "-ivy", str(module), "-types", "jar", "bundle", "tar.gz", "-retrieve", pattern,
     ]
     # fmt: on
 
@@ -143,10 +164,19 @@ def _run(program: JarProgram, command: list[str], log: Path, target: Path, say: 
     for attempt in range(1, _TRIES + 1):
         with log.open("wb") as output:
             done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-        if done.returncode == 0 and _is_whole(program, target):
-            return
+        if done.returncode == 0:
+            _unpack(target)
+            if _is_whole(program, target):
+                return
         say(f"{program}: attempt {attempt} of {_TRIES} failed, see {log}")
     raise InstallError(f"{program} could not be fetched from Maven Central; {log} says why")
+
+
+def _unpack(target: Path) -> None:
+    for archive in target.glob("*.tar.gz"):
+        with tarfile.open(archive) as packed:
+            packed.extractall(target, filter="data")
+        archive.unlink()
 
 
 def _is_whole(program: JarProgram, target: Path) -> bool:

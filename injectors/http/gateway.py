@@ -89,6 +89,8 @@ class HttpGateway:
         """By request that is not accepted yet: the least timestamp of its records."""
         self._keys: OrderedDict[str, bytes] = OrderedDict()
         """The newest keys, with a hash of the body that each of them came with."""
+        self._claims: dict[object, tuple[str, bytes]] = {}
+        """By request whose records are not accepted yet: its key, and the hash of its body."""
         self._last_request = wall_now()
         self._idle = False
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -122,12 +124,12 @@ class HttpGateway:
         if not read.values:
             return 0
         digest = blake2b(body, digest_size=16).digest()
-        self._refuse_reused(key, digest)
         sent = None
         try:
             async with asyncio.timeout(self._settings.answer_seconds) as limit:
-                sent = await self._send(read, again=at is not None or reader.timestamp is not None)
-                self._remember(key, digest)
+                with self._claimed(key, digest):
+                    sent = await self._send(read, again=at is not None or reader.timestamp is not None)
+                    self._remember(key, digest)
                 await self._injector.until_acked(sent)
         except TimeoutError:
             if not limit.expired():
@@ -189,8 +191,23 @@ class HttpGateway:
 
     # Keys. Records of another body would count as known, so they would be lost without a word.
 
+    @contextmanager
+    def _claimed(self, key: str, digest: bytes) -> Iterator[None]:
+        """Refuse other bodies under the key, until the records are accepted. Then the key is remembered."""
+        if self._settings.reader.id_field:  # then the ids of records count, and not the key
+            yield
+            return
+        self._refuse_reused(key, digest)
+        request = object()
+        self._claims[request] = key, digest
+        try:
+            yield
+        finally:
+            del self._claims[request]
+
     def _refuse_reused(self, key: str, digest: bytes) -> None:
-        if self._keys.get(key, digest) != digest:
+        claimed = any(one == key and body != digest for one, body in self._claims.values())
+        if key and (claimed or self._keys.get(key, digest) != digest):
             raise HttpRefusal(
                 409,
                 "KEY_REUSED",

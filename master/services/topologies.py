@@ -20,7 +20,7 @@ from millwheel.master.packages import EMPTY_DIGEST, MAX_PACKAGE_BYTES
 from millwheel.master.plans import refuse_unknown_topology
 from millwheel.master.replica import MasterReplica
 from millwheel.master.services.pages import page_rows
-from millwheel.master.updating import other_specs, update_problems
+from millwheel.master.updating import other_specs, same_spec, update_problems
 from millwheel.master.validation import validate
 from millwheel.model.catalog import LIVE_STATES, Catalog, incarnations_of, outputs_of
 from millwheel.model.incarnation import IncarnationId
@@ -151,7 +151,8 @@ class TopologyServicer(control_pb2_grpc.TopologyServiceServicer):
                 refuse_unknown_topology(request.spec.name, known)
             found += update_problems(holder.spec, request.spec, other_specs(holder.spec.name, known))
         problems = [control.Problem(where=one.where, message=one.message) for one in found]
-        if not request.update and holder is not None and holder.state in LIVE_STATES and holder.spec != request.spec:
+        lives = holder is not None and holder.state in LIVE_STATES
+        if not request.update and holder is not None and lives and not same_spec(holder.spec, request.spec):
             text = "another topology of this name runs, or its state is kept: use another name, or cancel that one"
             problems.append(control.Problem(where=f"topology {request.spec.name!r}", message=text))
         return control.ValidateTopologyResponse(problems=problems)

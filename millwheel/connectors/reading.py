@@ -8,35 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from millwheel.connectors.handles import CALL_SECONDS, Handles
 from millwheel.connectors.pacing import Timing
-from millwheel.connectors.source import BadRecord, BadRecordError, Read, Source, SplitReader
-from millwheel.model.stream_names import full_name
-from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp
+from millwheel.connectors.source import MOST_RECORDS, BadRecord, BadRecordError, Read, Source, SplitReader
+from millwheel.model.time import LAST_TIMESTAMP, MIN_TIMESTAMP, TimeDomain, Timestamp, from_datetime
 from millwheel.sdk.computation import Computation
 from millwheel.sdk.context import Context
 from millwheel.sdk.error_texts import error_message
-from millwheel.sdk.errors import KeyExtractionError, UsageError
+from millwheel.sdk.errors import KeyExtractionError, TooLargeError, UsageError
 from millwheel.sdk.records import Record, Timer
 
-__all__ = ["MOST_BYTES", "MOST_RECORDS", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
+__all__ = ["MOST_BYTES", "MOST_SPLITS", "FindSplits", "ReadSplits", "Split", "SplitState"]
 
 P = TypeVar("P")
 
 MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
-MOST_RECORDS: Final = 10_000
 MOST_BYTES: Final = 16 << 20
-"""The most of one read (G13)."""
+"""The most of one read (G13): the records as they are stored, and what they become for consumers of their stream."""
 _READS_AT_ONCE: Final = 100
 _PAUSE_AFTER: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
 _MOST_RAW: Final = 1_000
 """The most characters of a bad record's value."""
+_MOST_ERROR: Final = 10_000
+"""The most characters of a bad record's error: a function of the program may have raised it."""
 
 
 class Split(msgspec.Struct, frozen=True):
@@ -128,7 +129,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         output: str,
         record_type: Any,
         timing: Timing,
-        timestamp: Callable[[Any], Timestamp] | None,
+        timestamp: Callable[[Any], Timestamp | datetime] | None,
         bad: str | None,
     ) -> None:
         self._source = source
@@ -141,6 +142,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         self._readers = Handles[SplitReader[Any, P]]()
         self._reads_at: dict[str, tuple[int, int]] = {}
         """By split: the time of the last read, and how many there were at that time."""
+        self._most: dict[str, int] = {}
+        """By split: the most records of its next read, since those of a former read were too many bytes."""
 
     def declared_outputs(self) -> Mapping[str, Any]:
         outputs = {self._output: self._type}
@@ -167,6 +170,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             return
         position = state.position
         async with self._readers.use(split, position, lambda: self._source.open_reader(split, position)) as used:
+            used.handle.most_records = self._most.get(split, MOST_RECORDS)
             async with asyncio.timeout(CALL_SECONDS):
                 read = await used.handle.read()
             before = len(ctx._productions or ())
@@ -174,6 +178,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
             self._count(ctx, read, before)
             if read.ended:
                 self._reads_at.pop(split, None)
+                self._most.pop(split, None)
             else:
                 used.ends_at(read.position)
 
@@ -181,9 +186,10 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         """Count a read for operators. ``before``: the productions that the commit had before."""
         scope = ctx._scope
         if scope.connector is not None:
-            sizes = [len(one.value) for one in (ctx._productions or ())[before:]]
-            stream = full_name(scope.topology, self._output)
-            scope.connector.has_read(stream, ctx.key, sizes, read.behind, ended=read.ended)
+            # Not what derived streams make of the records.
+            read_into = [scope.outputs[name].stream for name in (self._output, self._bad) if name is not None]
+            sizes = [len(one.value) for one in (ctx._productions or ())[before:] if one.stream in read_into]
+            scope.connector.has_read(read_into[0], ctx.key, sizes, read.behind, ended=read.ended, lost=read.lost)
 
     def _take(self, ctx: Context[SplitState[P]], state: SplitState[P], read: Read[Any, P], asked: Timestamp) -> None:
         """Produce what was read, and set the timer of the next read. ``asked``: when the read began."""
@@ -192,8 +198,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         ctx._earliest = int(MIN_TIMESTAMP)  # records of a source may be late, as those of an injector
         ctx._cause = asked  # times in another unit are found by comparison with it
         newest = self._produce(ctx, state, read, asked)
-        if ctx._produced > MOST_BYTES:
-            raise UsageError(f"a read has {ctx._produced:,} bytes in its records: return {MOST_BYTES:,} at most")
+        self._let_grow(ctx, len(read.records))
         watermark = newest if read.watermark is None else max(state.watermark, read.watermark)
         state.position, state.behind, state.ended = read.position, read.behind, read.ended
         state.records += len(read.records)
@@ -215,24 +220,48 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
         """Produce the records. Returns the watermark that follows from their times."""
         newest, at_of = state.watermark, self._timestamp
         for index, (value, stated) in enumerate(read.records):
+            if ctx._produced > MOST_BYTES:
+                raise self._too_many_bytes(ctx, index, len(read.records))
             if value.__class__ is BadRecord:
                 self._produce_bad(ctx, value)
                 continue
             before = ctx._produced
             try:
-                at = stated if at_of is None else at_of(value)
+                at = stated if at_of is None else _timestamp(at_of(value))
                 at = asked if at is None else at
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
                 # What other topologies make of the record is no matter of the source. And a clock's unit is one of all.
-                if self._bad is None or ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
+                if ctx._produced != before or isinstance(error, UsageError | KeyExtractionError):
+                    raise
+                if self._bad is None and not isinstance(error, TooLargeError):
                     raise
                 place = f"record {state.records + index + 1} since the beginning"
+                text = error.fault if isinstance(error, TooLargeError) else error_message(error)
                 raw = repr(value)[:_MOST_RAW].encode(errors="replace")
-                self._produce_bad(ctx, BadRecord(ctx.key, place, error_message(error), raw))
+                self._produce_bad(ctx, BadRecord(ctx.key, place, text, raw))
                 continue
             newest = max(newest, at - self._timing.out_of_order)
         return newest
+
+    def _too_many_bytes(self, ctx: Context[SplitState[P]], fit: int, count: int) -> UsageError:
+        """The error of a read whose first ``fit`` records of ``count`` have too many bytes. The next read has fewer.
+
+        *Invariant (G13): a commit has the most bytes of a read, and those of one record more.* One record alone is
+        taken: its value has a limit of its own.
+        """
+        self._most[ctx.key] = most = max(fit // 2, 1)
+        return UsageError(
+            f"split {ctx.key!r}: the first {fit:,} of {count:,} records of a read have {ctx._produced:,} bytes as they "
+            f"are stored, and {MOST_BYTES:,} is the limit. The next read gets {most:,} records. If this goes on, the "
+            "source does not heed most_records of its reader"
+        )
+
+    def _let_grow(self, ctx: Context[SplitState[P]], count: int) -> None:
+        """Let the next read of a split have more records, if those of this one were few bytes."""
+        most = self._most.get(ctx.key, MOST_RECORDS)
+        if most < MOST_RECORDS and count >= most and ctx._produced * 4 <= MOST_BYTES:
+            self._most[ctx.key] = min(2 * most, MOST_RECORDS)
 
     def _pause(self, ctx: Context[SplitState[P]], read: Read[Any, P], asked: Timestamp) -> int:
         """How long the split waits for its next read, in microseconds."""
@@ -247,7 +276,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     def _produce_bad(self, ctx: Context[SplitState[P]], bad: BadRecord) -> None:
         if self._bad is None:
             raise BadRecordError(bad)
-        ctx.produce(self._bad, bad, timestamp=ctx.now)
+        cut = msgspec.structs.replace(bad, error=bad.error[:_MOST_ERROR])
+        ctx.produce(self._bad, cut, timestamp=ctx.now)
 
     def _is_idle(self, state: SplitState[P], now: int) -> bool:
         """Whether the split has had nothing for long, and says that nothing waits in it."""
@@ -258,3 +288,8 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 "a split has nothing more for now"
             )
         return after is not None and state.behind == 0 and now - state.read_at >= after
+
+
+def _timestamp(given: Timestamp | datetime) -> Timestamp:
+    """The time that was found for a record. A datetime needs a time zone."""
+    return from_datetime(given) if isinstance(given, datetime) else given

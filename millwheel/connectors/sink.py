@@ -39,8 +39,8 @@ class SinkBatch(Generic[T]):
     Attributes:
         number: 1 for the first batch of a run, and one more for each next one.
         records: The values with their event times, in the order in which they were produced for each key.
-        id: Equal ids mean equal records, and equal batches before them: 32 characters. A number alone does not mean
-            that. After a restore of a snapshot, it may come again with other records.
+        id: Equal ids mean equal records, and equal batches before them: 32 hexadecimal digits. A number alone does not
+            mean that. After a restore of a snapshot, it may come again with other records.
         after: The id of the batch before it in this shard. Empty: it is the first one that this sink gets of the run.
     """
 

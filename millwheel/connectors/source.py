@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -13,10 +13,13 @@ from millwheel.errors import MillwheelError
 from millwheel.model.time import Timestamp
 from millwheel.sdk.function_code import code_digest
 
-__all__ = ["BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
+__all__ = ["MOST_RECORDS", "BadRecord", "BadRecordError", "Read", "Source", "SplitReader", "Splits"]
 
 T = TypeVar("T")
 P = TypeVar("P")
+
+MOST_RECORDS: Final = 10_000
+"""The most records of one read (G13)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Read(Generic[T, P]):
         ended: Whether the split has no more records, ever.
         behind: How many records wait in the split after this read, as far as the source knows. For people. And 0 says
             that the split has nothing more for now: without it, ``idle_after`` has no effect.
+        lost: How many records were lost since the read before, because nothing keeps them. For people.
     """
 
     records: Sequence[tuple[T | BadRecord, Timestamp | None]]
@@ -78,10 +82,16 @@ class Read(Generic[T, P]):
     watermark: Timestamp | None = None
     ended: bool = False
     behind: int | None = None
+    lost: int = 0
 
 
 class SplitReader(ABC, Generic[T, P]):
     """Reads one split, from a position on. One read runs at a time."""
+
+    most_records: int = MOST_RECORDS
+    """The most records of the next read. MillWheel sets it before each read. It is lower after records that had too
+    many bytes as they are stored, which a reader need not know: values may be larger there than where they come from.
+    """
 
     @abstractmethod
     async def read(self) -> Read[T, P]:
@@ -130,7 +140,7 @@ class Source(ABC, Generic[T, P]):
                 self.source, self.position = source, position
 
             async def read(self) -> connectors.Read[int, int]:
-                found = [(n, None) for n in range(self.position, self.source.upto, 2)[:100]]
+                found = [(n, None) for n in range(self.position, self.source.upto, 2)[: self.most_records]]
                 self.position += 2 * len(found)
                 return connectors.Read(found, self.position, ended=self.position >= self.source.upto, behind=0)
     """

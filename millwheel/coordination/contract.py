@@ -83,7 +83,8 @@ class Coordinator(Protocol):
     ) -> TransactionResult:
         """Apply all puts and deletes in one revision if every compare holds, else nothing. Durable on return.
 
-        A transaction that changes nothing creates no revision.
+        A transaction that changes nothing creates no revision. One that is cancelled, or whose answer is lost, may
+        still be done later: only its compares prevent that.
 
         Raises:
             LeaseExpiredError: if a put names a lease that has ended.

@@ -62,26 +62,26 @@ class MinTracker:
         """Add ``timestamp`` ``count`` times; ValueError unless ``count`` is positive."""
         if count <= 0:
             raise ValueError(f"count must be positive, not {count}")
-        held = self._counts.get(timestamp)
-        if held is None:
+        present = self._counts.get(timestamp)
+        if present is None:
             heappush(self._heap, timestamp)
             self._counts[timestamp] = count
         else:
-            if held == 0:
+            if present == 0:
                 self._gone -= 1
-            self._counts[timestamp] = held + count
+            self._counts[timestamp] = present + count
         self._size += count
 
     def remove(self, timestamp: int, count: int = 1) -> None:
         """Remove ``timestamp`` ``count`` times; KeyError if it is not present that many times."""
         if count <= 0:
             raise ValueError(f"count must be positive, not {count}")
-        held = self._counts.get(timestamp, 0)
-        if held < count:
-            raise KeyError(f"timestamp {timestamp} is present {held} times, not {count}")
-        self._counts[timestamp] = held - count
+        present = self._counts.get(timestamp, 0)
+        if present < count:
+            raise KeyError(f"timestamp {timestamp} is present {present} times, not {count}")
+        self._counts[timestamp] = present - count
         self._size -= count
-        if held == count:
+        if present == count:
             self._gone += 1
             if self._gone * 2 > len(self._heap) > _SMALL_HEAP:
                 self._compact()

@@ -85,13 +85,18 @@ class StateDamagedError(MillwheelError):
 
 
 class TooLargeError(MillwheelError):
-    """A key, tag, value or state exceeds its limit, or one commit has more productions than it can number."""
+    """A key, tag, value or state exceeds its limit, or one commit has more productions than it can number.
+
+    Attributes:
+        fault: What is too large, without the remedy.
+    """
 
     def __init__(
         self, what: str, size: int, limit: int, advice: str = "make it smaller or split it", *, unit: str = "bytes"
     ) -> None:
         """``advice`` is the remedy. It may contain lines of code."""
-        super().__init__(f"{what} has {size:,} {unit}, more than the limit of {limit:,}: {advice}")
+        self.fault = f"{what} has {size:,} {unit}, more than the limit of {limit:,}"
+        super().__init__(f"{self.fault}: {advice}")
 
 
 class ValueDecodeError(MillwheelError):

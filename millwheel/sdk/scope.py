@@ -86,7 +86,9 @@ class GrowingStates(Protocol):
 class ConnectorCounts(Protocol):
     """What the hooks of sources and sinks count for operators."""
 
-    def has_read(self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool) -> None:
+    def has_read(
+        self, stream: str, split: str, sizes: Sequence[int], behind: int | None, *, ended: bool, lost: int = 0
+    ) -> None:
         """A read of a split has ended.
 
         Args:
@@ -95,6 +97,7 @@ class ConnectorCounts(Protocol):
             sizes: The bytes of each record.
             behind: How many records wait in the split, if the source knows.
             ended: Whether it has no more records.
+            lost: How many records were lost since the read before.
         """
 
     def has_written(self, sizes: Sequence[int], seconds: float) -> None:

@@ -112,7 +112,8 @@ class Purge:
     """Deletes the rows that a journal emptied with commits up to ``truncation_point``, and their marks.
 
     No older row can be written any more. Every row of an entry up to the truncation point was acknowledged before the
-    truncation point moved there. A successor replays only the entries above it.
+    truncation point moved there. A successor replays only the entries above it. And calls of a process run in their
+    order, so no attempt that was given up comes after its repetition.
     """
 
     def __init__(self, rocks: Rocks, heads: JournalHeads, journal: str, truncation_point: int | None) -> None:

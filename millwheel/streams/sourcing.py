@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from math import inf
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ __all__ = ["declare_source"]
 
 _FIND_EVERY: Final = seconds(1)
 _MOST_IDENTITY: Final = 512
+_HIGHEST_RATE: Final = 1_000_000_000
 _MOST_NAME: Final = MAX_NAME - len("-splits")
 """The most characters of a stream's name that computations are named after."""
 
@@ -33,7 +34,7 @@ def declare_source(
     record_type: Any,
     source: Source[Any, Any],
     *,
-    timestamp: str | Callable[[Any], Timestamp] | None = None,
+    timestamp: str | Callable[[Any], Timestamp | datetime] | None = None,
     out_of_order: Duration = NO_DURATION,
     idle_after: Duration | None = None,
     find_every: Duration = _FIND_EVERY,
@@ -49,9 +50,7 @@ def declare_source(
     _check(name, record_type, source, timestamp)
     durations = (("out_of_order", out_of_order, 0), ("idle_after", idle_after, 1), ("find_every", find_every, 1))
     _check_times(name, *durations, ("allowed_skew", allowed_skew, 1))
-    rate: object = records_per_second
-    if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 < rate < inf):
-        raise UsageError(f"source({name!r}) takes a number above 0 as records_per_second, not {rate!r:.80}")
+    _check_rate(name, records_per_second)
     identity = source.identity()
     if not isinstance(identity, str) or not 0 < len(identity) <= _MOST_IDENTITY:
         raise UsageError(
@@ -86,6 +85,19 @@ def _check_times(name: str, *options: tuple[str, object, int]) -> None:
             raise UsageError(
                 f"source({name!r}) takes a Duration of at least {least} microseconds as {option}, not {value!r:.80}"
             )
+
+
+def _check_rate(name: str, rate: object) -> None:
+    """Raise UsageError for what is no rate of reads.
+
+    A read gets up to 10,000 records, and the split then waits as long as the rate says. Below one record in a second,
+    that would be days without a word.
+    """
+    if rate is None or (isinstance(rate, int | float) and not isinstance(rate, bool) and 1 <= rate <= _HIGHEST_RATE):
+        return
+    raise UsageError(
+        f"source({name!r}) takes a number from 1 to {_HIGHEST_RATE:,} as records_per_second, not {rate!r:.80}"
+    )
 
 
 def _check(name: str, record_type: Any, source: object, timestamp: object) -> None:

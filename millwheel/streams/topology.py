@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack, overload
 
 from millwheel.model.stream_names import DEAD_LETTERS
@@ -48,7 +49,7 @@ class SourceOptions(StreamOptions, total=False):
 class ReadOptions(StreamOptions, total=False):
     """The options of :meth:`Topology.source` for a stream that the cluster reads."""
 
-    timestamp: str | Callable[[Any], Timestamp] | None
+    timestamp: str | Callable[[Any], Timestamp | datetime] | None
     out_of_order: Duration
     idle_after: Duration | None
     find_every: Duration
@@ -112,7 +113,8 @@ class Topology(TopologyGraph):
 
         With ``reads``:
 
-        - ``timestamp``: the event time of a record: a field, or a function of the value. By default the source says it.
+        - ``timestamp``: the event time of a record: a field, or a function of the value. It is a Timestamp, or a
+          datetime with a time zone. By default the source says it.
         - ``out_of_order``: how much older than the newest record of its split a record may be without being late.
           Microseconds, 0 by default.
         - ``idle_after``: after so long without a record, a split that has nothing more follows the wall clock. So it
@@ -121,8 +123,8 @@ class Topology(TopologyGraph):
         - ``find_every``: the time between two searches for new splits. Microseconds, a second by default.
         - ``bad``: the stream that gets records that cannot be read, as :class:`millwheel.connectors.BadRecord`. By
           default, their split stops at them, and its error says what is wrong.
-        - ``records_per_second``: the most records that each split reads in a second, on average. So a backfill leaves
-          something to others. By default, there is no limit.
+        - ``records_per_second``: the most records that each split reads in a second, on average: at least 1. So a
+          backfill leaves something to others. By default, there is no limit.
         - ``allowed_skew``: how far a split may be ahead of the low watermark of all splits before it has to wait for
           the slower ones. So the states of windows stay bounded (8.4). Microseconds. By default, there is no limit.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors.mqtt import deliveries, topics
-from millwheel.connectors.redis import places, writers
+from millwheel.connectors.redis import places, streams, writers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -19,6 +19,30 @@ rewriting(
     "False",
     seeds=0,
     test="tests/connectors/test_redis_places.py::test_what_is_removed_unread_is_noticed",
+    why=_WHY,
+)
+
+rewriting(
+    "redis-beginning-chosen-again",
+    "G1",
+    "where a stream begins is committed before anything is read",
+    streams,
+    "return Read([], self._position, behind=max(self._behind(self._position, seen), 1))",
+    "pass",
+    seeds=0,
+    test="tests/connectors/test_redis_source.py::test_the_first_read_has_the_beginning_alone",
+    why=_WHY,
+)
+
+rewriting(
+    "redis-start-of-what-is-left",
+    "G1",
+    "entries that may have been removed behind a start are an error",
+    places,
+    "Missing(None, set_back=False) if removed else None",
+    "None",
+    seeds=0,
+    test="tests/connectors/test_redis_places.py::test_no_start_skips_entries_silently",
     why=_WHY,
 )
 

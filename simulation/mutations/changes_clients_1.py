@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.client.injector.core import InjectorCore
 from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue, OutboundQueues
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import OutboundBatches
+from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.subscription import Subscription
 from millwheel.client.subscription.reading import LogCall
 from millwheel.client.watermark_streams import ReportStream
@@ -175,7 +175,7 @@ rewriting(
     "overdue-never",
     "G8",
     "a batch without an answer is sent again",
-    OutboundBatches.resend_overdue,
+    ResendingQueues.resend_overdue,
     "since[one] <= due",
     "False",
     seeds=0,
@@ -187,7 +187,7 @@ rewriting(
     "copies-behind-the-unwritten",
     "G13",
     "no copy waits behind an attempt that is not written yet",
-    OutboundBatches.resend_overdue,
+    ResendingQueues.resend_overdue,
     "newest.token >= unwritten.get(newest.address, self._next_token)",
     "False",
     seeds=0,
@@ -199,7 +199,7 @@ rewriting(
     "first-attempts-forgotten",
     "G1",
     "an ACK of the oldest attempt counts, however many copies followed it",
-    OutboundBatches,
+    ResendingQueues,
     "self._end(batch.sendings[-1])",
     "self._end(batch.sendings[0])",
     seeds=0,
@@ -211,7 +211,7 @@ rewriting(
     "copies-as-often-as-at-first",
     "G13",
     "the wait before a copy doubles with each one",
-    OutboundBatches,
+    ResendingQueues,
     "min(batch.copies + 1, MAX_COPIES)",
     "0",
     seeds=0,

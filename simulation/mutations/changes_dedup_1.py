@@ -61,7 +61,7 @@ rewriting(
     "G1",
     "ids that are committed together are kept as long as the longest",
     Dedup.take,
-    "max(collect, verdict._collect_from)",
+    "max(collect, verdict.collect_from)",
     "collect",
     seeds=0,
     test="tests/worker/dedup/test_keeping_ids.py::test_an_id_is_kept_until_the_horizon_passes_its_record",

@@ -153,7 +153,7 @@ rewriting(
     "the end of a stream is shown to those that have read all of it",
     Subscribers,
     "return min(watermark, _LAST)",
-    "return state.assured",
+    "return state.journaled_watermark",
     seeds=0,
     test="tests/worker/log/test_log_core.py::test_a_slow_reader_gets_no_watermark_beyond_what_it_has_read",
     why="seeds were not tried: the test shows it by itself, in seconds",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.connectors import databases, handles, reading, writing
 from millwheel.connectors import progress as shard_progress
+from millwheel.connectors.delta import sink as tables
 from millwheel.connectors.files import lines, sink, storage
 from millwheel.connectors.pacing import Timing
 from millwheel.master import updating
@@ -349,8 +350,8 @@ rewriting(
     "G1",
     "the progress has each batch of which a file may be there",
     sink,
-    "self._raise_progress(batch)\n    " + _WRITE_FILES,
-    _WRITE_FILES + "\n    self._raise_progress(batch)",
+    "self._raise_progress(found, progress)\n    " + _WRITE_FILES,
+    _WRITE_FILES + "\n    self._raise_progress(found, progress)",
     seeds=0,
     test="tests/connectors/files/test_sink.py::test_a_batch_that_was_begun_is_known_after_a_restore",
     why=_WHY,
@@ -389,5 +390,41 @@ rewriting(
     '"overwrite"',
     seeds=0,
     test="tests/connectors/files/test_buckets.py::test_a_former_process_writes_nothing_into_a_bucket",
+    why=_WHY,
+)
+
+rewriting(
+    "commits-without-their-ids",
+    "G1",
+    "the commit of a batch has the id of the batch",
+    tables,
+    "app_transactions=[Transaction(name, number) for name, number in numbers.items()]",
+    "app_transactions=[]",
+    seeds=0,
+    test="tests/connectors/delta/test_buckets.py::test_a_process_that_wakes_up_commits_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "tables-loaded-without-progress",
+    "G1",
+    "a batch is committed on the version of the table in which the progress was read",
+    tables,
+    "continue",
+    "self._table = table.update_incremental() or table; continue",
+    seeds=0,
+    test="tests/connectors/delta/test_buckets.py::test_a_process_that_wakes_up_commits_nothing",
+    why=_WHY,
+)
+
+rewriting(
+    "tables-made-twice",
+    "G1",
+    "a process that comes second does not replace the columns of a table",
+    tables,
+    "max_commit_retries=0",
+    "max_commit_retries=5",
+    seeds=0,
+    test="tests/connectors/delta/test_buckets.py::test_of_two_that_make_a_table_one_does",
     why=_WHY,
 )

@@ -12,7 +12,7 @@ from millwheel.client.injector.core import Publication
 from millwheel.client.injector.ids import IdHasher
 from millwheel.client.injector.keying import RecordKeys
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import OutboundBatches
+from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.client.watermarks import WatermarkClient
 from millwheel.model.time import MAX_TIMESTAMP
@@ -90,7 +90,7 @@ def types_unchecked() -> None:
 def not_sent_again() -> None:
     """Records in flight on a broken or unresponsive connection count as arrived."""
     again = "self._end(sending)\n    sending.batch.resume_at = 0\n    self._require(sending.batch, sending.open())"
-    rewrite(OutboundBatches, again, "self.acked(sending, ())")
+    rewrite(ResendingQueues, again, "self.acked(sending, ())")
 
 
 @mutation(

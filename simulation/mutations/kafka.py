@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millwheel.connectors import progress as shard_progress
-from millwheel.connectors.kafka import partitions, progress, writers
+from millwheel.connectors.kafka import beginnings, partitions, progress, writers
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -34,6 +34,18 @@ rewriting(
     seeds=0,
     test=f"{_SOURCE}::test_removed_records_are_an_error_and_no_jump",
     why=_WHY,
+)
+
+rewriting(
+    "kafka-time-of-what-is-left",
+    "G1",
+    "records that may have been removed from a time on are an error",
+    beginnings,
+    "uncertain=low > 0 and offset <= low",
+    "uncertain=False",
+    seeds=0,
+    test="tests/connectors/test_starts.py::test_a_time_leaves_nothing_out_silently",
+    why="simulated topologies have no connectors: the test shows it by itself",
 )
 
 rewriting(
@@ -81,5 +93,17 @@ rewriting(
     "found.run == place.run",
     seeds=0,
     test=f"{_SINK}::test_a_batch_follows_the_one_that_is_there",
+    why=_WHY,
+)
+
+rewriting(
+    "kafka-registry-away-is-a-bad-record",
+    "G1",
+    "a schema registry that is away makes no record one that cannot be read",
+    partitions,
+    "except (KafkaError, UsageError):",
+    "except ZeroDivisionError:",
+    seeds=0,
+    test="tests/connectors/kafka/test_registry.py::test_a_registry_that_is_away_loses_nothing",
     why=_WHY,
 )

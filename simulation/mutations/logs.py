@@ -25,7 +25,7 @@ __all__: list[str] = []
 def log_acks_uncommitted() -> None:
     """A log ACKs records as soon as their append is in flight."""
     _when_in_flight(
-        "[Acknowledge(one.receipt.delivery, _ACKED, one.receipt.excluded) for one in pieces if one.receipt.open == 1]"
+        "[Acknowledge(one.receipt.delivery, _ACKED, one.receipt.excluded) for one in chunks if one.receipt.open == 1]"
     )
 
 
@@ -121,4 +121,4 @@ def aged_by_the_wall() -> None:
 )
 def log_hearsay() -> None:
     """Subscribers get the latest watermark that the log's owner has received."""
-    rewrite(Subscribers, "return state.assured", "return max(state.assured, state.watermark)")
+    rewrite(Subscribers, "return state.journaled_watermark", "return max(state.journaled_watermark, state.watermark)")

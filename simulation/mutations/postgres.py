@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from millwheel.connectors.postgres import peeking, source, transactions
+from millwheel.connectors.postgres import copying, peeking, source, tables, transactions
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
 
 _WHY = "simulated topologies have no connectors: the test shows it by itself, in seconds"
 _SOURCE = "tests/connectors/test_postgres_source.py::"
+_COPY = "tests/connectors/test_postgres_copy.py::"
+_COPY_MODEL = "tests/connectors/test_postgres_copying.py::"
 _MODEL = "tests/connectors/test_pgoutput.py::"
 
 rewriting(
@@ -68,5 +70,89 @@ rewriting(
     "transaction.time",
     seeds=0,
     test=f"{_MODEL}test_event_times_do_not_go_back",
+    why=_WHY,
+)
+
+rewriting(
+    "copied-rows-with-their-changes",
+    "G1",
+    "a change that a copied row has does not count",
+    copying,
+    "return not sees and (copy.ended or not beyond_copied)",
+    "return copy.ended or not beyond_copied",
+    seeds=0,
+    test=f"{_COPY_MODEL}test_which_changes_of_a_copy_count",
+    why=_WHY,
+)
+
+rewriting(
+    "changes-before-their-rows",
+    "G1",
+    "a change of a row that is not yet copied does not count",
+    copying,
+    "return not sees and (copy.ended or not beyond_copied)",
+    "return not sees",
+    seeds=0,
+    test=f"{_COPY_MODEL}test_which_changes_of_a_copy_count",
+    why=_WHY,
+)
+
+rewriting(
+    "snapshot-forgotten-too-early",
+    "G1",
+    "a snapshot is forgotten when the log was read behind all that it sees",
+    copying,
+    "position.lsn < copy.until",
+    "False",
+    seeds=0,
+    test=f"{_COPY_MODEL}test_a_snapshot_is_kept_until_the_log_was_read",
+    why=_WHY,
+)
+
+rewriting(
+    "invisible-commits-passed-over",
+    "G1",
+    "the log is read up to a transaction that a later snapshot may not see",
+    peeking,
+    "not self._visible.sees(message.xid)",
+    "False",
+    seeds=0,
+    test=f"{_COPY}test_a_commit_that_is_not_visible_is_waited_for",
+    why=_WHY,
+)
+
+rewriting(
+    "copy-beside-open-transactions",
+    "G1",
+    "a copy begins when what may have committed before the slot is visible",
+    tables,
+    "if not self._one(_ENDED, self._after)[0]:",
+    "if False:",
+    seeds=0,
+    test=f"{_COPY}test_a_copy_waits_for_what_ran_before_it",
+    why=_WHY,
+)
+
+rewriting(
+    "snapshot-before-the-lock",
+    "G1",
+    "the snapshot of a copy is taken behind the lock of its table",
+    tables,
+    'connection.execute(f"LOCK TABLE {place.name} IN ACCESS SHARE MODE")',
+    'connection.execute("SELECT 1")',
+    seeds=0,
+    test=f"{_COPY}test_a_table_that_is_being_rewritten_is_no_empty_one",
+    why=_WHY,
+)
+
+rewriting(
+    "copies-raise-the-watermark",
+    "G7",
+    "no row of a copy is late",
+    peeking,
+    "return Read(records, position, MIN_TIMESTAMP, behind=1)",
+    "return Read(records, position, behind=1)",
+    seeds=0,
+    test=f"{_COPY}test_no_row_of_a_copy_is_late",
     why=_WHY,
 )

@@ -23,7 +23,7 @@ __all__: list[str] = []
 )
 def weak_ones_unwaited() -> None:
     """A commit waits for no ACKs of its weak productions, and stores none of them."""
-    waits = "    while self._waiting.queue and not self._appends():"
+    waits = "    while self._waiting.queue and not self._append_blocked():"
     unwaited = (
         "    for sealed, _ in self._waiting.queue:\n"
         "        for token in sealed.unacked:\n"

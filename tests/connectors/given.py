@@ -66,11 +66,8 @@ class NumberReader(SplitReader[int, int]):
             world.breaks -= 1
             raise ConnectionError(f"split {self.split} is away")
         records = world.splits[self.split]
-        found = (
-            []
-            if world.slow or self.split in world.slow_splits
-            else records[self.position : self.position + self.source.most]
-        )
+        most = 0 if world.slow or self.split in world.slow_splits else min(self.source.most, self.most_records)
+        found = records[self.position : self.position + most]
         self.position += len(found)
         left = len(records) - self.position
         return Read(found, self.position, world.watermark, ended=world.final and not left, behind=left)

@@ -106,6 +106,7 @@ def impatient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         (sources.EndsOnce, "a_split_that_has_ended_says_so_again", "no read from an earlier position"),
         (sources.SaysNothingWaits, "behind_says_whether_records_wait", "behind=0"),
         (sources.ReadsAll, "a_read_has_a_bound", "10,000 records at most"),
+        (sources.Heedless, "a_read_has_no_more_records_than_it_may", "returned 4 records at once"),
         (sources.KeepsItsLock, "a_cancelled_call_loses_nothing", "has not returned"),
         (sources.Leaks, "close_gives_back_what_a_reader_holds", "left"),
         (sources.Counts, "use_does_not_change_what_a_source_is", "parameters only"),

@@ -175,6 +175,29 @@ def test_retained_messages_are_not_read(plant: Plant) -> None:
         assert numbers(harness) == [2]
 
 
+@pytest.mark.guarantee("G13")
+def test_messages_of_qos_0_that_find_no_room_are_counted(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("millwheel.connectors.mqtt.topics.MOST_UNSURE", 5)
+    source: Any = mqtt.source(f"{plant.name}/#", Measured, server=plant.broker.url, client=plant.name)
+
+    async def do() -> tuple[int, int]:
+        reader, got, lost = await source.open_reader(f"{plant.name}/#", None), 0, 0
+        await asyncio.to_thread(lambda: plant.send(*range(50), qos=0))
+        end = time.monotonic() + patience(20)
+        while got + lost < 50 and time.monotonic() < end:
+            read = await reader.read()
+            got, lost = got + len(read.records), lost + read.lost
+        await reader.close()
+        return got, lost
+
+    got, lost = asyncio.run(do())
+    assert got + lost == 50
+    assert (lost > 0) == ("were lost: 5 messages waited" in caplog.text)
+    assert got >= 5
+
+
 @pytest.mark.guarantee("G7")
 def test_a_topic_without_more_is_idle(plant: Plant) -> None:
     with running(plant.topology(idle_after=mw.seconds(5))) as harness:

@@ -20,7 +20,7 @@ HOUR = 3_600
 
 @given(
     reads=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 3_000_000)), min_size=1, max_size=30),
-    rate=st.floats(0.01, 1e6),
+    rate=st.floats(1, 1e9),
 )
 def test_a_rate_holds_over_every_span_of_reads(reads: list[tuple[int, int]], rate: float) -> None:
     """``reads``: how many records each of them gets, and how long it waits for other reasons."""
@@ -123,8 +123,12 @@ def test_a_rate_spreads_the_reads_of_a_split() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"records_per_second": 0}, "a number above 0 as records_per_second, not 0"),
-        ({"records_per_second": True}, "a number above 0 as records_per_second, not True"),
+        ({"records_per_second": 0}, "a number from 1 to 1,000,000,000 as records_per_second, not 0"),
+        ({"records_per_second": 1e-300}, "a number from 1 .* as records_per_second, not 1e-300"),
+        ({"records_per_second": 0.0001}, "a number from 1 .* as records_per_second, not 0.0001"),
+        ({"records_per_second": 10**400}, "a number from 1 .* as records_per_second, not 1000"),
+        ({"records_per_second": float("nan")}, "a number from 1 .* as records_per_second, not nan"),
+        ({"records_per_second": True}, "a number from 1 .* as records_per_second, not True"),
         ({"allowed_skew": 0}, "at least 1 microseconds as allowed_skew, not 0"),
     ],
 )

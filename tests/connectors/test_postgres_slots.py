@@ -158,7 +158,7 @@ def test_a_database_that_was_set_back_is_noticed(shop: Database) -> None:
 
 
 def test_arguments_that_cannot_be_used_are_refused() -> None:
-    good = {"table": "sales", "slot": "shop", "publication": "shop"}
+    good: Any = {"table": "sales", "slot": "shop", "publication": "shop"}
     with pytest.raises(UsageError, match="a to z, 0 to 9 and _, not 'Shop'"):
         postgres.changes(Sale, **{**good, "slot": "Shop"})
     with pytest.raises(UsageError, match="a row is a Struct or a dataclass"):
@@ -168,7 +168,7 @@ def test_arguments_that_cannot_be_used_are_refused() -> None:
 
 
 def test_another_address_is_the_same_source() -> None:
-    good = {"table": "sales", "slot": "shop", "publication": "shop"}
+    good: Any = {"table": "sales", "slot": "shop", "publication": "shop"}
     identities = {postgres.changes(Sale, **good, conninfo=f"service={name}").identity() for name in "ab"}
     assert identities == {"changes of public.sales from the slot shop"}
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millwheel.connectors.redis.places import NONE, Glimpse, StreamPosition, beginning, follow
+import millwheel as mw
+from millwheel.connectors.redis.places import NONE, Glimpse, Missing, StreamPosition, beginning, follow, id_before
 
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "trim", "delete", "read"]), st.integers(0, 5)), max_size=40)
 
@@ -49,7 +50,7 @@ def test_what_is_removed_unread_is_noticed(before: int, steps: list[tuple[str, i
             unread |= {gone} - before_position(position)
         elif step == "read":
             seen = stream.see((position or StreamPosition()).id, number)
-            came = beginning(seen) if position is None else position
+            came = beginning("earliest", seen)[0] if position is None else position
             position, missing = follow(came, seen)
             if missing is not None:
                 assert not missing.set_back
@@ -59,6 +60,73 @@ def test_what_is_removed_unread_is_noticed(before: int, steps: list[tuple[str, i
             assert not unread or not seen.at_end
             if seen.at_end:
                 assert position.added == stream.added
+
+
+@pytest.mark.guarantee("G1")
+@given(
+    before=st.integers(0, 5),
+    start=st.sampled_from(["earliest", "latest"]) | st.integers(0, 12),
+    steps=STEPS,
+    later=STEPS,
+)
+def test_no_start_skips_entries_silently(
+    before: int, start: str | int, steps: list[tuple[str, int]], later: list[tuple[str, int]]
+) -> None:
+    """A number: behind that entry. What was added behind it is read, or an error says that something may be missing."""
+    stream, deleted = Stream(), set[int]()
+    stream.added = before
+    take(stream, steps, deleted)
+    there, seen = set(stream.there), stream.see("0-0", 0)
+    position, missing = beginning(start if isinstance(start, str) else f"{start}-0", seen)
+    if missing is not None:
+        assert isinstance(start, int)
+        assert missing.set_back == (start > stream.added)
+        return
+    first = start if isinstance(start, int) else {"earliest": 0, "latest": stream.added}[start]
+    wanted = {one for one in range(first + 1, stream.added + 1) if start != "earliest" or one in there}
+    got, deleted_later = set[int](), set[int]()
+    for step, number in [*later, ("read", 1000)]:
+        if step != "read":
+            before_step = stream.added
+            take(stream, [(step, number)], deleted_later)
+            wanted |= set(range(before_step + 1, stream.added + 1))
+            continue
+        seen = stream.see(position.id, number)
+        position, missing = follow(position, seen)
+        if missing is not None:
+            assert not missing.set_back
+            return
+        got |= {int(id.partition("-")[0]) for id in seen.found}
+    assert got <= wanted
+    assert wanted - got <= deleted | deleted_later
+    assert position.added == stream.added
+
+
+def take(stream: Stream, steps: list[tuple[str, int]], deleted: set[int]) -> None:
+    """Let a stream grow and shrink."""
+    for step, number in steps:
+        if step == "add":
+            stream.there += range(stream.added + 1, stream.added + number + 1)
+            stream.added += number
+        elif step == "trim":
+            del stream.there[:number]
+        elif step == "delete" and stream.there:
+            deleted.add(stream.there.pop(number % len(stream.there)))
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 3))
+def test_a_time_begins_at_its_first_entry(time: int, milliseconds: int, number: int) -> None:
+    after, _, sequence = id_before(mw.Timestamp(time)).partition("-")
+    is_behind = (milliseconds, number) > (int(after), int(sequence))
+    assert is_behind == (milliseconds * 1_000 >= time) or (milliseconds, number) == (0, 0)
+
+
+def test_what_was_removed_around_a_start_is_not_known() -> None:
+    seen = Glimpse(9, 4, "6-0", "9-0", [], False)
+    assert beginning("5-0", seen) == (StreamPosition("5-0", 5), Missing(None, set_back=False))
+    assert beginning("6-0", seen) == (StreamPosition("6-0", None), None)
+    trimmed = Glimpse(12, 3, "10-0", "12-0", ["10-0"], False)
+    assert follow(StreamPosition("7-0", None), trimmed) == (StreamPosition("10-0", 10), Missing(None, set_back=False))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -115,14 +117,70 @@ def test_pauses_of_a_split_without_records_grow() -> None:
 
 @pytest.mark.guarantee("G13")
 def test_a_read_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World({"a": on_time((1, 1), (2, 2), (3, 3))}, final=False)
+    class Heedless(Topic):
+        async def open_reader(self, split: str, position: int | None) -> SplitReader[int, int]:
+            return ThreeAtOnce()
+
+    class ThreeAtOnce(SplitReader[int, int]):
+        async def read(self) -> Read[int, int]:
+            return Read(on_time((1, 1), (2, 2), (3, 3)), 3, ended=True)
+
     monkeypatch.setattr(reading, "MOST_RECORDS", 2)
     with pytest.raises(mw.UsageError, match="a read has 3 records: return 2 at most"):
-        TopologyHarness(reads(Numbers(world)))
+        TopologyHarness(reads(Heedless("bids")))
     monkeypatch.setattr(reading, "MOST_RECORDS", 3)
     monkeypatch.setattr(reading, "MOST_BYTES", 100)
-    with pytest.raises(mw.UsageError, match="bytes in its records: return 100 at most"):
-        TopologyHarness(reads(Numbers(world)))
+    with pytest.raises(mw.UsageError, match="does not heed most_records of its reader"):
+        TopologyHarness(reads(Heedless("bids")))
+
+
+@pytest.mark.guarantee("G13")
+def test_records_of_too_many_bytes_are_read_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source knows its records only as they are elsewhere. What they become is larger, and maybe much larger."""
+    monkeypatch.setattr(reading, "MOST_BYTES", 2_000)
+    world, topology = World({"a": []}, final=False), mw.Topology("shop")
+    read = topology.source("numbers", int, Numbers(world, most=100))
+    read.flat_map(lambda number: [number] * (50 if number == 17 else 1), to=int).named("copies")
+    with running(topology) as harness:
+        world.splits["a"] += on_time(*((number, number) for number in range(40)))
+        with pytest.raises(mw.UsageError, match=r"split 'a': the first \d+ of 40 records of a read have .* bytes"):
+            harness.advance_clock(mw.seconds(1))
+        for _ in range(9):
+            with suppress(mw.UsageError):
+                harness.advance_clock(mw.seconds(60))
+        assert harness.values("numbers") == list(range(40))
+        failures = len(harness.failures)
+        world.splits["a"] += on_time(*((number, number) for number in range(40, 80)))
+        harness.advance_clock(mw.seconds(60))
+        assert harness.values("numbers") == list(range(80))
+        assert harness.values("copies").count(17) == 50
+        assert len(harness.failures) == failures, "it knows by now how many records fit"
+
+
+def test_a_record_that_is_too_large_is_a_bad_one() -> None:
+    large = b"x" * ((1 << 20) + 1)
+    world = World({"a": [(b"1", at(1)), (large, at(2)), (b"3", at(3))]})
+    stops, goes_on = mw.Topology("stops"), mw.Topology("goes-on")
+    source: Any = Numbers(world)
+    stops.source("blobs", bytes, source)
+    goes_on.source("blobs", bytes, source, bad="bad")
+    where = r"split 'a', record 2 since the beginning: a record .* limit of 1,048,576[.] Mend the record.*bad=\"NAME\""
+    with pytest.raises(mw.MillwheelError, match=where):
+        TopologyHarness(stops).close()
+    with running(goes_on) as harness:
+        assert harness.values("blobs") == [b"1", b"3"]
+        (bad,) = harness.values("bad")
+        assert (bad.place, len(bad.raw)) == ("record 2 since the beginning", 1_000)
+
+
+def test_the_error_of_a_bad_record_has_a_bound() -> None:
+    """Its function may raise all that it was given, and a record has up to 1 MiB."""
+
+    def time_of(value: int) -> mw.Timestamp:
+        raise ValueError("x" * 2_000_000)
+
+    with running(reads(Numbers(World({"a": on_time((1, 1))})), timestamp=time_of, bad="bad")) as harness:
+        assert [len(bad.error) for bad in harness.values("bad")] == [10_000]
 
 
 @pytest.mark.guarantee("G13")
@@ -194,6 +252,58 @@ def test_bad_takes_what_has_no_time_and_what_has_another_type() -> None:
         first, second = harness.values("bad")
     assert first == BadRecord("a", "record 2 since the beginning", "ValueError: no time", b"2")
     assert (second.place, second.raw) == ("record 3 since the beginning", b"'three'")
+
+
+class Sale(msgspec.Struct):
+    at: datetime
+
+
+class Sales(Source[Sale, int]):
+    """Sales of noon: by their own time, and one without a time zone."""
+
+    async def splits(self) -> Splits:
+        return Splits(["a"], final=True)
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[Sale, int]:
+        class Reader(SplitReader[Sale, int]):
+            async def read(self) -> Read[Sale, int]:
+                noon = datetime(2026, 1, 1, 12)
+                return Read([(Sale(noon.replace(tzinfo=UTC)), None), (Sale(noon), None)], 2, ended=True)
+
+        return Reader()
+
+
+def test_a_time_may_be_a_datetime_with_a_zone() -> None:
+    shop = mw.Topology("shop")
+    shop.source("sales", Sale, Sales(), timestamp="at", bad="bad")
+    with running(shop) as harness:
+        noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        assert [(one.value, one.timestamp) for one in harness.produced("sales")] == [
+            (Sale(noon), mw.from_datetime(noon))
+        ]
+        (bad,) = harness.values("bad")
+    assert "has no time zone" in bad.error
+
+
+def test_what_is_made_of_records_is_not_counted_as_read() -> None:
+    class Counts:
+        def __init__(self) -> None:
+            self.read: list[int] = []
+
+        def has_read(self, stream: str, split: str, sizes: list[int], behind: int | None, *, ended: bool) -> None:
+            self.read.append(len(sizes))
+
+    world = World({"a": []}, final=False)
+    topology = reads(Numbers(world, most=9))
+    topology.stream("numbers", int).named("kept")
+    counts: Any = Counts()
+    with running(topology) as harness:
+        for core in vars(harness)["_cluster"].driver.cores.values():
+            core.state.scope.connector = counts
+        world.splits["a"] += [(1, at(1)), (2, at(2))]
+        harness.advance_clock(mw.seconds(5))
+        assert harness.values("kept") == [1, 2]
+    assert sum(counts.read) == 2
 
 
 def test_an_endless_source_does_not_hang_a_test() -> None:

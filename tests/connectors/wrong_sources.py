@@ -31,6 +31,7 @@ class _Changed(SplitReader[int, int]):
         self.right = right
 
     async def read(self) -> Read[int, int]:
+        self.right.most_records = self.most_records
         return await self.source.change(await self.right.read(), self.right)
 
 
@@ -175,6 +176,19 @@ class ReadsAll(Wrong):
         rest = self.world.splits[right.split][right.position :]
         right.position += len(rest)
         return replace(read, records=[*read.records, *rest], position=right.position, behind=0)
+
+
+class Heedless(Wrong):
+    """A read has as many records as the source likes."""
+
+    async def open_reader(self, split: str, position: int | None) -> SplitReader[int, int]:
+        reader = await super().open_reader(split, position)
+
+        class Reader(SplitReader[int, int]):
+            async def read(self) -> Read[int, int]:
+                return await reader.read()
+
+        return Reader()
 
 
 class KeepsItsLock(Wrong):

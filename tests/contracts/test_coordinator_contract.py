@@ -158,19 +158,22 @@ async def test_a_counter_incremented_by_many_loses_nothing(coordinator: Coordina
     assert sorted(drawn) == list(range(1, 21))
 
 
-async def test_a_cancelled_transaction_is_done_or_not_begun(coordinator: Coordinator, prefix: str) -> None:
-    key = prefix + "a"
+async def test_a_cancelled_transaction_is_whole_and_compared(coordinator: Coordinator, prefix: str) -> None:
+    """It may still be under way when its caller is gone, as after a lost answer. Its compare must stop it then."""
+    key, beside = prefix + "a", prefix + "b"
     for attempt in range(20):
-        task = asyncio.ensure_future(coordinator.transact([], [Put(key, b"%d" % attempt)]))
+        modified = await put(coordinator, key, b"%d before" % attempt)
+        puts = [Put(name, b"%d cancelled" % attempt) for name in (key, beside)]
+        task = asyncio.ensure_future(coordinator.transact([Compare(key, modified)], puts))
         for _ in range(attempt % 5):
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    revision = await put(coordinator, key, b"last")
-    assert (await coordinator.transact([Compare(key, revision)], [Put(key, b"really last")])).committed
-    entry = await coordinator.get(key)
-    assert entry is not None
-    assert entry.value == b"really last"
+        await put(coordinator, key, b"%d after" % attempt)
+        entry, other = await coordinator.get(key), await coordinator.get(beside)
+        assert entry is not None
+        assert entry.value == b"%d after" % attempt
+        assert other is None or other.modified < entry.modified
 
 
 # Watches.

@@ -37,7 +37,7 @@ class Worker:
         self.batches: list[int] = []
         """The size of each batch."""
         self.host = self
-        self.admitted: dict[str, int] = {}
+        self.known_senders: dict[str, int] = {}
         service = DeliveryService(cast("Any", self), cast("Any", None), RecordQuotas(Catalog()))
         self._server = LoopbackServer(partial(add_DeliveryServiceServicer_to_server, service))
 

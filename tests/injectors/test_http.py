@@ -114,6 +114,25 @@ async def test_one_wrong_record_refuses_the_request(server: DevServer, posted: P
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
+async def test_one_key_takes_one_of_two_bodies(server: DevServer, posted: Path) -> None:
+    """Both wait for room at once. Records of the second one would count as known, and be lost."""
+    settings = HttpSettings(answer_seconds=patience(5))
+    async with gateway(server.address, "one", settings, window=1) as gate:
+        stuck = asyncio.create_task(gate.post(lines([order(1, "stuck")]), "stuck"))
+        await until(lambda: gate.injector.unacked > 0, patience(10))
+        bodies = [lines([order(2)]), lines([order(2)]), lines([order(3), order(4)])]
+        requests = [asyncio.create_task(gate.post(body, "twice")) for body in bodies]
+        done, _ = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED, timeout=patience(10))
+        assert {one.result().reason for one in done} == {"KEY_REUSED"}
+        posted.touch()  # noqa: ASYNC240  # an empty file
+        await stuck
+        answers = sorted(answer.status for answer in await asyncio.gather(*requests))
+        found = numbers(await finish(server.address, gate))
+    # Which body comes first is the network's choice.
+    assert (answers, found) in [([200, 200, 409], [2, 1]), ([200, 409, 409], [3, 4, 1])]
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
 async def test_a_repetition_that_comes_too_late_is_refused(server: DevServer, posted: Path) -> None:
     """The stream keeps ids for 30 s behind its low watermark. An earlier promise lets them be forgotten sooner."""
     then = datetime.now(UTC) - timedelta(seconds=3)

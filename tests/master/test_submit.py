@@ -116,6 +116,23 @@ def test_a_submission_of_a_taken_name_is_refused_with_a_way_out(request_id: str)
             submit(master, topology(), request_id)
 
 
+def test_what_an_earlier_version_did_not_store_is_no_difference() -> None:
+    """It stored no schemas of states, and a submission of this version has them."""
+    master, stored = Master(Cluster()), topology()
+    stored.computations[0].state.version = 1
+    submit(master, stored)
+    given = topology()
+    given.computations[0].state.version = 1
+    schema = record_schema(int)
+    assert schema is not None
+    given.computations[0].state.schema.CopyFrom(schema)
+    with pytest.raises(RequestError, match="with the same spec and code"):
+        submit(master, given, "r2")
+    given.computations[0].state.version = 2
+    with pytest.raises(RequestError, match="with another spec or other code"):
+        submit(master, given, "r2")
+
+
 def test_ids_are_never_used_twice_when_a_name_is_used_again() -> None:
     cluster = Cluster()
     cluster.join("w1")

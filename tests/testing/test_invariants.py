@@ -34,7 +34,7 @@ def log() -> tuple[Any, Callable[[], None]]:
     driver.deliver([b"a"], [1])
 
     def spoil() -> None:
-        driver.core.state.assured = driver.core.state.watermark + 1
+        driver.core.state.journaled_watermark = driver.core.state.watermark + 1
 
     return driver.core, spoil
 

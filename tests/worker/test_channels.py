@@ -10,7 +10,7 @@ from millwheel.model.backoff import Backoff
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.worker.messages import Acknowledged, Deposed, GiveUp, Halted, Refused, Resend
 from millwheel.worker.process import refused_batches
-from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from tests.faulty_store import FaultyStore
@@ -24,10 +24,10 @@ OUT_OF_ORDER = DeliveryOutcome.DELIVERY_OUTCOME_OUT_OF_ORDER
 SUPERSEDED = DeliveryOutcome.DELIVERY_OUTCOME_REFUSED_SEQUENCER
 
 
-def sender() -> tuple[ScriptedCore, LocalChannel, ScriptedPeers]:
+def sender() -> tuple[ScriptedCore, HostChannel, ScriptedPeers]:
     core, peers = ScriptedCore(), ScriptedPeers()
     host = CoreHost("u.1.j1", core, FaultyStore(), peers, RunQueue(asyncio.get_running_loop()).share("t"))
-    return core, LocalChannel(host), peers
+    return core, HostChannel(host), peers
 
 
 async def resent(core: ScriptedCore, times: int) -> None:

@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.rpc.v1 import delivery_pb2_grpc
 from millwheel.worker.messages import Acknowledge, Acknowledged, Delivery, Resend
 from millwheel.worker.process.delivery_service import DeliveryService
-from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.peers import PeerConnection
@@ -53,7 +53,7 @@ class Here:
 
     host: CoreHost
     topology: str = "t"
-    admitted: dict[str, int] = field(default_factory=dict)
+    known_senders: dict[str, int] = field(default_factory=dict)
 
 
 def delivering(
@@ -71,7 +71,7 @@ async def test_batches_reach_the_core_whole_and_acks_come_back() -> None:
     sender = hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
-        channel = LocalChannel(sender)
+        channel = HostChannel(sender)
         for token in range(1, 101):
             peer.send(delivery(token, 3), channel)
         await until(lambda: len(core_of(sender).events) >= 100)
@@ -98,7 +98,7 @@ async def test_answers_in_parts_all_reach_the_sender() -> None:
     receiver, sender = hosted(react), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
-        peer.send(delivery(7, 3), LocalChannel(sender))
+        peer.send(delivery(7, 3), HostChannel(sender))
         await until(lambda: len(core_of(sender).events) >= 3)
         await peer.close()
     acked = [list(event.remaining) for event in core_of(sender).of(Acknowledged)]
@@ -147,7 +147,7 @@ async def test_an_absent_or_draining_interval_is_answered_for_at_once() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
-        channel = LocalChannel(sender)
+        channel = HostChannel(sender)
         peer.send(delivery(1, journal="elsewhere.1.j1"), channel)
         peer.send(delivery(2), channel)
         await until(lambda: core_of(sender).of(Resend))
@@ -164,7 +164,7 @@ async def test_unanswered_batches_are_sent_again_after_a_broken_stream() -> None
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
-        channel = LocalChannel(sender)
+        channel = HostChannel(sender)
         for token in (1, 2):
             peer.send(delivery(token), channel)
         await until(lambda: len(core_of(receiver).events) == 2)
@@ -193,9 +193,9 @@ async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
     receiver, sender = hosted(), hosted(journal="u.1.j1")
     async with delivering({"c.1.j1": receiver}) as address:
         peer = PeerConnection(address, open_channel)
-        peer.send(delivery(1), LocalChannel(sender))
+        peer.send(delivery(1), HostChannel(sender))
         await until(lambda: core_of(receiver).events)
-        peer.send(delivery(2), LocalChannel(sender))
+        peer.send(delivery(2), HostChannel(sender))
         await peer.close()
         await until(lambda: {token for event in core_of(sender).of(Resend) for token in event.tokens} == {1, 2})
 
@@ -204,7 +204,7 @@ async def test_unanswered_batches_are_sent_again_after_a_disconnect() -> None:
 async def test_what_exceeds_a_connections_queue_is_sent_later() -> None:
     sender = hosted(journal="u.1.j1")
     peer = PeerConnection("127.0.0.1:1", open_channel)
-    channel = LocalChannel(sender)
+    channel = HostChannel(sender)
     for token in range(1, 1_101):
         peer.send(delivery(token), channel)
     await until(lambda: core_of(sender).of(Resend))
@@ -255,7 +255,7 @@ async def test_a_sender_is_judged_once_for_each_sequencer() -> None:
     add = partial(delivery_pb2_grpc.add_DeliveryServiceServicer_to_server, service)
     async with LoopbackServer(add) as address:
         sender = hosted(journal="u.1.j1")
-        peer, channel = PeerConnection(address, open_channel), LocalChannel(sender)
+        peer, channel = PeerConnection(address, open_channel), HostChannel(sender)
         for token in (1, 2, 3):
             peer.send(delivery(token, 3), channel)
             await until(lambda token=token: len(core_of(sender).events) == token)  # type: ignore[misc]

@@ -260,6 +260,19 @@ async def test_a_page_shows_only_what_is_committed() -> None:
     assert len((await service(driver).ListKeys(wire.ListKeysRequest(journal=JOURNAL), None)).keys) == 1
 
 
+async def test_other_work_runs_while_states_are_decoded() -> None:
+    """A page of 1,000 short states would hold everything up that the worker does."""
+    driver, store = filled(*[(f"k{number:03}", "", 1) for number in range(100)]), MemoryStore()
+    owned = OwnedStates(lambda *_: JOURNAL, lambda _: driver.core, lambda _: "", store)
+    page = asyncio.ensure_future(KeyListing(owned, store).page(driver.core, KeyInterval(), 100, "", states=True))
+    turns = 0
+    while not page.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert [one.state_text for one in (await page).keys] == ["1"] * 100
+    assert turns >= 6
+
+
 async def test_a_bad_request_is_refused() -> None:
     driver = filled(("a", "", 1))
     for token in ("x", "ff"):

@@ -16,7 +16,7 @@ from millwheel.rpc.channel import open_channel
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import delivery_pb2 as wire
 from millwheel.worker.messages import Acknowledge, Delivery, Resend
-from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.quotas import RecordQuotas, weight_of
 from tests.patience import until
@@ -154,7 +154,7 @@ async def test_only_injected_records_wait_for_the_quota() -> None:
     limited = quotas(cluster(6), clock)
     async with delivering({"c.1.j1": receiver}, quotas=limited) as address:
         injector, worker = (PeerConnection(address, open_channel) for _ in range(2))
-        channel = LocalChannel(answered)
+        channel = HostChannel(answered)
         for token in range(1, 7):
             injector.send(_injected(token), channel)
         for token in range(101, 201):
@@ -177,7 +177,7 @@ async def test_a_short_debt_is_waited_for() -> None:
     limited = RecordQuotas(cluster(300))
     limited.refresh()
     async with delivering({"c.1.j1": receiver}, quotas=limited) as address:
-        injector, channel = PeerConnection(address, open_channel), LocalChannel(answered)
+        injector, channel = PeerConnection(address, open_channel), HostChannel(answered)
         for token in range(1, 131):
             injector.send(_injected(token), channel)
         await until(lambda: len(core_of(receiver).events) == 130)

@@ -29,11 +29,16 @@ class Rig:
         self.coordinator = coordinator
         self.lapses = 0
         self.errors: list[Exception] = []
+        self.lapsing = asyncio.Event()
+        self.gate: asyncio.Event | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self.registration = Registration(coordinator, "w1", address, ttl, self._lapsed)
 
     async def _lapsed(self) -> None:
         self.lapses += 1
+        self.lapsing.set()
+        if self.gate is not None:
+            await self.gate.wait()
         if self.errors:
             raise self.errors.pop()
 
@@ -125,6 +130,23 @@ async def test_an_end_without_a_lease_leaves_no_record() -> None:
     await coordinator.revoke_lease(entry.lease)
     await rig.registration.close()
     assert await coordinator.get(KEY) is None
+    await coordinator.close()
+
+
+@pytest.mark.guarantee("G3", section="7.1")
+async def test_an_end_after_the_lease_does_not_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = MemoryCoordinator()
+    rig = Rig(coordinator)
+    await rig.registration.start()
+    entry = await coordinator.get(KEY)
+    assert entry is not None
+    rig.gate = asyncio.Event()
+    await coordinator.revoke_lease(entry.lease)
+    await rig.lapsing.wait()
+    # While its intervals are given up, the process is asked to stop.
+    with monkeypatch.context() as patched:
+        patched.setattr(coordinator, "transact", None)  # a call would raise
+        await rig.registration.close()
     await coordinator.close()
 
 

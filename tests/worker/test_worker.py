@@ -41,7 +41,7 @@ from millwheel.worker.messages import (
 from millwheel.worker.owner import OwnerPhase
 from millwheel.worker.process import notices
 from millwheel.worker.process.building import Built
-from millwheel.worker.process.destinations import LocalChannel
+from millwheel.worker.process.destinations import HostChannel
 from millwheel.worker.process.host import CoreHost
 from millwheel.worker.process.hosts import Hosted
 from millwheel.worker.process.registration import Registration
@@ -96,7 +96,7 @@ def hosted(of: Worker, journal: str, sequencer: int) -> ScriptedCore:
     core = ScriptedCore()
     host = CoreHost(journal, core, FaultyStore(), of.ownership.peers, of.hosts.queue.share("t"))
     built = Built(core, ())  # type: ignore[arg-type]
-    of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, LocalChannel(host))
+    of.hosts.hosted[journal] = Hosted(host, owned(journal, sequencer), built, HostChannel(host))
     return core
 
 
@@ -450,10 +450,10 @@ async def test_a_host_gets_no_record_of_an_injector_it_is_behind(tmp_path: Path)
     assert not known(3)
     opened(3, 1)
     assert not known(3), "the host has not received this catalog"
-    admitted = one.hosts.hosted["c.1.j1"].admitted
-    admitted["injector/t/s/p"] = 2
+    known_senders = one.hosts.hosted["c.1.j1"].known_senders
+    known_senders["injector/t/s/p"] = 2
     one.notices.notify()
-    assert admitted == {}, "who was admitted is judged again by each catalog"
+    assert known_senders == {}, "who is known is judged again by each catalog"
     assert known(3)
     assert not known(7), "the catalog is behind"
     opened(7, 2)

@@ -56,9 +56,8 @@ class DuplicateCheck:
         elif isinstance(ids, OpaqueIds):
             verdict = self._check_opaque(ids, timestamps, sender)
         else:
-            verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
-            verdict._ids = ids.ids
-            verdict._source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
+            verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids), ids.ids)
+            verdict.source = self.tables.query(ids.query).check(ids.batch, ids.ids, verdict)
         return verdict
 
     def _accept(self, sender: Sender) -> bool:
@@ -99,9 +98,7 @@ class DuplicateCheck:
             self.news.admitted.append((ids.sequence, sender.name))
             # A replay retires last. The retired one was of a former life.
             self.news.retired = [sequence for sequence in self.news.retired if sequence != ids.sequence]
-        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions))
-        verdict._ids = ids.positions
-        verdict._source = source
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.positions), ids.positions, source)
         source.check(ids, keys, verdict)
         # Only the highest mark is journaled. If a mark is lost, the next owner only remembers more ids than needed.
         journaled = self._marks.get(ids.sequence, (0, ()))[0]
@@ -113,9 +110,7 @@ class DuplicateCheck:
         source = self.tables.opaque_source(sender.group)
         if sender.watermark is not None and sender.watermark < source.horizon:
             return DeliveryVerdict(CheckOutcome.SEND_AGAIN, len(ids.ids))
-        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids))
-        verdict._ids = ids.ids
-        verdict._source = source
+        verdict = DeliveryVerdict(CheckOutcome.JUDGED, len(ids.ids), ids.ids, source)
         least = max(
             stamp for stamp in (sender.watermark, sender.received_watermark, MIN_TIMESTAMP) if stamp is not None
         )
@@ -138,7 +133,7 @@ class DuplicateCheck:
         for verdict, indexes in consumed:
             if indexes is not None and verdict.unsure and not verdict.unsure.keys().isdisjoint(indexes):
                 raise DedupError(f"records {list(indexes)} of {verdict} are not resolved yet")
-            source, ids = verdict._source, ids_of(verdict, indexes)
+            source, ids = verdict.source, ids_of(verdict, indexes)
             if not ids or self._is_former(source):
                 continue
             delta.sources.append(source)
@@ -147,7 +142,7 @@ class DuplicateCheck:
             elif isinstance(source, OpaqueSource):
                 collect, all_ids = opaque.get(source.group) or (MIN_TIMESTAMP, [])
                 all_ids.extend(ids)
-                opaque[source.group] = (max(collect, verdict._collect_from), all_ids)
+                opaque[source.group] = (max(collect, verdict.collect_from), all_ids)
             elif isinstance(source, BatchSource):
                 batches.setdefault((source.query, source.batch), []).extend(ids)
             else:
@@ -215,7 +210,7 @@ class DuplicateCheck:
 
 def ids_of(verdict: DeliveryVerdict, indexes: Sequence[int] | None) -> Sequence[Any]:
     """The ids of those records of a verdict. Indexes None: of all fresh ones."""
-    ids = verdict._ids
+    ids = verdict.ids
     if indexes is None:
         if verdict.all_fresh:
             return ids

@@ -69,7 +69,7 @@ class Dedup(DuplicateCheck):
             The result for the unsure records. Its fresh records join ``verdict.fresh``. If the caller has already taken
             the other fresh records, later calls must name indexes.
         """
-        source = verdict._source
+        source = verdict.source
         if not verdict.unsure:
             return Resolution([], [], [])
         if not isinstance(source, OpaqueSource):
@@ -80,7 +80,7 @@ class Dedup(DuplicateCheck):
         """Give up fresh or unsure records without an ACK: their next copy is fresh again. Indexes None: all of them."""
         if indexes is None:
             indexes = [*verdict.fresh_indexes, *verdict.unsure]
-        source, ids = verdict._source, ids_of(verdict, indexes)
+        source, ids = verdict.source, ids_of(verdict, indexes)
         for index in indexes:
             verdict.unsure.pop(index, None)
         if ids:

@@ -77,7 +77,7 @@ class OpaqueSource:
         if not ids:
             verdict.all_fresh = True
             return
-        verdict._collect_from = max(max(timestamps), self.watermark, least)
+        verdict.collect_from = max(max(timestamps), self.watermark, least)
         distinct = set(ids)
         pending = self.pending.ids
         if len(distinct) == len(ids) and distinct.isdisjoint(pending) and distinct.isdisjoint(self.exact):
@@ -148,7 +148,7 @@ class OpaqueSource:
         duplicates: list[int] = []
         again: list[int] = []
         for index, names in verdict.unsure.items():
-            if any(name in self._cache and self._cache.has(name, verdict._ids[index]) for name in names):
+            if any(name in self._cache and self._cache.has(name, verdict.ids[index]) for name in names):
                 duplicates.append(index)
             elif all(name in self._cache for name in names):
                 fresh.append(index)
@@ -157,7 +157,7 @@ class OpaqueSource:
         self._cache.trim()
         verdict.unsure = {}
         verdict.fresh = [*verdict.fresh, *fresh]
-        self.pending.settle([verdict._ids[index] for index in (*duplicates, *again)])
+        self.pending.settle([verdict.ids[index] for index in (*duplicates, *again)])
         return Resolution(fresh, duplicates, again)
 
     def commit(self, collect: int, ids: Sequence[bytes]) -> None:

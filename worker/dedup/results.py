@@ -54,12 +54,15 @@ class DeliveryVerdict:
     are empty and every record is fresh.
     """
 
-    __slots__ = ("_collect_from", "_ids", "_source", "all_fresh", "duplicates", "fresh", "outcome", "size", "unsure",
+    __slots__ = ("all_fresh", "collect_from", "duplicates", "fresh", "ids", "outcome", "size", "source", "unsure",
                  "waiting")  # fmt: skip
 
-    def __init__(self, outcome: CheckOutcome, size: int) -> None:
+    def __init__(self, outcome: CheckOutcome, size: int, ids: Sequence[Any] = (), source: Any = None) -> None:
+        """``ids``: the ids of the records. ``source``: what knows of them. Both only if the outcome is JUDGED."""
         self.outcome = outcome
         self.size = size
+        self.ids = ids
+        self.source = source
         self.all_fresh = False
         """Every record is fresh: the common case, which needs no list."""
         self.fresh: Sequence[int] = ()
@@ -71,9 +74,8 @@ class DeliveryVerdict:
         is stored for them: a record may wait for long, and its sender repeats it as often."""
         self.unsure: dict[int, tuple[str, ...]] = {}
         """The id segments that must be read before ``resolve`` can decide, by index."""
-        self._ids: Sequence[Any] = ()
-        self._source: Any = None
-        self._collect_from = 0
+        self.collect_from = 0
+        """The time from which opaque ids may be forgotten."""
 
     @property
     def fresh_indexes(self) -> Sequence[int]:

@@ -36,8 +36,8 @@ class IntervalClocks:
         self.wall = 0
         """The wall-clock time in use. It is monotone, also across owners, unless a clock is corrected by much."""
         self.elapsed = 0
-        """The clock of delays. It advances with the wall clock and never goes back, even if an earlier owner's clock
-        was ahead."""
+        """The clock of delays, in microseconds. It advances with the wall clock and never goes back, even if an earlier
+        owner's clock was ahead. Other modules call its values times of ``elapsed``."""
         self.now = 0
         """The wall clock."""
         self.highest_stated: int = MIN_TIMESTAMP

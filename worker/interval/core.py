@@ -98,7 +98,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             CatalogChanged: self._on_catalog_changed,
             Appended: commits.appended,
             Acknowledged: commits.acknowledged,
-            Tick: commits.idle,
+            Tick: commits.on_tick,
             Refused: self._on_refused,
             Halted: self._on_halted,
             Resend: self._on_resend,
@@ -174,7 +174,7 @@ class IntervalCore(OwnerCore[IntervalEvent, IntervalEffect]):
             out.extend(self._receiver.deliver(delivery))
         return out
 
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         return self._receiver.deliver if serving else self._early_deliveries.add
 
     # Events while serving.

@@ -102,7 +102,7 @@ class DrainingCore(IntervalCore):
         """``options`` are those of the last version, because existing productions keep their kind of ids."""
         super().__init__(config, _program(name, options), {}, locate, pump=DrainingPump)
 
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         return self._refuse
 
     def _refuse(self, delivery: Delivery) -> Sequence[IntervalEffect]:

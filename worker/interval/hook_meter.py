@@ -15,7 +15,7 @@ from typing import Final
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 
-__all__ = ["HookMeter", "HookTime", "SlowBatch", "Turn"]
+__all__ = ["BatchTime", "HookMeter", "HookTime", "SlowBatch"]
 
 _SLOW_CALL: Final = 0.1
 """The fraction of a batch's limit from which one call is slow. A full batch of quick calls may also reach the limit."""
@@ -60,7 +60,7 @@ class SlowBatch:
 
 
 @dataclass(slots=True)
-class Turn:
+class BatchTime:
     """How long the hooks of one batch may keep the event loop."""
 
     seconds: float = inf
@@ -74,7 +74,7 @@ class HookMeter:
         clock: Callable[[], float] = lambda: 0.0,
         limit: float = 0.0,
         measures: IntervalMeasures | None = None,
-        turn: Turn | None = None,
+        batch_time: BatchTime | None = None,
         traces: IntervalTraces | None = None,
     ) -> None:
         """
@@ -82,13 +82,13 @@ class HookMeter:
             clock: Returns monotone seconds.
             limit: The duration in seconds from which a batch is slow. 0: no limit.
             measures: What the computation's intervals measure in this process. None: measures of its own.
-            turn: How long a batch may take now. None: without end.
+            batch_time: How long a batch may take now. None: without end.
             traces: The spans of sampled records. None: there are none.
         """
         self.clock = clock
         self.limit = limit
         self.measures = IntervalMeasures() if measures is None else measures
-        self.turn = Turn() if turn is None else turn
+        self.batch_time = BatchTime() if batch_time is None else batch_time
         self.traces = traces
         self.records = HookTime()
         self.timers = HookTime()

@@ -26,13 +26,13 @@ __all__ = ["DeliveryReceipt", "IntervalIntake", "IntervalReceiver", "KeySample",
 _ACKED = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
 _NOT_OWNER = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
-_FEW: Final = 16
+_FEW_BLOCKED: Final = 16
 """With this many blocked records or fewer, each completed record of a delivery is reported to its sender at once."""
 
 _MAX_PICKS: Final = 256
 """With this many picks, a key that halves the load is found with an error of about three percent of the load."""
-_MANY: Final = 100
-"""Number of records of one delivery for each pick. A delivery with fewer records has one pick."""
+_RECORDS_PER_PICK: Final = 100
+"""There is one pick for so many records of a delivery, and at least one for each delivery."""
 _MAX_PICKS_PER_DELIVERY: Final = 4
 """Maximum picks of one delivery."""
 
@@ -73,7 +73,9 @@ class DeliveryReceipt:
         An answer names every record that is left, so answering each time would be quadratic. Above a small number an
         answer goes out when the number has halved.
         """
-        return self.open == len(self.blocked) < self.answered and (2 * self.open <= self.answered or self.open <= _FEW)
+        if not self.open == len(self.blocked) < self.answered:
+            return False
+        return self.open <= _FEW_BLOCKED or 2 * self.open <= self.answered
 
 
 class QueuedRecords:
@@ -181,7 +183,7 @@ class KeySample:
         count = len(indexes)
         if not count:
             return
-        picks = 1 if count < _MANY else min(count // _MANY, _MAX_PICKS_PER_DELIVERY)
+        picks = 1 if count < _RECORDS_PER_PICK else min(count // _RECORDS_PER_PICK, _MAX_PICKS_PER_DELIVERY)
         for _ in range(picks):
             self._chance = (self._chance * _MULTIPLIER + _INCREMENT) & _MASK
             self._pick(keys[indexes[(self._chance >> 33) % count]], count / picks)

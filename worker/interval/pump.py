@@ -40,7 +40,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         self._reported: tuple[int, int, int, bytes | None] | None = None
         self._reported_failures = 0
         self._reported_at = 0
-        self._ring: int | None = None
+        self._timer_due_at: int | None = None
         """The wall-clock time of the next processing-time timer."""
         self._alarm: int | None = None
         """When blocked keys or commits need a Tick, a time of ``elapsed``."""
@@ -55,11 +55,11 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
 
     def next_deadline(self) -> int | None:
         """The wall-clock time at which a Tick is due if no other event comes before. None: no Tick is needed."""
-        ring, alarm = self._ring, self._alarm
+        timer_due, alarm = self._timer_due_at, self._alarm
         if alarm is None:
-            return ring
+            return timer_due
         at = self._state.clocks.wall_at(alarm)
-        return at if ring is None or at < ring else ring
+        return at if timer_due is None or at < timer_due else timer_due
 
     def _skips_work(self, event: IntervalEvent) -> bool:
         """Whether ``event`` is a broadcast watermark or an ACK, and leaves the passes nothing to do.
@@ -95,7 +95,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         if (end := state.panes.first_end) is not None and end <= clocks.watermark:
             return False
         # A timer that was due, and waited for room, has no deadline. The clock may have been set back since.
-        if processing is not None and (processing <= clocks.wall or processing != self._ring):
+        if processing is not None and (processing <= clocks.wall or processing != self._timer_due_at):
             return False
         return state.cells.bytes_held <= state.cells.limit_bytes
 
@@ -126,7 +126,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
             clocks.advance(state.intake.pending.min())
             if spilled.parts:
                 out.extend(checkpoints.spilling.pump())
-            held, full = checkpoints.releasing, commits.open_commit_full
+            releasing, full = checkpoints.releasing, commits.open_commit_full
             blocked_keys.again = False
             if not blocked_keys.stopped:
                 self._run()
@@ -135,7 +135,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
                 # The queue is empty and no append is in flight, so the watermark can advance and timers read from the
                 # store can be loaded now.
                 continue
-            more = commits.try_commit(out) or checkpoints.releasing != held
+            more = commits.try_commit(out) or checkpoints.releasing != releasing
             more = more or (full and not commits.open_commit_full)
             if not more and (commits.open_commit_full or not blocked_keys.again):
                 # The current batch has no room in the open commit, or nothing is left to run. The ACK or append that
@@ -149,7 +149,7 @@ class IntervalPump(OwnerPump[IntervalEvent, IntervalEffect]):
         if state.meter.slow is not None:
             out.append(HooksSlow(state.meter.slow))
             state.meter.slow = None
-        self._ring = scheduler.next_ring()
+        self._timer_due_at = scheduler.next_timer_due()
         self._alarm = commits.next_alarm()
         if (retry := scheduler.next_retry()) is not None and (self._alarm is None or retry < self._alarm):
             self._alarm = retry

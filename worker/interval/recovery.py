@@ -46,10 +46,11 @@ from millwheel.worker.interval.entry import (
 )
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.key_bounds import BoundRow, KeyWatermarkBounds
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.panes.changes import PaneChange, apply_changes
 from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, SpilledTimers, is_spilled
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.messages import Opened, OpenedParent

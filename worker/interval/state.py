@@ -18,14 +18,13 @@ from millwheel.worker.interval.clocks import IntervalClocks, OutputWatermark
 from millwheel.worker.interval.holds import Holds
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.interval.intake import IntervalIntake
-from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
 from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.setup import IntervalConfig, IntervalSettings, IntervalSetup
 from millwheel.worker.interval.timers import IntervalTimers
 from millwheel.worker.journal import CommitCounts, OwnedJournal
 
-__all__ = ["INDEX_BITS", "IntervalConfig", "IntervalSettings", "IntervalState"]
+__all__ = ["IntervalConfig", "IntervalSettings", "IntervalState"]
 
 
 class IntervalState(IntervalSetup):

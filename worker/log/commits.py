@@ -17,7 +17,7 @@ from millwheel.worker.id_segments import IdSegments
 from millwheel.worker.log.checkpoint import LogCheckpointer
 from millwheel.worker.log.cursors import CursorChanges
 from millwheel.worker.log.entry import LOG_ENTRY_FORMAT, LogEntry, encode
-from millwheel.worker.log.intake import FreshRecords
+from millwheel.worker.log.intake import LogChunk
 from millwheel.worker.log.messages import CursorsAnswer, LettersAnswer, LogEffect
 from millwheel.worker.log.retention import Retainer
 from millwheel.worker.log.state import LogState
@@ -33,7 +33,7 @@ class _Sealed:
     """The commit in flight."""
 
     commit: int
-    pieces: list[FreshRecords]
+    chunks: list[LogChunk]
     delta: IdDelta | None
     """Its ids. None: it has no records."""
     entry: LogEntry
@@ -68,8 +68,8 @@ class LogCommits:
         if self._in_flight is not None or self.state.journal.frozen or not self._wanted():
             return []
         state = self.state
-        pieces = state.intake.take(state.settings.batch_bytes) if state.intake.queue else []
-        sealed = self._in_flight = self._seal(pieces)
+        chunks = state.intake.take(state.settings.batch_bytes) if state.intake.queue else []
+        sealed = self._in_flight = self._seal(chunks)
         blob = encode(sealed.entry)
         return [state.journal.append(sealed.commit, blob, len(blob), state.records.stored_to)]
 
@@ -92,7 +92,7 @@ class LogCommits:
         """When to commit without records: for ACKs, for the watermark, or for records that become too old."""
         state = self.state
         since = state.cursors.ack_since
-        waits = state.watermark > state.assured and bool(self._subscribers)
+        waits = state.watermark > state.journaled_watermark and bool(self._subscribers)
         kept = state.records.start < state.records.end
         ages = kept and (state.retention.stated or not state.cursors.durable)
         alarms = (
@@ -106,35 +106,35 @@ class LogCommits:
         """When to call ``try_commit`` if no event comes before."""
         return self._alarm() if self._in_flight is None and not self.state.journal.frozen else None
 
-    def _seal(self, pieces: list[FreshRecords]) -> _Sealed:
+    def _seal(self, chunks: list[LogChunk]) -> _Sealed:
         state, records, cursors, settings = self.state, self.state.records, self.state.cursors, self.state.settings
         changes: CursorChanges | None = None
         if cursors.news or cursors.deleted:
             changes = cursors.seal(records.start, records.end)
         checkpoint = state.journal.needs_base(settings.checkpoint_entries, settings.checkpoint_bytes)
         after = cursors.durable if changes is None else cursors.after(changes)
-        cuts = self._cuts(pieces, checkpoint, after)
+        cuts = self._cuts(chunks, checkpoint, after)
         start = state.records.start
         if cuts or state.records.closed:
             start = self._retainer.start_after(after, cuts)
         # Without records there are no ids, and the other facts may wait for the next commit with records.
-        delta = state.ids.dedup.take((piece.verdict, piece.indexes) for piece in pieces) if pieces else None
-        entry = self._entry(pieces, cuts, start, changes, delta)
+        delta = state.ids.dedup.take((chunk.verdict, chunk.indexes) for chunk in chunks) if chunks else None
+        entry = self._entry(chunks, cuts, start, changes, delta)
         state.journal.sealed += 1
-        return _Sealed(state.journal.sealed, pieces, delta, entry, changes, checkpoint)
+        return _Sealed(state.journal.sealed, chunks, delta, entry, changes, checkpoint)
 
     def _entry(
         self,
-        pieces: list[FreshRecords],
+        chunks: list[LogChunk],
         cuts: list[int],
         start: int,
         changes: CursorChanges | None,
         delta: IdDelta | None,
     ) -> LogEntry:
         state, watermark = self.state, self.state.watermark
-        values = list(chain.from_iterable(piece.values for piece in pieces))
-        timestamps = list(chain.from_iterable(piece.timestamps for piece in pieces))
-        late = sum(sum(at < watermark for at in one.timestamps) for one in pieces if one.held < watermark)
+        values = list(chain.from_iterable(chunk.values for chunk in chunks))
+        timestamps = list(chain.from_iterable(chunk.timestamps for chunk in chunks))
+        late = sum(sum(at < watermark for at in one.timestamps) for one in chunks if one.held < watermark)
         duplicates, state.ids.duplicates = state.ids.duplicates, 0
         return LogEntry(
             LOG_ENTRY_FORMAT,
@@ -152,8 +152,8 @@ class LogCommits:
             state.letters.seal() if state.letters.changes else [],
         )
 
-    def _cuts(self, pieces: Sequence[FreshRecords], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
-        """Where segments end: before a piece that would exceed the limit, where one is old, or at a captured base.
+    def _cuts(self, chunks: Sequence[LogChunk], checkpoint: bool, cursors: Mapping[str, int]) -> list[int]:
+        """Where segments end: before a chunk that would exceed the limit, where one is old, or at a captured base.
 
         Also where the log is full of records that no subscriber needs. ``cursors``: as they will be.
         """
@@ -165,12 +165,12 @@ class LogCommits:
             # It is old: its records must not wait for new ones to be dropped. Or the log is full.
             cuts.append(at)
             size = 0
-        for piece in pieces:
-            if size and size + piece.size > limit:
+        for chunk in chunks:
+            if size and size + chunk.size > limit:
                 cuts.append(at)
                 size = 0
-            at += len(piece.values)
-            size += piece.size
+            at += len(chunk.values)
+            size += chunk.size
         if checkpoint and size:
             cuts.append(at)
         return cuts
@@ -185,7 +185,7 @@ class LogCommits:
         self._in_flight = None
         state, entry = self.state, sealed.entry
         out.extend(state.journal.appended(sealed.commit))
-        state.assured = max(state.assured, entry.watermark)
+        state.journaled_watermark = max(state.journaled_watermark, entry.watermark)
         state.clock.journaled_age = entry.age
         state.clock.appended_at = state.clock.now
         if entry.values or entry.cuts or entry.start != state.records.start:
@@ -198,9 +198,9 @@ class LogCommits:
             out.extend(CursorsAnswer(asker, []) for asker in state.cursors.committed(sealed.commit).askers)
         if entry.letters or entry.start > state.letters.start:
             out.extend(LettersAnswer(asker) for asker in state.letters.committed(entry.letters, entry.start))
-        for piece in sealed.pieces:
-            if state.intake.settle(piece):
-                out.append(Acknowledge(piece.receipt.delivery, _ACKED, piece.receipt.excluded))
+        for chunk in sealed.chunks:
+            if state.intake.settle(chunk):
+                out.append(Acknowledge(chunk.receipt.delivery, _ACKED, chunk.receipt.excluded))
         if sealed.delta is not None and (full := state.ids.dedup.seal()):
             out.extend(self._segments.write(full))
         if sealed.checkpoint:

@@ -115,13 +115,13 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
 
     def _recover(self, opened: Opened) -> None:
         recover(self.state, opened)
-        self.state.assured = self.state.watermark
+        self.state.journaled_watermark = self.state.watermark
 
     def _serve(self, watermark: int) -> Sequence[LogEffect]:
         self.state.watermark = max(self.state.watermark, watermark)
         return ()
 
-    def _deliveries(self, serving: bool) -> Handler:
+    def _delivery_handler(self, serving: bool) -> Handler:
         return self._receiver.deliver if serving else _refuse
 
     def _end(self) -> Sequence[LogEffect]:
@@ -188,14 +188,14 @@ class LogCore(OwnerCore[LogEvent, LogEffect]):
         cursors, start, end = state.cursors.durable, records.start, records.end
         self._rising.check(
             watermark=state.watermark,
-            assured=state.assured,
+            journaled_watermark=state.journaled_watermark,
             age=state.clock.age,
             committed=journal.committed,
             truncation_point=journal.truncation_point,
             start=start,
             end=end,
         )
-        require(state.assured <= state.watermark, "a journaled watermark is not above the log's (G7)")
+        require(state.journaled_watermark <= state.watermark, "a journaled watermark is not above the log's (G7)")
         require(journal.above >= 0, "the truncation point is not above the last commit")
         first = (records.oldest() or records.open).first
         require((start, end) == (first, records.open.end), "the log's first and next offset are those of its segments")

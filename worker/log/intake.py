@@ -18,7 +18,7 @@ from millwheel.worker.log.settings import LogConfig
 from millwheel.worker.log.stored_segments import Records
 from millwheel.worker.messages import Acknowledge, Delivery, OwnerEffect
 
-__all__ = ["FreshRecords", "LogIntake", "LogReceipt", "LogReceiver"]
+__all__ = ["LogChunk", "LogIntake", "LogReceipt", "LogReceiver"]
 
 _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _INVALID: Final = DeliveryOutcome.DELIVERY_OUTCOME_INVALID
@@ -35,8 +35,8 @@ class LogReceipt:
         self.open = 0
 
 
-class FreshRecords:
-    """Fresh records of one delivery that are committed together. ``indexes`` None: all fresh records of the verdict."""
+class LogChunk:
+    """A chunk: fresh records of one delivery that fit into a segment. ``indexes`` None: all that the verdict has."""
 
     __slots__ = ("held", "indexes", "receipt", "size", "timestamps", "values", "verdict")
 
@@ -64,32 +64,32 @@ class LogIntake:
     """Received and uncommitted records: the queue, and those of the commit in flight. ``pending``: their timestamps."""
 
     def __init__(self) -> None:
-        self.queue: deque[FreshRecords] = deque()
+        self.queue: deque[LogChunk] = deque()
         self.pending = MinTracker()
         self.bytes = 0
 
-    def put(self, piece: FreshRecords) -> None:
-        """Queue a piece. It holds the watermark from now on."""
-        self.queue.append(piece)
-        self.pending.add(piece.held)
-        self.bytes += piece.size
+    def put(self, chunk: LogChunk) -> None:
+        """Queue a chunk. It holds the watermark from now on."""
+        self.queue.append(chunk)
+        self.pending.add(chunk.held)
+        self.bytes += chunk.size
 
-    def take(self, limit: int) -> list[FreshRecords]:
-        """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
-        taken: list[FreshRecords] = []
+    def take(self, limit: int) -> list[LogChunk]:
+        """Remove the next chunks from the queue, up to ``limit`` bytes but at least one."""
+        taken: list[LogChunk] = []
         size = 0
         while self.queue and (not taken or size + self.queue[0].size <= limit):
-            piece = self.queue.popleft()
-            taken.append(piece)
-            size += piece.size
+            chunk = self.queue.popleft()
+            taken.append(chunk)
+            size += chunk.size
         return taken
 
-    def settle(self, piece: FreshRecords) -> bool:
-        """The piece is committed. Returns whether it was the last of its delivery."""
-        self.pending.remove(piece.held)
-        self.bytes -= piece.size
-        piece.receipt.open -= 1
-        return piece.receipt.open == 0
+    def settle(self, chunk: LogChunk) -> bool:
+        """The chunk is committed. Returns whether it was the last of its delivery."""
+        self.pending.remove(chunk.held)
+        self.bytes -= chunk.size
+        chunk.receipt.open -= 1
+        return chunk.receipt.open == 0
 
 
 class LogReceiver:
@@ -174,7 +174,7 @@ class LogReceiver:
     def put(
         self, delivery: Delivery, verdict: DeliveryVerdict | None, fresh: Sequence[int], excluded: Sequence[int]
     ) -> LogReceipt:
-        """Queue fresh records, in pieces that each fit into a segment."""
+        """Queue fresh records, in chunks that each fit into a segment."""
         assert verdict is not None, "a log always checks for duplicates"
         receipt = LogReceipt(delivery, excluded)
         values, timestamps = delivery.values, delivery.timestamps
@@ -184,16 +184,16 @@ class LogReceiver:
         size, limit = records_size(values), self._settings.segment_bytes
         put = self._intake.put
         if size <= limit:
-            put(FreshRecords(receipt, verdict, None if whole else fresh, values, timestamps, size))
+            put(LogChunk(receipt, verdict, None if whole else fresh, values, timestamps, size))
             return receipt
         for first, last, size in _cut(values, limit):
             part = fresh[first:last]
-            put(FreshRecords(receipt, verdict, part, values[first:last], timestamps[first:last], size))
+            put(LogChunk(receipt, verdict, part, values[first:last], timestamps[first:last], size))
         return receipt
 
 
 def _cut(values: Sequence[bytes], limit: int) -> list[tuple[int, int, int]]:
-    """(first, last + 1, size) of each piece of a delivery that is too large for one segment."""
+    """(first, last + 1, size) of each chunk of a delivery that is too large for one segment."""
     cuts: list[tuple[int, int, int]] = []
     first = size = 0
     for index, value in enumerate(values):

@@ -62,7 +62,7 @@ class Subscribers:
                 limit = min(limit, session.cursor.newest + session.window)
             if session.position >= limit:
                 # There are no records to send: send an empty response if the watermark or the durable ACK has advanced.
-                if self._news(session) != session.sent:
+                if self._progress(session) != session.sent:
                     yield self._response(session, session.position, [], [])
                 return
             segment = records.find(session.position)
@@ -81,13 +81,13 @@ class Subscribers:
         return self._response(session, first, values, segment.timestamps[low : low + len(values)])
 
     def _response(self, session: SubscriberSession, first: int, values: list[bytes], timestamps: list[int]) -> Publish:
-        watermark, following, acked = session.sent = self._news(session)
+        watermark, following, acked = session.sent = self._progress(session)
         session.credit -= 1
         life = session.cursor.life if session.cursor is not None else 0
         end = self.state.records.end
         return Publish(session.subscriber, first, values, timestamps, watermark, following, acked, life, end)
 
-    def _news(self, session: SubscriberSession) -> tuple[int, int, int]:
+    def _progress(self, session: SubscriberSession) -> tuple[int, int, int]:
         acked = session.cursor.acked or 0 if session.cursor is not None else 0
         return self._watermark_at(session.position), session.position, acked
 
@@ -97,7 +97,7 @@ class Subscribers:
         if offset >= records.end:
             # Publish only the journaled watermark. A deposed owner may still receive broadcasts. But it does not know
             # its successor's records.
-            return state.assured
+            return state.journaled_watermark
         segment = records.find(offset)
         watermark = segment.watermark_at(offset) if segment.loaded else segment.watermark
         return min(watermark, _LAST)

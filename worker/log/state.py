@@ -58,7 +58,7 @@ class LogState:
         self.ids = AdmissionState(config.keys, self.journal, self.inputs, config.slack)
         self.watermark: int = MIN_TIMESTAMP
         """Input and output watermark in one. Uncommitted records hold it. Monotone."""
-        self.assured: int = MIN_TIMESTAMP
+        self.journaled_watermark: int = MIN_TIMESTAMP
         """The watermark of the last committed entry. At its acknowledgement, no other owner had the journal."""
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millwheel.model.traces import SpanSource, TraceContext
-from millwheel.worker.log.intake import FreshRecords, LogIntake
+from millwheel.worker.log.intake import LogChunk, LogIntake
 from millwheel.worker.log.messages import Publish
 from millwheel.worker.traces import OwnerTraces
 
@@ -41,11 +41,11 @@ class LogTraces(OwnerTraces):
         super().close(why)
         self.offsets.clear()
 
-    def placed(self, piece: FreshRecords, offset: int) -> None:
-        """The records of a piece get offsets, the first one ``offset``."""
-        records = self.received.get(piece.receipt.delivery, {})
+    def placed(self, chunk: LogChunk, offset: int) -> None:
+        """The records of a chunk get offsets, the first one ``offset``."""
+        records = self.received.get(chunk.receipt.delivery, {})
         for index, record in records.items():
-            indexes = piece.indexes
+            indexes = chunk.indexes
             if indexes is not None and index not in indexes:
                 continue
             record.handled = True
@@ -64,10 +64,10 @@ class TracedLogIntake(LogIntake):
         self._traces = traces
         self._end = end
 
-    def take(self, limit: int) -> list[FreshRecords]:
-        """Remove the next pieces from the queue, up to ``limit`` bytes but at least one."""
-        pieces, offset = super().take(limit), self._end()
-        for piece in pieces if self._traces.received else ():
-            self._traces.placed(piece, offset)
-            offset += len(piece.values)
-        return pieces
+    def take(self, limit: int) -> list[LogChunk]:
+        """Remove the next chunks from the queue, up to ``limit`` bytes but at least one."""
+        chunks, offset = super().take(limit), self._end()
+        for chunk in chunks if self._traces.received else ():
+            self._traces.placed(chunk, offset)
+            offset += len(chunk.values)
+        return chunks

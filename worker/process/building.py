@@ -19,7 +19,7 @@ from millwheel.rpc.v1 import topology_pb2 as topology
 from millwheel.sdk.options import ComputationOptions
 from millwheel.sdk.scope import OutputBinding
 from millwheel.worker.interval import DrainingCore, HookMeter, IntervalConfig, IntervalCore, IntervalSettings
-from millwheel.worker.interval.hook_meter import Turn
+from millwheel.worker.interval.hook_meter import BatchTime
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.interval.traces import IntervalTraces
 from millwheel.worker.log import DEAD_LETTER_RETENTION, DEFAULT_RETENTION, LogConfig, LogCore, LogRetention
@@ -65,7 +65,7 @@ class Builder:
         routing: CatalogRouting,
         settings: IntervalSettings,
         measures: Callable[[Place], IntervalMeasures],
-        turn: Turn,
+        batch_time: BatchTime,
         slow_hook: float = 0.0,
         spans: SpanSource | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Builder:
             routing: Where the keys of consumers are.
             settings: The limits of intervals.
             measures: The measures of a computation.
-            turn: How long a batch of hooks may take.
+            batch_time: How long a batch of hooks may take.
             slow_hook: Seconds from which on hooks count as blocking the event loop. 0: never.
             spans: Starts spans of sampled records. None: there are none.
         """
@@ -85,7 +85,7 @@ class Builder:
         self._routing = routing
         self._settings = settings
         self._measures = measures
-        self._turn = turn
+        self._batch_time = batch_time
         self._slow_hook = slow_hook
         self._spans = spans
 
@@ -120,7 +120,7 @@ class Builder:
         config = self._config(owned, inputs, feedback, code.digest)
         place: Place = (record.spec.name, spec.name)
         traces = self._traces(config, place)
-        meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._turn, traces)
+        meter = HookMeter(perf_counter, self._slow_hook, self._measures(place), self._batch_time, traces)
         core = IntervalCore(config, program, outputs, self._routing.locate, meter)
         beside = frozenset[str]({owned.incarnation} if program.feeds else ())
         return Built(core, inputs, list(outputs.values()), "", tuple(sorted(feedback)), code, traces, beside)

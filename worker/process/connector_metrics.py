@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -16,13 +18,17 @@ from millwheel.worker.process.measure_metrics import add_distribution
 from millwheel.worker.process.metrics import LABELS
 from millwheel.worker.process.tallies import Place, Tallies
 
-__all__ = ["ConnectorCollector"]
+__all__ = ["ConnectorCollector", "splits_within"]
 
 _SOURCE_LABELS: Final = [*LABELS, "stream"]
 
 _READ: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
     "millwheel_source_read_records": ("Records read from a source", lambda one: one.read_records),
     "millwheel_source_read_bytes": ("Bytes of these records, as they are stored", lambda one: one.read_bytes),
+    "millwheel_source_lost_records": (
+        "Records that a source has lost, because nothing keeps them",
+        lambda one: one.lost_records,
+    ),
 }
 _WRITTEN: Final[dict[str, tuple[str, Callable[[ConnectorMeasures], int]]]] = {
     "millwheel_sink_written_records": (
@@ -80,7 +86,8 @@ class ConnectorCollector(Collector):
             labels=_SOURCE_LABELS,
         )
         for place, one in sources.items():
-            here = [count for split, count in list(one.behind.items()) if _has(keys[place], split)]
+            counts = dict(one.behind)  # a split comes or goes meanwhile: the loop of the worker runs beside the scrape
+            here = [counts[split] for split in splits_within(keys[place], counts)]
             labels, known = [*place, one.stream], [count for count in here if count is not None]
             splits.add_metric(labels, len(here))
             if known:
@@ -89,6 +96,18 @@ class ConnectorCollector(Collector):
         yield from (splits, behind, most)
 
 
-def _has(intervals: list[KeyInterval], split: str) -> bool:
-    key = split.encode()
-    return any(key in one for one in intervals)
+def splits_within(intervals: Iterable[KeyInterval], splits: Collection[str]) -> Iterator[str]:
+    """The splits whose keys are in one of the intervals, which may overlap. Each split takes one binary search."""
+    ordered = sorted(intervals, key=lambda one: one.start)
+    starts = [one.start for one in ordered]
+    # How far the intervals reach that begin at a start or before it. None: to the end.
+    ends = list(accumulate((one.end for one in ordered), _farther))
+    for split in splits:
+        key = split.encode()
+        before = bisect_right(starts, key) - 1
+        if before >= 0 and ((end := ends[before]) is None or key < end):
+            yield split
+
+
+def _farther(one: bytes | None, other: bytes | None) -> bytes | None:
+    return None if one is None or other is None else max(one, other)

@@ -44,7 +44,7 @@ class _StreamChannel:
 
     def __init__(self) -> None:
         self._answers: deque[wire.DeliverResponse] = deque()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._outstanding = OutstandingSendings[int]()
         self._ended = False
 
@@ -55,7 +55,7 @@ class _StreamChannel:
     def ended(self) -> None:
         """No more batches will come."""
         self._ended = True
-        self._news.set()
+        self._changed.set()
 
     def reply(
         self, token: int, outcome: wire.DeliveryOutcome.ValueType, remaining: Sequence[int], message: str
@@ -68,15 +68,15 @@ class _StreamChannel:
             response = wire.DeliverResponse(token=token, outcome=outcome, indexes=remaining, message=message)
             self._answers.append(response)
         self._outstanding.answered(token, answer_kind(outcome), remaining)
-        self._news.set()
+        self._changed.set()
 
     async def next(self) -> wire.DeliverResponse | None:
         """The next message. None when the sender has closed its side and every batch is answered."""
         while not self._answers:
             if self._ended and not self._outstanding:
                 return None
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
         return self._answers.popleft()
 
 
@@ -89,7 +89,7 @@ class ReceivingInterval(RunningInterval, Protocol):
     """An interval that takes deliveries."""
 
     topology: str
-    admitted: dict[str, int]
+    known_senders: dict[str, int]
     """By sender: the sequencer for which the host has received a catalog that is new enough."""
 
 
@@ -177,10 +177,10 @@ class DeliveryService(DeliveryServiceServicer):
             channel.reply(request.token, wire.DELIVERY_OUTCOME_INVALID, (), str(error))
             return
         sender = delivery.sender
-        if hosted.admitted.get(sender.name) != sender.sequencer:
+        if hosted.known_senders.get(sender.name) != sender.sequencer:
             if not self._knows(hosted.host, sender):
                 message = "the catalog of this worker is older than the sender"
                 channel.reply(request.token, wire.DELIVERY_OUTCOME_REFUSED_FULL, range(len(delivery.keys)), message)
                 return
-            hosted.admitted[sender.name] = sender.sequencer
+            hosted.known_senders[sender.name] = sender.sequencer
         hosted.host.post(delivery)

@@ -29,7 +29,7 @@ from millwheel.worker.process.peers import PeerConnection
 from millwheel.worker.process.refused_batches import RefusedBatches
 from millwheel.worker.process.removed_consumers import RemovedConsumers
 
-__all__ = ["CatalogRouting", "DeliverySender", "LocalChannel"]
+__all__ = ["CatalogRouting", "DeliverySender", "HostChannel"]
 
 log = logging.getLogger("millwheel.worker")
 
@@ -132,7 +132,7 @@ class CatalogRouting:
 class SendingInterval(RunningInterval, Protocol):
     """An interval with a channel for the answers to its batches."""
 
-    channel: LocalChannel
+    channel: HostChannel
 
 
 class DeliverySender:
@@ -188,7 +188,7 @@ class DeliverySender:
             peer = self.peers[address] = PeerConnection(address, open_channel)
         peer.send(delivery, sender.channel)
 
-    async def _discard(self, host: CoreHost, channel: LocalChannel, delivery: Delivery) -> None:
+    async def _discard(self, host: CoreHost, channel: HostChannel, delivery: Delivery) -> None:
         """Discard a batch for a removed consumer. If the removal is not certain, try again later."""
         try:
             gone = await self._removed.is_gone(delivery.consumer, delivery.stream)
@@ -205,7 +205,7 @@ class DeliverySender:
         address = interval.owner.address if interval is not None else ""
         return "" if address == self._address else address
 
-    async def close_connection(self) -> None:
+    async def close_unused(self) -> None:
         """Close the connections to workers that own nothing any more."""
         owners = {address for interval_map in self._catalog.maps.values() for address in interval_map.addresses()}
         for address in self.peers.keys() - owners:
@@ -216,8 +216,8 @@ class DeliverySender:
         await asyncio.gather(*(peer.close() for peer in self.peers.values()))
 
 
-class LocalChannel:
-    """Answers to one host's batches. ACKs are posted at once. Refused batches are sent again after a delay."""
+class HostChannel:
+    """All receivers' answers to one host's batches. ACKs are posted at once. Refused batches are sent again later."""
 
     def __init__(self, host: CoreHost) -> None:
         self._host = host

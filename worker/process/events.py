@@ -22,7 +22,7 @@ from millwheel.model.core_protocol import Core
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.store.contract import SequencerRefusedError, StateStore, StoreUnavailableError
 from millwheel.store.repetition import CertainCalls
-from millwheel.worker.interval.hook_meter import Turn
+from millwheel.worker.interval.hook_meter import BatchTime
 from millwheel.worker.log.messages import EndSubscription, LogAnswer, LogEffect, LogEvent, Publish, SubscriberEffect
 from millwheel.worker.messages import (
     Acknowledge,
@@ -48,12 +48,12 @@ from millwheel.worker.messages import (
 from millwheel.worker.process.calls import CallingHost, HostCalls
 from millwheel.worker.process.opening import uncollected
 
-__all__ = ["EventHost", "RunQueue", "RunShare", "ServedCore", "ServedEvent", "refuse_not_owner", "steady_now"]
+__all__ = ["EventHost", "HostedCore", "HostedEvent", "RunQueue", "RunShare", "refuse_not_owner", "steady_now"]
 
 log = logging.getLogger("millwheel.worker")
 
-_TURN_SECONDS: Final = 0.005
-"""How long the run queue runs before sockets and timers get their turn."""
+_RUN_SECONDS: Final = 0.005
+"""How long the run queue runs before sockets and timers are served."""
 
 _SLICE_SECONDS: Final = 0.001
 """How long one share of the run queue runs before the next one is chosen."""
@@ -65,7 +65,7 @@ _SHARED_BATCH_SECONDS: Final = 0.01
 """The same while other shares have work. It is still some ten times what a commit takes."""
 
 _SHARED_SECONDS: Final = 1.0
-"""How long such batches last after another share had its turn."""
+"""How long batches stay so short after another share was served."""
 
 MAX_SLEEP_SECONDS: Final = 30.0
 """Maximum seconds until the wall clock is read again, however far away an alarm is. The clock may have been set
@@ -75,9 +75,9 @@ _ACKED: Final = DeliveryOutcome.DELIVERY_OUTCOME_ACKED
 _NOT_OWNER: Final = DeliveryOutcome.DELIVERY_OUTCOME_NOT_OWNER
 
 
-ServedEvent = IntervalEvent | LogEvent
-ServedEffect = IntervalEffect | LogEffect
-ServedCore = Core[Any, ServedEffect]
+HostedEvent = IntervalEvent | LogEvent
+HostedEffect = IntervalEffect | LogEffect
+HostedCore = Core[Any, HostedEffect]
 """What a host drives: an interval core, or a stream log's core. It passes on only events of that core."""
 
 
@@ -109,7 +109,7 @@ class RunQueue:
     """Runs posted calls on the event loop. A call that raises is logged, and the next one runs.
 
     Cores of one process send to each other without a network. Posting instead of calling keeps the stack flat, and
-    gives every core its turn. The next calls are those of the share that has used the least time (start-time fair
+    lets every core run. The next calls are those of the share that has used the least time (start-time fair
     queueing). So a topology with much work leaves the others their time, however many intervals it has.
 
     Exceptions that end the process (SystemExit, KeyboardInterrupt) propagate to the loop. The rest runs if the loop
@@ -123,7 +123,7 @@ class RunQueue:
         """What the share that was served last had used. No share begins below it, so idle time is not saved up."""
         self._shares: WeakValueDictionary[str, RunShare] = WeakValueDictionary()
         self._scheduled = False
-        self.turn = Turn(_BATCH_SECONDS)
+        self.batch_time = BatchTime(_BATCH_SECONDS)
         """How long a batch of hooks may take now."""
         self._last: RunShare | None = None
         self._shared_until = 0.0
@@ -149,15 +149,15 @@ class RunQueue:
 
     def _run(self) -> None:
         now = time.monotonic()
-        deadline = now + _TURN_SECONDS
+        deadline = now + _RUN_SECONDS
         try:
             while self._ready and now < deadline:
                 share = min(self._ready, key=attrgetter("used"))
                 if share is not self._last:
                     self._last, self._shared_until = share, now + _SHARED_SECONDS
-                    self.turn.seconds = _SHARED_BATCH_SECONDS
+                    self.batch_time.seconds = _SHARED_BATCH_SECONDS
                 elif now > self._shared_until:
-                    self.turn.seconds = _BATCH_SECONDS
+                    self.batch_time.seconds = _BATCH_SECONDS
                 self._least, began = share.used, now
                 now = self._serve(share, now + _SLICE_SECONDS)
                 share.used += (now - began) / share.weight
@@ -198,7 +198,7 @@ class EventHost(ABC):
     def __init__(
         self,
         journal: str,
-        core: ServedCore,
+        core: HostedCore,
         store: StateStore,
         queue: RunShare,
         clock: Callable[[], int],
@@ -229,7 +229,7 @@ class EventHost(ABC):
 
     # Events.
 
-    def post(self, event: ServedEvent) -> None:
+    def post(self, event: HostedEvent) -> None:
         """Let the core process ``event`` after all events posted before."""
         if type(event) is Delivery:
             if self.closed:
@@ -239,7 +239,7 @@ class EventHost(ABC):
         if not self.closed:
             self._queue.post(self._handle, event)
 
-    def _handle(self, event: ServedEvent) -> None:
+    def _handle(self, event: HostedEvent) -> None:
         if self.closed:
             return
         began = perf_counter()
@@ -252,7 +252,7 @@ class EventHost(ABC):
         if isinstance(event, Deposed | OpenFailed) and not self.closed:
             self._lost(event)
 
-    def _step(self, event: ServedEvent) -> None:
+    def _step(self, event: HostedEvent) -> None:
         """Perform a step. A core with an internal error must stop: its successor starts from the journal."""
         try:
             self.perform(self.core.step(event, self._now()))
@@ -261,7 +261,7 @@ class EventHost(ABC):
 
     # Effects.
 
-    def perform(self, effects: Sequence[ServedEffect]) -> None:
+    def perform(self, effects: Sequence[HostedEffect]) -> None:
         """Perform the effects of an event, in their order."""
         for effect in effects:
             match effect:

@@ -31,7 +31,7 @@ from millwheel.worker.messages import (
     Started,
 )
 from millwheel.worker.process.calls import CallPeers, HostCalls
-from millwheel.worker.process.events import EventHost, RunShare, ServedCore, ServedEvent, refuse_not_owner
+from millwheel.worker.process.events import EventHost, HostedCore, HostedEvent, RunShare, refuse_not_owner
 from millwheel.worker.process.opening import ReadAhead
 
 __all__ = ["CoreHost", "HostPeers", "RunningInterval"]
@@ -71,7 +71,7 @@ class CoreHost(EventHost):
     def __init__(
         self,
         journal: str,
-        core: ServedCore,
+        core: HostedCore,
         store: StateStore,
         peers: HostPeers,
         queue: RunShare,
@@ -158,7 +158,7 @@ class CoreHost(EventHost):
         answer: JournalStands | None = await self._ask(event)
         return answer
 
-    async def _ask(self, event: Callable[[asyncio.Future[Any]], ServedEvent]) -> Any:
+    async def _ask(self, event: Callable[[asyncio.Future[Any]], HostedEvent]) -> Any:
         if self.closed:
             return None
         request: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -20,7 +20,7 @@ from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.log import LogCore
 from millwheel.worker.messages import Deposed
 from millwheel.worker.process.building import Builder, Built
-from millwheel.worker.process.destinations import CatalogRouting, LocalChannel
+from millwheel.worker.process.destinations import CatalogRouting, HostChannel
 from millwheel.worker.process.events import RunQueue
 from millwheel.worker.process.hook_reports import HookReports
 from millwheel.worker.process.host import CoreHost, HostPeers
@@ -44,12 +44,12 @@ class Hosted:
     host: CoreHost
     owned: OwnedInterval
     built: Built
-    channel: LocalChannel
+    channel: HostChannel
     topology: str = ""
     """The topology that it works for: a stream's log works for the one that the stream belongs to."""
     groups: frozenset[str] = frozenset()
     """Those whose broadcast watermarks it receives: of its inputs, and of others whose ids it has."""
-    admitted: dict[str, int] = field(default_factory=dict)
+    known_senders: dict[str, int] = field(default_factory=dict)
     """By sender: the sequencer for which the host has received a catalog that is new enough. Each notice clears it."""
 
     @property
@@ -114,7 +114,7 @@ class Hosts:
             partial(hooks.take, place), self.logs.perform if built.log_of else None, self.ahead, built.clock,
             partial(self._tallies.refused.add, place),
         )  # fmt: skip
-        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, LocalChannel(host), topology)
+        hosted = self.hosted[interval.journal] = Hosted(host, owned, built, HostChannel(host), topology)
         if isinstance(built.core, IntervalCore):
             self._tallies.enter(interval.journal, place, built.core)
         log.info("interval %s: opening with sequencer %d", interval.journal, interval.sequencer)

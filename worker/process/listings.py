@@ -45,7 +45,7 @@ _MAX_PASSES: Final = 8
 _LONGEST_STATE: Final = 4_096
 """The most bytes of a state whose text is listed. A page of 1,000 keys has 4 MiB of them at most."""
 _ROWS_AT_ONCE: Final = 16
-"""States that are read from the store at a time: at most 64 MiB."""
+"""States that are read from the store at a time: at most 64 MiB. So many are decoded in a row, of 4 KiB each."""
 
 
 def page_size(asked: int) -> int:
@@ -121,6 +121,8 @@ class KeyListing:
             blobs |= await self._owned.rows(core, [key for key in some if key not in blobs], damaged)
             sizes.update((key, len(blob)) for key, blob in blobs.items())
             if states:
+                if first:
+                    await asyncio.sleep(0)  # no other wait is certain here: all states may be in memory
                 texts.update((key, _text(core, blob)) for key, blob in blobs.items() if len(blob) <= _LONGEST_STATE)
         for key in keys:
             held, timers, error = sizes.get(key, 0), _timer_count(core.state, key), _error(core, key)

@@ -94,7 +94,7 @@ class HostNotices:
                 # The watch may have broadcast values of new groups already: to other intervals here.
                 one.host.post(self.watch.known(groups))
             one.groups = groups
-            one.admitted.clear()
+            one.known_senders.clear()
             self._posted[one.host] = changed
             # Intervals have moved: refused batches are sent to the present owners of their keys.
             one.channel.refused.resend_now()

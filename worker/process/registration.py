@@ -192,6 +192,8 @@ class Registration:
         except TimeoutError:
             if await self._renewed():
                 return
+        # Neither this record nor its lease is used again, also if the process stops now.
+        self._written = 0
         await self._lapsed()
         await self._until_done(lambda: self._coordinator.revoke_lease(self._lease))
         # The registration below satisfies all requests made before this moment.

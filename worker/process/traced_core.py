@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.worker.process.events import ServedCore, ServedEffect
+from millwheel.worker.process.events import HostedCore, HostedEffect
 from millwheel.worker.traces import OwnerTraces
 
 __all__ = ["TracedCore", "with_traces"]
@@ -17,13 +17,13 @@ class TracedCore:
     Invariant: it changes nothing of an event or an effect but ``traces``, which no core reads.
     """
 
-    def __init__(self, core: ServedCore, traces: OwnerTraces) -> None:
+    def __init__(self, core: HostedCore, traces: OwnerTraces) -> None:
         self._core = core
         self._traces = traces
         self.next_deadline = core.next_deadline
         self.check_invariants = core.check_invariants
 
-    def step(self, event: Any, now: int) -> Sequence[ServedEffect]:
+    def step(self, event: Any, now: int) -> Sequence[HostedEffect]:
         """Process one event."""
         traces = self._traces
         traces.before(event)
@@ -34,6 +34,6 @@ class TracedCore:
         return effects
 
 
-def with_traces(core: ServedCore, traces: OwnerTraces | None) -> ServedCore:
+def with_traces(core: HostedCore, traces: OwnerTraces | None) -> HostedCore:
     """The core that a host drives. Without traces, it is the core itself."""
     return core if traces is None else TracedCore(core, traces)

@@ -100,8 +100,8 @@ class Worker:
         routing = CatalogRouting(catalog, self.programs.extractor)
         queue = RunQueue(asyncio.get_running_loop())
         builder = Builder(
-            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.turn, settings.slow_hook,
-            spans,
+            catalog, self.programs, routing, settings.core, self.tallies.measures_of, queue.batch_time,
+            settings.slow_hook, spans,
         )  # fmt: skip
         self.hosts = hosts = Hosts(catalog, store, connect_authority, routing, builder, queue, self.tallies)
         self.hooks = HookReports(settings.slow_hook, hosts.place_of_scope)
@@ -188,7 +188,7 @@ class Worker:
         self.tallies.keep(places)
         self.hooks.log.keep(places)
         self.key_failures.keep(places)
-        await self._sending.close_connection()
+        await self._sending.close_unused()
         await asyncio.gather(*stopping)
         self._forget_code()
         return loaded and built

@@ -303,10 +303,10 @@ class RecordAdmission:
         count = len(data)
         for column in present.values():
             column.cut(count)
-        known = self.ids.known(call.ids, call.positions, slice(start, start + count))
+        ids = self.ids.delivery_ids(call.ids, call.positions, slice(start, start + count))
         keys = {name: column.keys for name, column in present.items()}
         why = {name: column.why for name, column in present.items() if len(column.keys) < count}
-        return Columns(data, call.timestamps[start : start + count], keys, call.scope, known, why)
+        return Columns(data, call.timestamps[start : start + count], keys, call.scope, ids, why)
 
     # Records that are accepted together.
 

@@ -39,7 +39,6 @@ from millwheel.client.injector.messages import (
     IdleEnded,
     InjectorEffect,
     InjectorEvent,
-    InjectorNews,
     KeysFound,
     Limits,
     ProcessSuperseded,
@@ -48,6 +47,7 @@ from millwheel.client.injector.messages import (
     PublishWatermark,
     RoutingArrived,
     SessionFailed,
+    SilentEvent,
     Tick,
     WatermarkDeclared,
     WatermarkReached,
@@ -56,7 +56,7 @@ from millwheel.client.injector.messages import (
 )
 from millwheel.client.injector.outbound import InjectedSending, OutboundQueue, earlier
 from millwheel.client.injector.rerouting import Rerouting
-from millwheel.client.injector.resending import OutboundBatches
+from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.routing import StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords
 from millwheel.model.core_protocol import RisingValues, require
@@ -113,7 +113,7 @@ class Publication:
         self.published = Published(self.value, self.idling and self.oldest_unacked == MAX_TIMESTAMP)
         return self.published
 
-    def news(self) -> Published | None:
+    def take_unreported(self) -> Published | None:
         """The published watermark, if it changed since the last call. Else None."""
         if self.published == self._reported:
             return None
@@ -166,7 +166,7 @@ class InjectorCore:
         """ACKs received so far, one for each record and consumer; those for records that had taken effect before."""
         self.refused: defaultdict[DeliveryOutcome.ValueType, int] = defaultdict(int)
         """Refusals of deliveries so far. Their records are sent again."""
-        self.outbound = OutboundBatches(self.limits, chance)
+        self.outbound = ResendingQueues(self.limits, chance)
         self.outbound.watermark = watermark
         self._rerouting = Rerouting(self.outbound, self.unkeyed)
         self._positions: dict[IdScope, int] = {}
@@ -276,12 +276,13 @@ class InjectorCore:
             case RoutingArrived():
                 out = self._on_routing(event.routing, now)
             case ConnectionLost() | WritesPending() | WatermarksBroadcast() | ProcessSuperseded() | SessionFailed():
-                self._on_news(event)
+                self._on_silent(event)
                 return []
             case _:
-                out = self._on_publication(event)
-        if (news := self.publication.news()) is not None:
-            out.append(PublishWatermark(news))
+                self._on_publication(event)
+                out = []
+        if (unreported := self.publication.take_unreported()) is not None:
+            out.append(PublishWatermark(unreported))
         return out
 
     def next_deadline(self) -> int | None:
@@ -301,7 +302,7 @@ class InjectorCore:
         require(value <= oldest or self.late > 0, "only a late record is below the published watermark (G7)")
         require(self.unacked > 0 or self.oldest_unacked() == MAX_TIMESTAMP, "the oldest un-ACKed record is one (G1)")
 
-    def _on_news(self, event: InjectorNews) -> None:
+    def _on_silent(self, event: SilentEvent) -> None:
         match event:
             case ConnectionLost():
                 self.outbound.disconnected(event.address)
@@ -317,7 +318,7 @@ class InjectorCore:
     def _on_publication(
         self,
         event: PublicationStarted | WatermarkDeclared | IdleDeclared | IdleEnded | WatermarkReached | EndDeclared,
-    ) -> list[InjectorEffect]:
+    ) -> None:
         publication = self.publication
         match event:
             case WatermarkDeclared():
@@ -335,8 +336,7 @@ class InjectorCore:
                 publication.raise_to(event.watermark)
             case _:
                 assert_never(event)
-        self.outbound.watermark = self.publication.update().watermark
-        return []
+        self.outbound.watermark = publication.update().watermark
 
     # Events.
 
@@ -399,9 +399,9 @@ class InjectorCore:
         return [*map(Disconnect, gone), *map(Connect, new), *self._pumped(queues, now)]
 
     def _on_answer(self, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
-        return [effect for token in event.tokens for effect in self._on_answered(token, event, now)]
+        return [effect for token in event.tokens for effect in self._apply_answer(token, event, now)]
 
-    def _on_answered(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
+    def _apply_answer(self, token: int, event: DeliveryAnswered, now: int) -> list[InjectorEffect]:
         outcome, indexes, message = event.outcome, event.indexes, event.message
         sending = self.outbound.find_sending(token)
         if sending is None or self.failed is not None:

@@ -195,7 +195,7 @@ class RecordIds:
         assert self.numbered is not None
         return self.numbered
 
-    def known(
+    def delivery_ids(
         self, ids: Sequence[UserId] | None, positions: Sequence[int] | None, part: slice
     ) -> Sequence[int] | Sequence[bytes]:
         """The ids under which the records ``part`` are delivered."""

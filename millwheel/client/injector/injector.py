@@ -39,7 +39,7 @@ class Injector(InjectorProcess):
     holds the low watermark at its last value. Call :meth:`finish` if it never sends again, or :meth:`idle` for a pause.
     """
 
-    _turn = _RECORDS_IN_A_ROW
+    _sends_left = _RECORDS_IN_A_ROW
     """How many more single records are sent before other tasks may run."""
     _looked_at = -_LOOK_SECONDS
     """When ``_seen_unacked`` was computed, by the event loop's clock."""
@@ -64,9 +64,9 @@ class Injector(InjectorProcess):
             ids = None if id is None else (id,)
             positions = None if position is None else (position,)
             await self._admission.send((value,), (timestamp,), ids, positions, partition)
-        self._turn -= 1
-        if self._turn <= 0:
-            self._turn = _RECORDS_IN_A_ROW
+        self._sends_left -= 1
+        if self._sends_left <= 0:
+            self._sends_left = _RECORDS_IN_A_ROW
             await asyncio.sleep(0)
 
     def _drain(self) -> None:

@@ -135,9 +135,9 @@ class RecordIntake:
             timestamp = self._checked_time(timestamp)
         numbered = id_ is None and position is None and ids.numbered is not None
         scope: IdScope | None = ids.numbered
-        known: Any = ids.next
+        record_id: Any = ids.next
         if not numbered:
-            scope, known = self._identify(id_, position, partition)
+            scope, record_id = self._identify(id_, position, partition)
         assert scope is not None
         same = buffer.scope is scope or buffer.scope == scope
         if not same or buffer.size >= CHUNK_BYTES or buffer.count >= CHUNK_RECORDS:
@@ -157,8 +157,8 @@ class RecordIntake:
         except (ValueError, TypeError, KeyExtractionError, TooLargeError):
             return False
         if position is not None and not buffer.count:
-            session.core.check_positions(scope, (known,))
-        buffer.add(scope, known, data, timestamp, keys)
+            session.core.check_positions(scope, (record_id,))
+        buffer.add(scope, record_id, data, timestamp, keys)
         ids.next += numbered
         if buffer.count == 1:
             asyncio.get_running_loop().call_soon(self.drain)
@@ -185,7 +185,7 @@ class RecordIntake:
         ids = None if id_ is None else (id_,)
         positions = None if position is None else (checked_position(position),)
         scope = self._ids.scope(ids, positions, partition, None)
-        return scope, self._ids.known(ids, positions, slice(0, 1))[0]
+        return scope, self._ids.delivery_ids(ids, positions, slice(0, 1))[0]
 
     def drain(self) -> None:
         """Pass the buffered records to the core. A failed core drops them, and every later call raises the failure."""

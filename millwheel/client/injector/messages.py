@@ -27,7 +27,6 @@ __all__ = [
     "IdleEnded",
     "InjectorEffect",
     "InjectorEvent",
-    "InjectorNews",
     "KeysFound",
     "Limits",
     "ProcessSuperseded",
@@ -37,6 +36,7 @@ __all__ = [
     "RoutingArrived",
     "SendBatch",
     "SessionFailed",
+    "SilentEvent",
     "Tick",
     "WatermarkDeclared",
     "WatermarkReached",
@@ -205,7 +205,7 @@ class WritesPending:
     tokens: Mapping[str, int]
 
 
-InjectorNews = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
+SilentEvent = ConnectionLost | WritesPending | WatermarksBroadcast | ProcessSuperseded | SessionFailed
 """Events without effects."""
 InjectorEvent = (
     Columns

@@ -48,6 +48,7 @@ class InjectedBatch(OutboundBatch):
         self.tries = self.copies = 0
         """The attempts so far, and how many were sent because those in flight had no answer."""
         self.resume_at = 0
+        """It is not sent before this time, in microseconds."""
 
     def extend(
         self, keys: Sequence[bytes], values: Sequence[bytes], timestamps: Sequence[int], ids: Sequence[Any], size: int
@@ -108,9 +109,11 @@ class OutboundQueue:
         self.to_send: dict[InjectedBatch, None] = {}
         self.in_flight = 0
         self.opened_at = 0
+        """When the first record came into ``filling``, in microseconds."""
         self.cap = cap
         """The most attempts in flight. A refusal halves it. ACKs raise it."""
         self.failures = 0
+        """Refusals since the last ACK."""
         self.resume_at = 0
         """No batch is sent for the first time before this time, in microseconds."""
         self.extra_at = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millwheel.client.injector.ids import IdKind, IdScope
 from millwheel.client.injector.messages import Columns, KeysFound
 from millwheel.client.injector.outbound import InjectedBatch, OutboundQueue
-from millwheel.client.injector.resending import OutboundBatches
+from millwheel.client.injector.resending import ResendingQueues
 from millwheel.client.injector.routing import ConsumerRouting, StreamRouting
 from millwheel.client.injector.unkeyed import UnkeyedRecords, WaitingRecord
 from millwheel.model.incarnation import IncarnationId
@@ -22,7 +22,7 @@ class Rerouting:
     its un-ACKed records are discarded. Discarding is safe only if a remaining consumer was also sent those records.
     """
 
-    def __init__(self, outbound: OutboundBatches, unkeyed: UnkeyedRecords) -> None:
+    def __init__(self, outbound: ResendingQueues, unkeyed: UnkeyedRecords) -> None:
         self._outbound = outbound
         self._unkeyed = unkeyed
         self._came_at: dict[IncarnationId, int] = {}

@@ -24,15 +24,15 @@ from millwheel.client.injector.outbound import InjectedBatch, InjectedSending, O
 from millwheel.model.backoff import Backoff, jittered
 from millwheel.model.outbound import AnswerKind
 
-__all__ = ["MAX_COPIES", "OutboundBatches"]
+__all__ = ["MAX_COPIES", "ResendingQueues"]
 
 MAX_COPIES: Final = 4
 """The most copies of a batch in flight, beside its first attempt. Before each the wait doubles. Later ones replace the
 last one, and wait as long as it did: 4 to 8 minutes by default."""
 
 
-class OutboundBatches(OutboundQueues):
-    """All un-ACKed records of an injector. It also knows which addresses are connected."""
+class ResendingQueues(OutboundQueues):
+    """All outbound queues, with what is sent again. It also knows which addresses are connected."""
 
     def __init__(self, limits: Limits, chance: Callable[[], float]) -> None:
         """``chance`` returns numbers in [0, 1), used as jitter."""

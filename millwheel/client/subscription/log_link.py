@@ -24,7 +24,7 @@ log = logging.getLogger("millwheel.client")
 class LogLink:
     """The calls to the successive owners of a log. ``call`` is the newest, if there is one."""
 
-    def __init__(self, control: ControlClient, stream: str, patience: float) -> None:
+    def __init__(self, control: ControlClient, stream: str, patience: float, incarnation: str = "") -> None:
         self.call: LogCall | None = None
         self.spec = specs.StreamSpec()
         self.created_at = 0
@@ -35,7 +35,8 @@ class LogLink:
         self._stream = stream
         self._patience = patience
         self._backoff = Backoff()
-        self._incarnation = ""
+        self.incarnation = incarnation
+        """Which log it is, once it is found."""
         self._failure: RequestError | None = None
         """Why the last call ended."""
 
@@ -95,14 +96,14 @@ class LogLink:
         # A log that was just created has no owner yet. The next attempt finds the owner.
         self.created_at, self.created = place.created_at_us, self.created or place.created
         address = log_address(self._stream, place.owner.address)
-        if self._incarnation not in ("", place.incarnation):
+        if self.incarnation not in ("", place.incarnation):
             raise RequestError(
                 FailureCode.FAILED_PRECONDITION,
                 f"the log of stream {self._stream!r} was replaced by another, whose offsets start again",
                 "subscribe again",
                 reason="STREAM_LOG_REPLACED",
             )
-        self._incarnation, self.spec = place.incarnation, place.stream
+        self.incarnation, self.spec = place.incarnation, place.stream
         for request in requests:
             if request.HasField("start"):
                 request.start.stream, request.start.incarnation = self._stream, place.incarnation

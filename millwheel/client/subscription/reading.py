@@ -199,7 +199,7 @@ class LogReader(ABC):
         self._durable = 0
 
     @abstractmethod
-    def _request(self) -> list[wire.SubscribeRequest]:
+    def _first_requests(self) -> list[wire.SubscribeRequest]:
         """The first requests of a new call."""
 
     @abstractmethod
@@ -240,7 +240,7 @@ class LogReader(ABC):
                 return await call.read()
             except RequestError as error:
                 failure = error
-        return await self._calls.reopen(self._request, failure)
+        return await self._calls.reopen(self._first_requests, failure)
 
     def _take(self, response: wire.SubscribeResponse) -> None:
         self._durable = max(self._durable, response.acked_offset)

@@ -52,6 +52,8 @@ class Subscription(LogReader):
         auto_ack: Whether to ACK a batch when the next batch is requested.
         until_end: Whether to end the iteration when the stream has ended and every record is delivered.
         watermarks: Whether to deliver batches without records when only the watermark advances.
+        incarnation: The log that is meant. Empty: the one that is there first. Another log of the stream is an error
+            (reason ``STREAM_LOG_REPLACED``): its offsets begin at 0 again.
         patience: Seconds to look for a log that cannot be reached. The logger ``millwheel.client`` says what the
             subscription waits for: after 3 seconds, then every 30.
 
@@ -74,11 +76,12 @@ class Subscription(LogReader):
         auto_ack: bool = False,
         until_end: bool = False,
         watermarks: bool = False,
+        incarnation: str = "",
         patience: float = 60.0,
     ) -> None:
         if record_type is not None:
             decode = codec_for(record_type, f"stream {stream!r}").decode
-        self._link = LogLink(ControlClient(address), stream, patience)
+        self._link = LogLink(ControlClient(address), stream, patience, incarnation)
         super().__init__(self._link, decode)
         self.stream = stream
         self.cursor = cursor
@@ -126,7 +129,7 @@ class Subscription(LogReader):
             else:
                 await self._receive()
 
-    def _request(self) -> list[wire.SubscribeRequest]:
+    def _first_requests(self) -> list[wire.SubscribeRequest]:
         """The first requests of a new call: the position, and the last ACK, which the previous call may have lost."""
         start = wire.SubscribeStart(
             stream=self.stream, cursor=self.cursor, begin=self._start.value, window=self._window
@@ -163,6 +166,11 @@ class Subscription(LogReader):
     def spec(self) -> specs.StreamSpec:
         """The stream's declaration. It is available once the log has been found."""
         return self._link.spec
+
+    @property
+    def incarnation(self) -> str:
+        """Which log of the stream it is. Empty until the log has been found."""
+        return self._link.incarnation
 
     @property
     def kept_since(self) -> int | None:

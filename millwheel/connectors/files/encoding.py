@@ -1,4 +1,7 @@
-"""The contents of the files of a sink. Equal records make equal contents, with one version of the libraries."""
+"""The contents of the files of a sink, and the columns of a type.
+
+Equal records make equal contents, with one version of the libraries.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import Field, describe_type, field_of, members, normalise, supertype, type_name
 
-__all__ = ["ENDINGS", "Encoder", "encoder_of"]
+__all__ = ["ENDINGS", "Encoder", "RowColumns", "encoder_of"]
 
 ENDINGS: Final = ("jsonl", "jsonl.gz", "parquet")
 _KEPT: Final = (bytes, datetime, date)
-"""What a row of Parquet has as it is."""
+"""What a row has as it is."""
 
 
 class Encoder(ABC):
@@ -43,18 +46,34 @@ class _JsonLines(Encoder):
         return gzip.compress(content, mtime=0) if self._compressed else content
 
 
-class _Parquet(Encoder):
+class RowColumns:
+    """The columns of a type. pyarrow is there.
+
+    Attributes:
+        schema: The columns, as a schema of pyarrow. Each of them may be empty.
+    """
+
     def __init__(self, record_type: Any) -> None:
+        """UsageError: a field of the type has no column."""
         import pyarrow
 
-        self._library = load_parquet()
         self._table = pyarrow.Table
-        self._schema = pyarrow.schema(list(_arrow_fields(record_type, type_name(record_type)).items()))
+        self.schema = pyarrow.schema(list(_arrow_fields(record_type, type_name(record_type)).items()))
+
+    def table(self, values: Sequence[Any]) -> Any:
+        """A table of pyarrow with these records as rows."""
+        rows = [msgspec.to_builtins(value, builtin_types=_KEPT) for value in values]
+        return self._table.from_pylist(rows, self.schema)
+
+
+class _Parquet(Encoder):
+    def __init__(self, record_type: Any) -> None:
+        self._library = load_parquet()
+        self._columns = RowColumns(record_type)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        rows = [msgspec.to_builtins(value, builtin_types=_KEPT) for value in values]
         content = io.BytesIO()
-        self._library.write_table(self._table.from_pylist(rows, self._schema), content)
+        self._library.write_table(self._columns.table(values), content)
         return content.getvalue()
 
 
@@ -68,7 +87,6 @@ def encoder_of(ending: str, record_type: Any) -> Encoder:
         raise UsageError(f"{ending!r} is no format of a sink of files: {', '.join(ENDINGS)} are known")
     if ending != "parquet":
         return _JsonLines(compressed=ending.endswith(".gz"))
-    load_parquet()
     return _Parquet(record_type)
 
 
@@ -76,7 +94,7 @@ def _arrow_fields(record_type: Any, where: str) -> dict[str, Any]:
     """The columns of a type with fields, by their stored names."""
     described = describe_type(record_type)
     if not isinstance(described, (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)):
-        raise UsageError(f"a row of Parquet has fields, and {where} has none: give a type with the fields")
+        raise UsageError(f"a row has fields, and {where} has none: give a type with the fields")
     columns = {}
     for one in described.fields:
         field = field_of(record_type, one.name)
@@ -130,5 +148,5 @@ def _type_of_values(values: Sequence[Any], stated: Any, where: str) -> Any:
 
 def _without_column(stated: Any, where: str) -> UsageError:
     return UsageError(
-        f"{where} is {type_name(stated)}, which is no column of Parquet: choose another type, such as str, or jsonl"
+        f"{where} is {type_name(stated)}, which is no column: choose another type, such as str, or write files of jsonl"
     )

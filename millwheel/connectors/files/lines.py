@@ -166,7 +166,7 @@ class LinesReader(SplitReader[T, FilePosition]):
             self._move(data, 0, Inside.LINE)
         else:
             lines, size = split_lines(data, ended=ended)
-            if len(lines) > (most := min(READ_LINES, reader.most_records)):
+            if len(lines) > (most := min(READ_LINES, reader.most_records, self.most_records)):
                 del lines[most:]
                 size = sum(map(len, lines)) + len(lines)
             values, inside = self._parsed(reader, lines)

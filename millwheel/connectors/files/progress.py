@@ -11,13 +11,21 @@ from typing import Any, Final
 import msgspec
 
 from millwheel.connectors.files.errors import FilesError
-from millwheel.connectors.progress import ShardProgress, follows, with_batch, without_batch
+from millwheel.connectors.files.layout import Layout
+from millwheel.connectors.progress import ShardProgress, follows, without_batch
 from millwheel.connectors.sink import SinkBatch, SinkShard
 
-__all__ = ["FOLDER", "file_name", "progress_path", "raised"]
+__all__ = ["FOLDER", "FilesProgress", "file_name", "progress_path", "raised"]
 
 FOLDER: Final = "_millwheel"
 """The folder of what is no data. Programs that read a folder of data leave out what begins with ``_``."""
+
+
+class FilesProgress(ShardProgress, frozen=True, omit_defaults=True):
+    """The newest batch of a shard, of which files may be there."""
+
+    layout: Layout | None = None
+    """Where its files are. None: an earlier version began it, or a person wrote the progress."""
 
 
 def progress_path(place: SinkShard) -> str:
@@ -34,27 +42,32 @@ def file_name(place: SinkShard, number: int, ending: str) -> str:
     return f"{_plain(place.sink)}-{place.shard}-{place.run}-{number:012}.{ending}"
 
 
-def raised(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> ShardProgress:
+def raised(
+    found: FilesProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str, layout: Layout
+) -> FilesProgress:
     """The progress with the batch. It is ``found`` itself if the batch was begun before.
+
+    *Invariant (G1): a batch has one layout.* Otherwise it would be there twice after an update of the format or of the
+    folders, if its former process died between the progress and the commit.
 
     Args:
         found: The progress now. None: there is none.
         place: The shard.
         batch: What is to be written.
         where: The place of the progress, for people.
+        layout: Where the files of the batch are, if it was not begun before.
 
     Raises:
         FilesError: The batch does not follow, because the topology or the folder was set back.
     """
-    next_one = with_batch(place, batch)
-    if found == next_one:
+    if found is not None and (found.run, found.id) == (place.run, batch.id):
         return found
     if not follows(found, place, batch):
         raise FilesError(_apart(found, place, batch, where))
-    return next_one
+    return FilesProgress(place.run, batch.number, batch.id, layout)
 
 
-def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
+def _apart(found: FilesProgress | None, place: SinkShard, batch: SinkBatch[Any], where: str) -> str:
     """What to do where the folder stands elsewhere than the topology."""
     former = msgspec.json.encode(without_batch(place, batch)).decode()
     if found is None:
@@ -64,7 +77,11 @@ def _apart(found: ShardProgress | None, place: SinkShard, batch: SinkBatch[Any],
             f"write {former} to that file: then the sink goes on, and what is missing stays so"
         )
     if found.run > place.run:
-        return f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over"
+        begin = f"write {former} to {where}" if batch.after else f"remove the file {where}"
+        return (
+            f"a later topology of the same name writes {place.sink}, shard {place.shard}: this one is over. If that "
+            f"one was deleted, such as a fork, let this one go on: {begin}. What it has written stays in the folder"
+        )
     here = f"{where} has batch {found.batch} of {place.sink}, shard {place.shard}"
     if not batch.after:
         return f"{here}, and another batch {batch.number} begins the same run: write to a sink of another name"

@@ -66,7 +66,8 @@ class RowsReader(SplitReader[T, FilePosition]):
         batch, position = self._batch, self._position
         rows = []
         if batch:
-            most = max(min(_READ_BYTES * len(batch) // max(batch.nbytes, 1), self._type.most_records), 1)
+            sized = _READ_BYTES * len(batch) // max(batch.nbytes, 1)
+            most = max(min(sized, self._type.most_records, self.most_records), 1)
             rows = [self._record(number, row) for number, row in enumerate(batch[:most].to_pylist(), position.line + 1)]
             self._batch = batch[most:]
         done = position.offset + len(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from hashlib import blake2b
 from os import PathLike
@@ -19,7 +20,8 @@ from millwheel.connectors.files.rows import RowsReader
 from millwheel.connectors.files.storage import FileInfo, storage_of
 from millwheel.connectors.files.texts import is_compressed
 from millwheel.connectors.source import Source, SplitReader, Splits
-from millwheel.model.time import Duration
+from millwheel.connectors.starts import checked_start
+from millwheel.model.time import Duration, Timestamp, format_timestamp
 from millwheel.rpc.clock import wall_now
 from millwheel.sdk.errors import UsageError
 
@@ -42,6 +44,7 @@ def read_files(
     format: Format | None = None,
     watch: bool = False,
     follow: Duration | None = None,
+    start: Literal["earliest"] | datetime | Timestamp = "earliest",
     file_field: str = "",
     line_field: str = "",
 ) -> Source[T, Any]:
@@ -66,6 +69,8 @@ def read_files(
         watch: Whether more files will come. Otherwise the stream ends with the files that are there at the beginning.
         follow: Files grow at their ends. A file that has not changed for so long, in microseconds, has ended. By
             default, a file is whole when it is found.
+        start: Which files are read: all, or those that were changed at this time or later (a datetime with a time zone,
+            or a Timestamp). A file that is found is read from its beginning.
         file_field: The field that gets the name of the file, relative to the first folder with a wildcard.
         line_field: The field that gets the number of the line or row, from 1 on.
 
@@ -85,7 +90,10 @@ def read_files(
         )
     if follow is not None and (form == PARQUET or is_compressed(where.parts[-1])):
         raise UsageError(f"{where.parts[-1]!r}: only files of plain lines can grow: leave follow= out")
-    return _FilesSource(where, record_type, form, watch, follow, columns)
+    begins = checked_start(start)
+    if begins == "latest":
+        raise UsageError("files have no start='latest': give the time since which a file must have been changed")
+    return _FilesSource(where, record_type, form, watch, follow, 0 if begins == "earliest" else begins, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class _FilesSource(Source[T, FilePosition], Generic[T]):
     form: str
     watch: bool
     follow: int | None
+    since: int
     columns: PlaceFields
 
     def identity(self) -> str:
@@ -103,9 +112,12 @@ class _FilesSource(Source[T, FilePosition], Generic[T]):
         return f"files {blake2b(text.encode(), digest_size=16).hexdigest()} as {self.form}"
 
     async def splits(self) -> Splits:
-        names = await on_thread(partial(storage_of(self.pattern.root).find, self.pattern.parts))
+        names = await on_thread(partial(storage_of(self.pattern.root).find, self.pattern.parts, self.since))
         if not names and not self.watch:
-            raise FilesError(f"no file matches {self.pattern}: put one there, or give watch=True if files come later")
+            since = f" and was changed since start=, {format_timestamp(Timestamp(self.since))}" if self.since else ""
+            raise FilesError(
+                f"no file matches {self.pattern}{since}: put one there, or give watch=True if files come later"
+            )
         if len(names) > MOST_FILES:
             raise FilesError(
                 f"{len(names):,} files match {self.pattern}, and a stream reads {MOST_FILES:,} at most: make several "

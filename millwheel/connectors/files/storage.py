@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -73,8 +73,11 @@ class Storage(ABC):
         self.root = root
 
     @abstractmethod
-    def find(self, parts: Sequence[str]) -> list[str]:
-        """The files that match a pattern, sorted. FilesError if the root cannot be listed."""
+    def find(self, parts: Sequence[str], since: int = 0) -> list[str]:
+        """The files that match a pattern, sorted. FilesError if the root cannot be listed.
+
+        ``since``: only those that were changed at this time or later, in microseconds.
+        """
 
     @abstractmethod
     def stat(self, path: str) -> FileInfo:
@@ -121,9 +124,10 @@ class DirectoryStorage(Storage):
         self._rooted = False
         """Whether the entry of the root is on the disk, and those of the folders above it."""
 
-    def find(self, parts: Sequence[str]) -> list[str]:
+    def find(self, parts: Sequence[str], since: int = 0) -> list[str]:
         try:
-            return sorted(set(_walk(self._path(""), "", parts)))
+            names = sorted(set(_walk(self._path(""), "", parts)))
+            return names if since <= 0 else [name for name in names if _modified(self._path(name)) >= since]
         except OSError as error:
             raise FilesError(f"{error.filename}: {error.strerror}: the files of the pattern are below it") from error
 
@@ -159,13 +163,22 @@ class DirectoryStorage(Storage):
                 raise
             self._sync_above(target)
 
-    def _sync_above(self, target: Path) -> None:
-        """Let a file be found after a loss of power.
+    def keep(self, paths: Sequence[str]) -> None:
+        """Let files that a library has written be there after a loss of power. Those that are gone are left out."""
+        targets = [target for path in paths if (target := self._path(path)).exists()]
+        with self._explained(""):
+            for target in targets:
+                with suppress(FileNotFoundError):
+                    _sync(target)
+            self._sync_above(*targets)
+
+    def _sync_above(self, *targets: Path) -> None:
+        """Let files be found after a loss of power.
 
         Each folder is an entry of the one above it, and another process may have made it a moment ago.
         """
         root = self._path("")
-        for folder in target.parents:
+        for folder in dict.fromkeys(folder for target in targets for folder in target.parents):
             if folder.is_relative_to(root):
                 _sync(folder)
             elif not self._rooted:
@@ -224,14 +237,15 @@ class BucketStorage(Storage):
         super().__init__(root)
         self._store = _store_of(root.bucket)
 
-    def find(self, parts: Sequence[str]) -> list[str]:
+    def find(self, parts: Sequence[str], since: int = 0) -> list[str]:
         import obstore
 
         prefix = f"{self.root.path}/" if self.root.path else ""
         with self._explained(""):
             listed = obstore.list(self._store, prefix or None, chunk_size=1_000)
             # An object without a byte may stand for a folder, and has no record in any case.
-            paths = [one["path"] for some in listed for one in some if one["size"]]
+            found = [one for some in listed for one in some if one["size"]]
+        paths = [one["path"] for one in found if since <= 0 or _microseconds(one["last_modified"]) >= since]
         names = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
         return sorted(name for name in names if is_match(parts, name.split("/")))
 
@@ -289,8 +303,7 @@ class BucketStorage(Storage):
         return f"{self.root.path}/{path}".removeprefix("/")
 
     def _info(self, path: str, meta: Any) -> FileInfo:
-        modified = int(meta["last_modified"].timestamp() * 1_000_000)
-        return FileInfo(path, meta["size"], self._version(meta), modified)
+        return FileInfo(path, meta["size"], self._version(meta), _microseconds(meta["last_modified"]))
 
     def _versions(self, meta: Any) -> dict[str, str]:
         # S3 and Azure compare the tag, and Google the version.
@@ -377,6 +390,18 @@ def _walk(folder: Path, name: str, parts: Sequence[str]) -> Iterator[str]:
                     yield from _walk(folder / entry.name, f"{name}{entry.name}/", rest)
 
 
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _modified(path: Path) -> int:
+    """When a file was changed last, in microseconds. 0: it went meanwhile."""
+    try:
+        return path.stat().st_mtime_ns // 1_000
+    except FileNotFoundError:
+        return 0
+
+
 def _info(path: str, state: os.stat_result) -> FileInfo:
     # An append changes neither.
     return FileInfo(path, state.st_size, f"{state.st_dev}-{state.st_ino}", state.st_mtime_ns // 1_000)
@@ -394,8 +419,8 @@ def _gone(path: str) -> Iterator[None]:
         ) from error
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -9,12 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.beginnings import PlainStart, offset_at, offset_since
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
-from millwheel.connectors.kafka.records import event_time
+from millwheel.connectors.kafka.records import event_time, message_bytes
 from millwheel.connectors.source import BadRecord, Read, SplitReader
 from millwheel.connectors.threads import CallThread
-from millwheel.model.time import Timestamp
+from millwheel.model.time import Timestamp, format_timestamp
 from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -25,11 +27,13 @@ T = TypeVar("T")
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
-"""The most of one read. A read may have 16 MiB as it is stored, which is more than JSON has for the same."""
+"""The most of one read, as Kafka has it. If ``decode`` makes more of it, ``most_records`` is lower."""
 WAIT_SECONDS: Final = 0.05
 """How long a read that finds nothing waits."""
 _FIRST_WAIT_SECONDS: Final = 0.5
 """How long the first read waits for records that are known to be there."""
+_LONGEST_READ: Final = 15.0
+"""After so many seconds, a read begins with no further record: each of them may ask a schema registry."""
 _CONFIRM_AFTER: Final = 0.25
 """After so many seconds without a record, each read asks the broker whether something waits."""
 _MOST_RAW: Final = 256 << 10
@@ -55,6 +59,10 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
 
     *Invariant (G7): a read says that nothing waits only if the broker has said so since the read began.* So a partition
     that cannot be reached is never idle.
+
+    *Invariant (G1): where a partition begins is chosen once.* Its first read returns that position and no record. So it
+    is committed before anything is read. Otherwise a record that fails each time would be skipped: each attempt would
+    look for the end of the topic, or for a time, once more.
     """
 
     def __init__(
@@ -64,7 +72,7 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         place: PartitionName,
         read_as: Callable[[confluent_kafka.Message], T],
         *,
-        start: str | Timestamp,
+        start: PlainStart,
         skip_removed: bool,
     ) -> None:
         self._access = access
@@ -77,6 +85,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         self._client: KafkaClient | None = None
         self._waiting: deque[confluent_kafka.Message] = deque()
         self._position = 0
+        self._begins = False
+        """Whether no commit has the position yet."""
         self._high = 0
         """The end of what is readable, as far as it is known."""
         self._last_record = 0.0
@@ -95,18 +105,25 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _begin(self, position: int | None) -> None:
         self._client = self._access.consumer()
         low, high = self._bounds()
+        self._begins = position is None
         at = self._first(low, high) if position is None else position
         if at < low:
             if not self._skip_removed:
                 raise self._removed(f"its offsets {at} to {low - 1}")
             at = low
         if at > high:
-            raise KafkaError(
-                f"{self._place} ends at offset {high}, and was read up to {at}: records were lost, or the topic was "
-                "made again. Give the stream another name, which begins as start= says"
-            )
+            raise KafkaError(self._beyond(at, high))
         self._handle.assign([library().TopicPartition(*self._place, at)])
         self._position, self._high, self._last_record = at, high, time.monotonic()
+
+    def _beyond(self, at: int, high: int) -> str:
+        """The error of a position that the partition does not reach."""
+        if self._begins:
+            return f"{self._place} ends at offset {high}, and start= says {at}: give an offset that it has"
+        return (
+            f"{self._place} ends at offset {high}, and was read up to {at}: records were lost, or the topic was "
+            "made again. Give the stream another name, which begins as start= says"
+        )
 
     def _bounds(self) -> tuple[int, int]:
         """The offsets of the first record and behind the last one that is committed, from the broker."""
@@ -114,16 +131,28 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         return self._ask(lambda: self._handle.get_watermark_offsets(place, timeout=ANSWER_SECONDS))  # type: ignore[no-any-return]
 
     def _first(self, low: int, high: int) -> int:
-        if isinstance(self._start, str):
-            return low if self._start == "earliest" else high
-        milliseconds = -(-self._start // 1_000)
-        wanted = [library().TopicPartition(*self._place, milliseconds)]
+        start = self._start
+        if not isinstance(start, int):
+            return offset_at(start, self._place.number, low, high)
+        wanted = [library().TopicPartition(*self._place, -(-start // 1_000))]
         (found,) = self._ask(lambda: self._handle.offsets_for_times(wanted, timeout=ANSWER_SECONDS))
         if found.error is not None:
             raise KafkaError(f"{self._place}: {found.error.str()}")
-        return high if found.offset < 0 else min(found.offset, high)
+        # The end is the one before the search: what came since is read. And what is removed before now is noticed.
+        low, _ = self._bounds()
+        begins = offset_since(low, high, found.offset)
+        if begins.uncertain and not self._skip_removed:
+            raise KafkaError(
+                f"{self._place}: what was before offset {low} was removed by the topic's retention, and some of it may "
+                f"be as new as start=, {format_timestamp(start)}. Give a later time, or begin with what is there by "
+                "skip_removed=True"
+            )
+        return begins.offset
 
     async def read(self) -> Read[T, int]:
+        if self._begins:
+            self._begins = False
+            return Read([], self._position, behind=max(self._high - self._position, 1))
         records = await self._thread.call(self._read)
         now = time.monotonic()
         if records:
@@ -136,14 +165,15 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _read(self) -> list[tuple[T | BadRecord, Timestamp | None]]:
         self._fetch()
         records: list[tuple[T | BadRecord, Timestamp | None]] = []
-        size = 0
-        while self._waiting and len(records) < _MOST_RECORDS and size < _MOST_BYTES:
+        size, end = 0, time.monotonic() + _LONGEST_READ
+        most = min(self.most_records, _MOST_RECORDS)
+        while self._waiting and len(records) < most and size < _MOST_BYTES and time.monotonic() < end:
             message = self._waiting.popleft()
             if message.error() is not None:
                 self._pass(message)
                 continue
             records.append((self._value(message), event_time(message)))
-            size += len(message)
+            size += message_bytes(message)
             self._position = (message.offset() or 0) + 1
         place = library().TopicPartition(*self._place)
         self._high = max(self._high, self._handle.get_watermark_offsets(place, cached=True)[1])
@@ -171,6 +201,8 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
     def _value(self, message: confluent_kafka.Message) -> T | BadRecord:
         try:
             return self._read_as(message)
+        except (KafkaError, UsageError):
+            raise  # a schema registry that is away, or a library that is missing: the record has no fault
         except Exception as error:
             raw: Any = message.value() or b""
             at = f"offset {message.offset()}"

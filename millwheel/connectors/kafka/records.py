@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_arg
 
 import msgspec
 
+from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
     import confluent_kafka
 
-__all__ = ["Format", "KafkaRecord", "event_time", "reads_as", "record_of"]
+__all__ = ["Format", "KafkaRecord", "event_time", "message_bytes", "reads_as", "record_of"]
 
 V = TypeVar("V")
 
@@ -47,6 +48,13 @@ def event_time(message: confluent_kafka.Message) -> Timestamp | None:
     return None if kind == 0 or milliseconds < 0 else Timestamp(milliseconds * 1_000)
 
 
+def message_bytes(message: confluent_kafka.Message) -> int:
+    """The bytes of a message. Its ``len`` has those of its value alone, and a :class:`KafkaRecord` has all."""
+    headers: Any = message.headers() or ()
+    others = sum(len(name) + len(value or b"") for name, value in headers)
+    return len(message.value() or b"") + len(message.key() or b"") + others
+
+
 def record_of(message: confluent_kafka.Message, value: Any) -> KafkaRecord[Any]:
     """The record of a message, with ``value`` as its value."""
     headers: Any = message.headers() or []
@@ -56,27 +64,28 @@ def record_of(message: confluent_kafka.Message, value: Any) -> KafkaRecord[Any]:
 
 
 def reads_as(
-    kind: Any, format: Format, decode: Callable[[KafkaRecord[bytes]], Any] | None
+    kind: Any, format: Format, decode: Callable[[KafkaRecord[bytes]], Any] | RegistryFormat[Any] | None
 ) -> Callable[[confluent_kafka.Message], Any]:
     """The function that makes a value of a message. What it raises says that the record cannot be read.
 
     Args:
         kind: The type of the value: any that the format can have, bytes, or a KafkaRecord of one of them.
         format: How the bytes have it.
-        decode: A function that does it instead.
+        decode: A function that does it instead, or the format of a schema registry.
 
     Raises:
         UsageError: No message can become such a value.
     """
     if format not in _DECODERS:
         raise UsageError(f"Kafka reads the formats {', '.join(_DECODERS)}, not {format!r}: give decode=FUNCTION")
-    if decode is not None:
+    if decode is not None and not isinstance(decode, RegistryFormat):
         return lambda message: decode(record_of(message, message.value()))
-    if (get_origin(kind) or kind) is not KafkaRecord:
-        parse = _parser(kind, format)
+    is_whole = (get_origin(kind) or kind) is KafkaRecord
+    if is_whole:
+        (kind,) = get_args(kind) or (bytes,)
+    parse = _parser(kind, format) if decode is None else decode.decode
+    if not is_whole:
         return lambda message: parse(_not_deleted(message.value()))
-    (kind,) = get_args(kind) or (bytes,)
-    parse = _parser(kind, format)
 
     def whole(message: confluent_kafka.Message) -> KafkaRecord[Any]:
         value = message.value()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millwheel.connectors.kafka.asking import Asker
+from millwheel.connectors.kafka.beginnings import KafkaStart, PlainStart, plain_start
 from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.connectors.kafka.partitions import PartitionName, PartitionReader
 from millwheel.connectors.kafka.records import Format, KafkaRecord, reads_as
 from millwheel.connectors.source import Source, SplitReader, Splits
-from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["source"]
 
 T = TypeVar("T")
-
-Start = Literal["earliest", "latest"] | Timestamp
+V = TypeVar("V")
 
 
 @overload
@@ -31,7 +31,7 @@ def source(
     *,
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     format: Format = "json",
     skip_removed: bool = False,
 ) -> Source[T, int]: ...
@@ -39,20 +39,31 @@ def source(
 def source(
     topic: str,
     *,
-    decode: Callable[[KafkaRecord[bytes]], T],
+    decode: Callable[[KafkaRecord[bytes]], T] | RegistryFormat[T],
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[T, int]: ...
+@overload
+def source(
+    topic: str,
+    kind: type[KafkaRecord[V]],
+    *,
+    decode: RegistryFormat[V],
+    brokers: str | None = None,
+    settings: str | None = None,
+    start: KafkaStart = "earliest",
+    skip_removed: bool = False,
+) -> Source[KafkaRecord[V], int]: ...
 def source(
     topic: str,
     kind: Any = bytes,
     *,
-    decode: Callable[[KafkaRecord[bytes]], Any] | None = None,
+    decode: Callable[[KafkaRecord[bytes]], Any] | RegistryFormat[Any] | None = None,
     brokers: str | None = None,
     settings: str | None = None,
-    start: Start = "earliest",
+    start: KafkaStart = "earliest",
     format: Format = "json",
     skip_removed: bool = False,
 ) -> Source[Any, int]:
@@ -68,27 +79,28 @@ def source(
         topic: The name of the topic.
         kind: The type of the values. ``KafkaRecord[Bid]`` also has the key, headers, partition, offset and timestamp.
             ``bytes`` leaves the value as it is.
-        decode: Makes the value of a record instead: of Avro or Protobuf, for example. What it raises says that the
-            record cannot be read.
+        decode: Makes the value of a record instead. It is a function, and what it raises says that the record cannot
+            be read. A KafkaError of it says that the read must be repeated. Or it is the format of a
+            :class:`SchemaRegistry`.
         brokers: Addresses of some brokers, with commas between. None: ``settings`` has them.
         settings: The path of a file, on each worker, with properties of the client: ``name=value`` on each line, as in
             ``sasl.password=${KAFKA_PASSWORD}``. ``${NAME}`` is an environment variable of the worker.
-        start: Where a partition begins of which nothing was read yet: its earliest record, those that come from now on,
-            or the first one with this timestamp of Kafka or a later one.
+        start: Where a partition begins of which nothing was read yet: at its ``earliest`` record, with what comes from
+            now on (``latest``), at the first record with this timestamp of Kafka or a later one (a datetime with a time
+            zone, or a Timestamp), or at offsets, as in ``{0: 4711, 1: 12}``.
         format: How a value has its fields: ``json`` or ``msgpack``.
-        skip_removed: Go on with the earliest record if the topic's retention has removed some that were not read. By
-            default the partition stops there, with an error.
+        skip_removed: Go on with the earliest record if the topic's retention has removed some that were not read, or
+            may have removed some from ``start`` on. By default the partition stops there, with an error.
 
     Raises:
         UsageError: An argument cannot be used.
     """
     if not topic:
         raise UsageError("Kafka needs the name of a topic")
-    if start not in ("earliest", "latest") and (not isinstance(start, int) or start < 0):
-        raise UsageError(f"start= is 'earliest', 'latest' or a Timestamp, not {start!r:.80}")
+    begins = plain_start(start)
     read_as = reads_as(kind, format, decode)
     access = Access(brokers, settings)
-    return _KafkaSource(topic, read_as, access, start, skip_removed, Asker(access))
+    return _KafkaSource(topic, read_as, access, begins, skip_removed, Asker(access))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +108,7 @@ class _KafkaSource(Source[T, int], Generic[T]):
     topic: str
     read_as: Callable[[confluent_kafka.Message], T]
     access: Access
-    start: Start
+    start: PlainStart
     skip_removed: bool
     asker: Asker = field(compare=False)
 

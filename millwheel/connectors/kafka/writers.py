@@ -12,6 +12,7 @@ import msgspec
 
 from millwheel.connectors.kafka.asking import Asker
 from millwheel.connectors.kafka.clients import ANSWER_SECONDS, Access, KafkaClient, KafkaError, library
+from millwheel.connectors.kafka.formats import RegistryFormat
 from millwheel.connectors.kafka.progress import NO_PROGRESS, check_ended, comes_next, ensure_topic, newest_progress
 from millwheel.connectors.progress import ShardProgress, with_batch
 from millwheel.connectors.sink import Sink, SinkBatch, SinkShard, SinkWriter
@@ -41,7 +42,7 @@ def sink(
     topic: str,
     *,
     key: str | Callable[[T], Key] | None = None,
-    value: Callable[[T], bytes | None] = msgspec.json.encode,
+    value: Callable[[T], bytes | None] | RegistryFormat[T] = msgspec.json.encode,
     headers: Callable[[T], Headers] | None = None,
     partition: Callable[[T], int] | None = None,
     event_times: bool = True,
@@ -61,7 +62,8 @@ def sink(
         topic: The name of a topic that is there.
         key: The key of a record: the name of a field, or a function of the value. Records of a key are in one
             partition, which is the one that Java's producers choose. None: records have no key, and any partition.
-        value: Makes the bytes of a value. JSON by default. None makes a tombstone.
+        value: Makes the bytes of a value. JSON by default. None makes a tombstone. Or it is the format of a
+            :class:`SchemaRegistry`.
         headers: The headers of a record.
         partition: The partition of a record, instead of the one of its key.
         event_times: Whether Kafka's timestamp of a record is its event time. False: it is that of the write.
@@ -75,7 +77,8 @@ def sink(
         raise UsageError("Kafka needs the name of a topic")
     key_of: Any = attrgetter(key) if isinstance(key, str) else key
     access = Access(brokers, settings)
-    return _KafkaSink(topic, access, key_of, value, headers, partition, event_times, Asker(access))
+    bytes_of = value.of_topic(topic).encode if isinstance(value, RegistryFormat) else value
+    return _KafkaSink(topic, access, key_of, bytes_of, headers, partition, event_times, Asker(access))
 
 
 @dataclass(frozen=True, slots=True)

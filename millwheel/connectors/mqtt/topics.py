@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final, Generic, TypeVar, overload
 from weakref import finalize
@@ -20,15 +21,18 @@ from millwheel.model.time import Duration, hours
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 
-__all__ = ["source"]
+__all__ = ["MOST_UNSURE", "source"]
 
 T = TypeVar("T")
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 4 << 20
-"""The most of one read. The last message may exceed it."""
-_MOST_UNSURE: Final = 10_000
-"""How many messages of QoS 0 wait for a read at most. Those beyond are lost."""
+"""The most of one read, as the broker has it. The last message may exceed it. If ``decode`` makes more of it,
+``most_records`` is lower."""
+MOST_UNSURE: Final = 10_000
+"""How many messages wait for a read when one of QoS 0 is lost."""
+_LOG_SECONDS: Final = 60.0
+"""How often a reader says in the log what was lost, at most."""
 _PROBE_SECONDS: Final = 1.0
 """How long a read waits for the answer of a broker that has nothing. One that is slower is never idle."""
 _EXPIRY: Final = hours(24 * 7)
@@ -153,18 +157,23 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         self._is_first = position is None
         self._deliveries = SessionDeliveries(position or SessionPosition(), source.window)
         self._id = f"{source.client}-{blake2b(topics.encode(), digest_size=4).hexdigest()}"
-        self._inbox = inbox = deque[Any]()
+        self._inbox = inbox = _Inbox()
         self._link = MqttLink(
             source.access,
             self._id,
             expiry=source.expiry,
             window=source.window,
-            on_message=lambda message: _put(inbox, message),
+            on_message=inbox.put,
         )
         self._returned: list[int] = []
         """Packets of the last read, and of what came again meanwhile."""
         self._committed: list[int] = []
         """Packets of the read before it."""
+        self._lost = 0
+        """How many messages were lost by now."""
+        self._logged = 0
+        """How many of them the log has."""
+        self._log_after = 0.0
         self._thread = CallThread("millwheel-mqtt")
         finalize(self, self._link.close).atexit = False  # one that was never closed, as in a test, leaves nothing open
 
@@ -188,17 +197,29 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         self._link.subscribe(self._topics)
 
     async def read(self) -> Read[T, SessionPosition]:
+        read, before = await self._read(), self._lost
+        self._lost = self._inbox.lost
+        if self._lost > self._logged and time.monotonic() >= self._log_after:
+            log.warning(
+                "%d messages of %r at QoS 0 were lost: %s messages waited for a read, because consumers of the stream "
+                "are slow. Messages of QoS 1 wait at the broker",
+                self._lost - self._logged, self._topics, f"{MOST_UNSURE:,}",
+            )  # fmt: skip
+            self._logged, self._log_after = self._lost, time.monotonic() + _LOG_SECONDS
+        return replace(read, lost=self._lost - before)
+
+    async def _read(self) -> Read[T, SessionPosition]:
         self._link.check()
         for packet in self._committed:
             self._link.acknowledge(packet)
         self._committed, self._returned = self._returned, []
-        if not self._inbox and not await self._thread.call(self._is_reached):
+        if not self._inbox.messages and not await self._thread.call(self._is_reached):
             return Read([], self._deliveries.position, behind=1)
-        if not self._inbox and not self._committed:
+        if not self._inbox.messages and not self._committed:
             return Read([], self._deliveries.position, behind=0)
         records = self._take()
         # What the broker keeps back until there are acknowledgements is not known.
-        return Read(records, self._deliveries.position, behind=max(len(self._inbox), 1))
+        return Read(records, self._deliveries.position, behind=max(len(self._inbox.messages), 1))
 
     def _is_reached(self) -> bool:
         return self._link.is_reached(self._topics, _PROBE_SECONDS)
@@ -206,10 +227,12 @@ class _SessionReader(SplitReader[T, SessionPosition]):
     def _take(self) -> list[tuple[T | BadRecord, None]]:
         records: list[tuple[T | BadRecord, None]] = []
         size = 0
-        while self._inbox and len(records) < _MOST_RECORDS and size < _MOST_BYTES:
-            message = self._inbox.popleft()
-            size += len(message.payload)
+        most = min(self.most_records, _MOST_RECORDS)
+        while self._inbox.messages and len(records) < most and size < _MOST_BYTES:
+            message = self._inbox.messages.popleft()
             own = list(getattr(message.properties, "UserProperty", []))
+            # An MqttMessage has all of this. UTF-8 has at most four bytes for a character, and mostly one.
+            size += len(message.payload) + len(message.topic) + sum(len(name) + len(value) for name, value in own)
             content = digest_of(message.topic.encode(), message.payload, repr(own).encode())
             if message.qos:
                 self._returned.append(message.mid)
@@ -229,7 +252,16 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         await self._thread.end(self._link.close)
 
 
-def _put(inbox: deque[Any], message: Any) -> None:
-    """Keep a message for the next read. Their number is bounded by the window, but that of QoS 0 is not."""
-    if message.qos or len(inbox) < _MOST_UNSURE:
-        inbox.append(message)
+class _Inbox:
+    """The messages that wait for the next read. The library's thread puts them there, and the reader takes them."""
+
+    def __init__(self) -> None:
+        self.messages = deque[Any]()
+        self.lost = 0
+
+    def put(self, message: Any) -> None:
+        """Keep a message. Their number is bounded by the window, but that of QoS 0 is not."""
+        if message.qos or len(self.messages) < MOST_UNSURE:
+            self.messages.append(message)
+        else:
+            self.lost += 1

@@ -1,4 +1,4 @@
-"""Looking into a replication slot, piece by piece. Everything here blocks, and runs on one thread."""
+"""Looking into a replication slot, piece by piece, and copying rows in between. All blocks, and runs on one thread."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from millwheel.connectors.postgres.pgoutput import parse
+from msgspec import structs
+
+from millwheel.connectors.postgres.copying import Snapshot, settled
+from millwheel.connectors.postgres.pgoutput import TransactionBegin, parse
 from millwheel.connectors.postgres.rows import ChangeDecoder, ChangedRow, Load, fields_of
 from millwheel.connectors.postgres.session import PostgresError, opened, psycopg_module
 from millwheel.connectors.postgres.slots import PEEK, ReplicatedTable, Slot
-from millwheel.connectors.postgres.transactions import ChangeReader, Position
+from millwheel.connectors.postgres.tables import RowCopier
+from millwheel.connectors.postgres.transactions import ChangeReader, FoundChange, Position
 from millwheel.connectors.source import BadRecord, Read
-from millwheel.model.time import Timestamp
+from millwheel.model.time import MIN_TIMESTAMP, Timestamp
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["BUSY_SECONDS", "PEEK_MESSAGES", "Session"]
+__all__ = ["BUSY_SECONDS", "PEEK_MESSAGES", "READ_RECORDS", "Session"]
 
 T = TypeVar("T")
 
@@ -27,7 +31,7 @@ PEEK_MESSAGES: Final = 20_000
 bookkeeping allows, which is up to some 15 seconds back."""
 _FETCH: Final = 100
 """The most messages that are fetched at once. Of large ones it is fewer, by the average of the last ones."""
-_READ_RECORDS: Final = 1_000
+READ_RECORDS: Final = 1_000
 _READ_BYTES: Final = 4 << 20
 """The most of one read, in bytes as the server sends them and with the names of fields, which are stored with each
 record. The last change may exceed it."""
@@ -36,6 +40,10 @@ _FIELD_BYTES: Final = 8
 BUSY_SECONDS: Final = 30.0
 """How long another session may use the slot before that is an error. That of a former reader ends within seconds."""
 _CANCEL_SECONDS: Final = 5.0
+_INVISIBLE_SECONDS: Final = 0.1
+"""When the log is looked at again that goes on with a transaction which is not visible yet."""
+_FLUSH: Final = "SELECT pg_logical_emit_message(true, 'millwheel', '')"
+"""A commit, so that the log is durable up to here. Else the server may leave its last page for 15 seconds."""
 _NOTICE_END: Final = "SELECT set_config('client_connection_check_interval', '1s', false)"
 """A session whose process has died stops decoding, and the slot is free."""
 _FORCED: Final = {
@@ -47,9 +55,10 @@ _FORCED: Final = {
     "extra_float_digits": "1",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "120s",
+    "synchronous_commit": "local",
 }
 """How values are written as text. A large transaction may take its time, because reads do not wait for it. And a cursor
-is open between two reads, which are a minute apart at most."""
+is open between two reads, which are a minute apart at most. The last one is for a session that has nothing to lose."""
 
 
 class Session(Generic[T]):
@@ -58,18 +67,27 @@ class Session(Generic[T]):
     Looking changes nothing: the same place of the slot has the same changes the next time. All that the server decodes
     at once stays there, behind a cursor, so memory is bounded also for a large transaction (G13).
 
+    Without a position, it may begin with a copy of the rows (``copies``): the log is looked into between transactions
+    that read rows. ``copying.py`` says why each row and change counts once.
+
     It has many attributes: of the connection, of the cursor, and of the pace.
     """
 
-    def __init__(self, kind: type[T], place: ReplicatedTable, conninfo: str, position: Position | None) -> None:
+    def __init__(
+        self, kind: type[T], place: ReplicatedTable, conninfo: str, position: Position | None, *, copies: bool = False
+    ) -> None:
         self._kind = kind
         self._place = place
         self._conninfo = conninfo
         self._from = position
+        self._begins_copy = copies and position is None
         self._connection: psycopg.Connection[Any] | None = None
         self._cancelled = False
         self._busy_since: float | None = None
         self._slot: Slot
+        self._copier: RowCopier
+        self._visible = Snapshot(0, frozenset())
+        """While rows are copied: the transactions that all later snapshots see, as of after the last look."""
         self._changes: ChangeReader
         self._decoder: ChangeDecoder[T]
         self._decoded = False
@@ -88,22 +106,29 @@ class Session(Generic[T]):
         self._behind: Position
         """Where the cursor begins."""
 
-    def read(self, committed: Position | None) -> Read[ChangedRow[T], Position]:
+    def read(self, committed: Position | None, most: int) -> Read[ChangedRow[T], Position]:
         """The next changes, without waiting for some.
 
         Args:
             committed: The slot may forget what is before.
+            most: The most records.
 
         Raises:
             PostgresError: The changes cannot be had.
         """
-        errors = psycopg_module().errors
+        errors, looks = psycopg_module().errors, False
         try:
             connection = self._connected()
-            looks = not self._decoded and time.monotonic() >= self._rests_until
-            if looks:
-                self._peek(connection, committed)
-            records = self._take(connection)
+            if self._begins_copy:
+                return Read([], self._begin_copy(), behind=1)  # type: ignore[arg-type]  # None as at a beginning
+            if self._copies:
+                records = self._copy(min(most, READ_RECORDS))
+            else:
+                looks = not self._decoded and time.monotonic() >= self._rests_until
+                if looks:
+                    self._peek(connection, committed)
+                records = self._take(connection, min(most, READ_RECORDS))
+                self._changes.position = settled(self._changes.position)
         except errors.ObjectInUse:
             self._wait_for_slot()
             return Read([], self._changes.position, behind=1)
@@ -114,8 +139,36 @@ class Session(Generic[T]):
                 "and its stream another name, which begins now. If nothing was read yet, drop the slot instead"
             ) from error
         self._busy_since = None
+        position = self._changes.position
+        if position.copy is not None:
+            # Rows may have any time, if the user states it. So nothing raises the low watermark before all are there.
+            return Read(records, position, MIN_TIMESTAMP, behind=1)
         # Nothing waits if this very read has looked, and found the end.
-        return Read(records, self._changes.position, behind=0 if looks and self._caught_up else 1)
+        return Read(records, position, behind=0 if looks and self._caught_up else 1)
+
+    def _begin_copy(self) -> Position | None:
+        """Begin a copy, if it can begin now. No row comes before that is committed: it has the time of all rows."""
+        first = self._copier.first(self._changes.position)
+        if first is not None:
+            self._begins_copy, self._changes.position = False, first
+        return first
+
+    @property
+    def _copies(self) -> bool:
+        """Whether rows come next, and not the log."""
+        copy = self._changes.position.copy
+        return copy is not None and (self._copier.is_reading or not (copy.snapshot or self._decoded))
+
+    def _copy(self, most: int) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
+        """The next rows."""
+        position = self._changes.position
+        assert position.copy is not None
+        copy = position.copy if self._copier.is_reading else self._copier.begin(position.copy)
+        rows, copy = self._copier.take(copy, most, _READ_BYTES, self._names_bytes)
+        self._changes.position = structs.replace(position, copy=copy)
+        relation, time_of_rows = self._copier.relation, Timestamp(copy.time)
+        decode = self._decoder.decode_copied
+        return [(decode(row, relation, position, self._place.slot), time_of_rows) for row in rows]
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._connection is None:
@@ -127,6 +180,10 @@ class Session(Generic[T]):
             with suppress(psycopg_module().Error):  # servers on some systems cannot notice it
                 connection.execute(_NOTICE_END)
             self._slot = Slot(connection, self._place)
+            self._copier = RowCopier(connection, self._place, fields_of(self._kind))
+            if self._begins_copy:
+                self._slot.look()
+                self._copier.look()
             self._changes = ChangeReader(self._place.schema, self._place.table, self._slot.begin(self._from))
             self._decoder = ChangeDecoder(self._kind, self._loader)
         return self._connection
@@ -149,29 +206,45 @@ class Session(Generic[T]):
         """Let the server decode what comes behind the position, if its log goes on there."""
         self._behind = position = self._changes.position
         state = self._slot.checked(position)
+        if position.copy is not None and state.flushed < position.copy.until:
+            with suppress(psycopg_module().Error):  # of a database that is read-only by default, for example
+                connection.execute(_FLUSH)
+            state = self._slot.checked(position)
         self._upto, began = state.flushed, time.monotonic()
         if committed is not None and committed.lsn > state.confirmed:
             self._slot.advance(committed.lsn)
             self._spent = time.monotonic() - began
         if self._caught_up:
             return
-        connection.execute("BEGIN")
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         declares = psycopg_module().ClientCursor(connection)  # DECLARE takes no parameters from the server
         declares.execute(PEEK, (self._place.slot, state.flushed, PEEK_MESSAGES, self._place.publication))
         self._decoded, self._messages = True, 0
 
-    def _take(self, connection: psycopg.Connection[Any]) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
+    def _take(
+        self, connection: psycopg.Connection[Any], most: int
+    ) -> list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]]:
         """The next changes of what was decoded."""
-        records: list[tuple[ChangedRow[T] | BadRecord, Timestamp | None]] = []
-        size = 0
-        while len(records) < _READ_RECORDS and size < _READ_BYTES and (self._rows or self._fetch(connection)):
+        copy, found, size = self._changes.position.copy, list[FoundChange](), 0
+        while len(found) < most and size < _READ_BYTES and (self._rows or self._fetch(connection)):
             (data,) = self._rows.popleft()
             size += len(data)
-            if (message := parse(bytes(data))) is not None:
-                for found in self._changes.read(message):
-                    size += self._names_bytes
-                    records.append((self._decoder.decode(found, self._place.slot), Timestamp(found.time)))
-        return records
+            if (message := parse(bytes(data))) is None:
+                continue
+            if copy is not None and isinstance(message, TransactionBegin) and not self._visible.sees(message.xid):
+                self._look_later(connection)
+                break
+            for change in self._changes.read(message):
+                size += self._names_bytes
+                found.append(change)
+        counting = found if copy is None else self._copier.counting(copy, found)
+        return [(self._decoder.decode(one, self._place.slot), Timestamp(one.time)) for one in counting]
+
+    def _look_later(self, connection: psycopg.Connection[Any]) -> None:
+        """Stop in front of a transaction that is not visible yet: its rows could not be copied with its changes."""
+        self._rows.clear()
+        self._end_peek(connection)
+        self._rests_until, self._spent = time.monotonic() + max(self._spent, _INVISIBLE_SECONDS), 0.0
 
     def _fetch(self, connection: psycopg.Connection[Any]) -> bool:
         """Fetch some messages. False: there is no other, and the position is behind them."""
@@ -185,6 +258,8 @@ class Session(Generic[T]):
             # The first fetch has decoded all of them.
             self._spent += time.monotonic() - began
             self._slot.checked(self._behind)
+            if self._changes.position.copy is not None:
+                self._visible = self._copier.visible()
         self._messages += len(self._rows)
         if self._rows:
             return True

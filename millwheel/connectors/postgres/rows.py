@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast
 import msgspec
 
 from millwheel.connectors.postgres.pgoutput import UNCHANGED, Relation, Row, RowMessage, Truncate, Unchanged
-from millwheel.connectors.postgres.transactions import FoundChange, format_lsn
+from millwheel.connectors.postgres.transactions import FoundChange, Position, format_lsn
 from millwheel.connectors.source import BadRecord
 from millwheel.model.time import Timestamp, from_datetime
 from millwheel.sdk.error_texts import error_message
@@ -21,7 +21,7 @@ __all__ = ["ChangeDecoder", "ChangedRow", "fields_of"]
 
 T = TypeVar("T")
 
-Operation = Literal["insert", "update", "delete"]
+Operation = Literal["read", "insert", "update", "delete"]
 Load = Callable[[bytes], Any]
 """Makes a Python value of the text of a column's value."""
 
@@ -29,20 +29,20 @@ _OPERATIONS: Final[dict[str, Operation]] = {"I": "insert", "U": "update", "D": "
 
 
 class ChangedRow(msgspec.Struct, Generic[T], frozen=True):
-    """A row of a table was inserted, updated or deleted.
+    """A row of a table was inserted, updated or deleted, or it was there when the table was copied.
 
     Its event time is ``committed``, or that of a former change if that is later: event times never go back.
 
     Attributes:
-        operation: ``insert``, ``update`` or ``delete``.
+        operation: ``insert``, ``update`` or ``delete``. Or ``read``, for a row of the initial copy.
         before: The row before, as far as the table's replica identity has it. With ``REPLICA IDENTITY FULL``, that is
             the whole row. With a primary key, it is the key alone, and only for a deletion, and for an update that
             changes the key. The other fields then have their defaults.
         after: The row after. None: it was deleted.
-        committed: When the transaction committed, by the clock of the database.
+        committed: When the transaction committed, by the clock of the database. Of a copied row: when the copy began.
         lsn: Where the record of that commit is in the write-ahead log. All changes of a transaction have the same, and
-            later ones have a greater one.
-        index: The number of the change in its transaction, from 1 on.
+            later ones have a greater one. Of a copied row: a place up to which it has all changes.
+        index: The number of the change in its transaction, from 1 on. Of a copied row: 0.
     """
 
     operation: Operation
@@ -86,32 +86,41 @@ class ChangeDecoder(Generic[T]):
 
     def decode(self, found: FoundChange, split: str) -> ChangedRow[T] | BadRecord:
         """The change, or why it cannot be read."""
-        change = found.change
-        try:
-            if isinstance(change, Truncate):
-                raise _UnreadableError(
-                    f"TRUNCATE removed all rows of {_name(found.relation)}, and the rows are not known. A publication "
-                    "WITH (publish = 'insert, update, delete') does not send that"
-                )
-            before, after = self._rows(change, found.relation)
-        except (_UnreadableError, msgspec.ValidationError, ValueError, ArithmeticError) as error:
-            return self._bad(found, split, str(error) if isinstance(error, _UnreadableError) else error_message(error))
-        except Exception as error:
-            if "DataError" not in {
-                one.__name__ for one in type(error).__mro__
-            }:  # of the driver: no such date in Python
-                raise
-            return self._bad(found, split, error_message(error))
-        committed = Timestamp(found.transaction.time)
-        return ChangedRow(_OPERATIONS[change.kind], before, after, committed, found.transaction.lsn, found.index)
-
-    def _bad(self, found: FoundChange, split: str, error: str) -> BadRecord:
-        change = found.change
+        read = _read_or_problem(lambda: self._changed(found))
+        if not isinstance(read, str):
+            return read
+        change, transaction = found.change, found.transaction
         row = () if isinstance(change, Truncate) else change.after or change.before or ()
-        raw = b"\t".join(b"\\N" if one is None else b"" if isinstance(one, Unchanged) else one for one in row)
-        transaction = found.transaction
         place = f"LSN {format_lsn(transaction.lsn)}, transaction {transaction.xid}, change {found.index}"
-        return BadRecord(split, place, error, raw[:_MOST_RAW])
+        return BadRecord(split, place, read, _raw(row))
+
+    def _changed(self, found: FoundChange) -> ChangedRow[T]:
+        change, transaction = found.change, found.transaction
+        if isinstance(change, Truncate):
+            raise _UnreadableError(
+                f"TRUNCATE removed all rows of {_name(found.relation)}, and the rows are not known. A publication "
+                "WITH (publish = 'insert, update, delete') does not send that"
+            )
+        if found.problem:
+            raise _UnreadableError(found.problem)
+        before, after = self._rows(change, found.relation)
+        operation, committed = _OPERATIONS[change.kind], Timestamp(transaction.time)
+        return ChangedRow(operation, before, after, committed, transaction.lsn, found.index)
+
+    def decode_copied(self, row: Row, relation: Relation, at: Position, split: str) -> ChangedRow[T] | BadRecord:
+        """A row that was copied when the log was read up to ``at``, or why it cannot be read."""
+        assert at.copy is not None
+        began = Timestamp(at.copy.time)
+
+        def changed() -> ChangedRow[T]:
+            _, after = self._rows(RowMessage("I", relation.id, None, False, row), relation)
+            return ChangedRow("read", None, after, began, at.lsn, 0)
+
+        read = _read_or_problem(changed)
+        if not isinstance(read, str):
+            return read
+        key = [value for value, column in zip(row, relation.columns, strict=True) if column.in_identity]
+        return BadRecord(split, f"the copied row with the key {_raw(key).decode(errors='replace')}", read, _raw(row))
 
     def _rows(self, change: RowMessage, relation: Relation) -> tuple[T | None, T | None]:
         plans, name = self._plans(relation), _name(relation)
@@ -166,6 +175,25 @@ class ChangeDecoder(Generic[T]):
 
 _MOST_RAW: Final = 1_000
 """The most bytes of a row that cannot be read."""
+
+
+def _read_or_problem(read: Callable[[], ChangedRow[T]]) -> ChangedRow[T] | str:
+    """What ``read`` makes of a row, or why it cannot."""
+    try:
+        return read()
+    except _UnreadableError as error:
+        return str(error)
+    except (msgspec.ValidationError, ValueError, ArithmeticError) as error:
+        return error_message(error)
+    except Exception as error:
+        if "DataError" not in {one.__name__ for one in type(error).__mro__}:  # of the driver: no such date in Python
+            raise
+        return error_message(error)
+
+
+def _raw(row: Iterable[bytes | Unchanged | None]) -> bytes:
+    values = (b"\\N" if one is None else b"" if isinstance(one, Unchanged) else one for one in row)
+    return b"\t".join(values)[:_MOST_RAW]
 
 
 def fields_of(kind: Any) -> dict[str, Any]:

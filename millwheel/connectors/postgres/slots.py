@@ -70,7 +70,7 @@ class Slot:
         Raises:
             PostgresError: It cannot be read.
         """
-        self._look_at_publication()
+        self.look()
         if position is None:
             if self.state() is None:
                 self._create()
@@ -150,7 +150,7 @@ class Slot:
                 f"{error}. As a superuser: ALTER SYSTEM SET wal_level = 'logical'. Then restart the server"
             ) from error
 
-    def _look_at_publication(self) -> None:
+    def look(self) -> None:
         """Raise PostgresError if no changes of the table would come, or an update would fail in the database."""
         place, connection = self._place, self._connection
         found = connection.execute(_PUBLICATION, (place.schema, place.table, place.publication)).fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 from weakref import finalize
 
 from millwheel.connectors.postgres.peeking import Session
@@ -21,18 +21,20 @@ __all__ = ["changes"]
 
 T = TypeVar("T")
 
+Initial = Literal["none", "copy"]
+
 _SLOT: Final = re.compile("[a-z0-9_]{1,63}")
 _WAIT: Final = 0.05
 """Seconds that a read waits for the database. It goes on by itself, and the next read takes what it found."""
 
 
 def changes(
-    kind: type[T], *, table: str, slot: str, publication: str, conninfo: str = ""
+    kind: type[T], *, table: str, slot: str, publication: str, conninfo: str = "", initial: Initial = "none"
 ) -> Source[ChangedRow[T], Position]:
     """A source of the changes of a table of PostgreSQL, by logical replication. Each is read once, in commit order.
 
     It begins with the transactions that commit after the topology has made the slot, which it does by itself. If the
-    slot exists, it begins where that stands. Rows that were there before are not read.
+    slot exists, it begins where that stands. With ``initial="copy"``, the rows that the table has then come first.
 
     For example, after ``CREATE PUBLICATION shop FOR TABLE sales``::
 
@@ -48,29 +50,35 @@ def changes(
         publication: A publication that has the table.
         conninfo: As libpq has it, such as ``service=shop``, without a password. What it does not say is found where the
             workers run. The role has the attribute REPLICATION.
+        initial: What happens to the rows that are there at the beginning. ``copy``: each comes once, as a change
+            ``read``, before the later changes of this row. The table needs a primary key. ``none``: they are not read.
 
     Raises:
         UsageError: An argument cannot be used.
     """
-    return _TableSource(kind, table, slot, publication, conninfo)
+    return _TableSource(kind, table, slot, publication, conninfo, initial)
 
 
 class _TableSource(Source[ChangedRow[T], Position], Generic[T]):
     """What :func:`changes` makes. Its only split is the slot."""
 
-    def __init__(self, kind: type[T], table: str, slot: str, publication: str, conninfo: str) -> None:
+    def __init__(self, kind: type[T], table: str, slot: str, publication: str, conninfo: str, initial: Initial) -> None:
         fields_of(kind)
+        if initial not in get_args(Initial):
+            raise UsageError(f"initial is 'copy' or 'none', not {initial!r}")
         if _SLOT.fullmatch(slot) is None:
             raise UsageError(f"a replication slot has up to 63 of the characters a to z, 0 to 9 and _, not {slot!r}")
         schema, dot, name = table.partition(".")
         self.kind = kind
         self.place = ReplicatedTable(schema if dot else "public", name if dot else table, publication, slot)
         self.conninfo = refuse_password(conninfo)
+        self.copies = initial == "copy"
 
     def identity(self) -> str:
         # The same slot may be found at another address, and rows may get more fields.
         place = self.place
-        return f"changes of {place.schema}.{place.table} from the slot {place.slot}"
+        rows = "rows and " if self.copies else ""  # a stream that has begun has them, or never gets them
+        return f"{rows}changes of {place.schema}.{place.table} from the slot {place.slot}"
 
     async def splits(self) -> Splits:
         return Splits([self.place.slot], final=True)
@@ -91,7 +99,7 @@ class _SlotReader(SplitReader[ChangedRow[T], Position]):
 
     def __init__(self, source: _TableSource[T], position: Position | None) -> None:
         self._thread = CallThread("millwheel-postgres")
-        self._session = Session[T](source.kind, source.place, source.conninfo, position)
+        self._session = Session[T](source.kind, source.place, source.conninfo, position, copies=source.copies)
         finalize(self, self._session.close).atexit = False  # a reader that is never closed, as in a test
         self._fetching: asyncio.Future[Read[ChangedRow[T], Position]] | None = None
         self._at = position
@@ -102,7 +110,8 @@ class _SlotReader(SplitReader[ChangedRow[T], Position]):
     async def read(self) -> Read[ChangedRow[T], Position]:
         committed, self._former = self._former, self._at
         if began_now := self._fetching is None:
-            self._fetching = asyncio.ensure_future(self._thread.call(lambda: self._session.read(committed)))
+            most = self.most_records
+            self._fetching = asyncio.ensure_future(self._thread.call(lambda: self._session.read(committed, most)))
             self._fetching.add_done_callback(_look_at)
         fetching = self._fetching
         assert fetching is not None

@@ -18,7 +18,29 @@ from millwheel.connectors.postgres.pgoutput import (
 )
 from millwheel.model.time import MIN_TIMESTAMP
 
-__all__ = ["ChangeReader", "FoundChange", "Position", "format_lsn"]
+__all__ = ["ChangeReader", "Copy", "FoundChange", "Key", "Position", "format_lsn"]
+
+Key = tuple[str, ...]
+"""The primary key of a row, as PostgreSQL writes its values as text."""
+
+
+class Copy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the rows were copied that the table had at the beginning. ``copying.py`` says what follows from it."""
+
+    key: tuple[str, ...] = ()
+    """The columns of the primary key, with what decides their order: the type, and the collation."""
+    time: int = 0
+    """The event time of all copied rows: when the copy began, by the clock of the database."""
+    settled: Key | None = None
+    """All changes of rows up to this key count. None: there is no such row."""
+    copied: Key | None = None
+    """The key of the last row that was copied."""
+    ended: bool = False
+    """Whether no row is left to be copied."""
+    snapshot: str = ""
+    """What the rows between both keys are of, and if ``ended``, those behind them. Empty: there are none."""
+    until: int = 0
+    """All that the snapshot sees is below this place in the log."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -32,6 +54,8 @@ class Position(msgspec.Struct, frozen=True):
     index: int = 0
     time: int = int(MIN_TIMESTAMP)
     """The event time of the last change. Those of later changes are no older."""
+    copy: Copy | None = None
+    """How far the rows of the table were copied. None: nothing is left to copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +66,7 @@ class FoundChange:
         index: Its number among the changes of the table in the transaction, from 1 on.
         time: Its event time: when the transaction committed, or the latest time of a commit before it.
         relation: What the table looked like.
+        problem: Why it cannot be used. Empty: it can.
     """
 
     transaction: TransactionBegin
@@ -49,6 +74,7 @@ class FoundChange:
     time: int
     change: RowMessage | Truncate
     relation: Relation
+    problem: str = ""
 
 
 class ChangeReader:
@@ -91,7 +117,7 @@ class ChangeReader:
     def reached(self, lsn: int) -> None:
         """All transactions below ``lsn`` were read."""
         if lsn > self.position.lsn:
-            self.position = Position(lsn, 0, self.position.time)
+            self.position = Position(lsn, 0, self.position.time, self.position.copy)
 
     def _begin(self, message: TransactionBegin) -> None:
         if self._transaction is not None:
@@ -118,7 +144,7 @@ class ChangeReader:
         self._count += 1
         if (transaction.lsn, self._count) > (position.lsn, position.index):
             time = max(position.time, transaction.time)
-            self.position = Position(transaction.lsn, self._count, time)
+            self.position = Position(transaction.lsn, self._count, time, position.copy)
             yield FoundChange(transaction, self._count, time, change, relation)
 
 

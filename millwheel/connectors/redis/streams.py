@@ -5,21 +5,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from millwheel.connectors.handles import Handles
 from millwheel.connectors.redis.entries import RedisEntry, event_time, reads_as, shown
-from millwheel.connectors.redis.places import NONE, Glimpse, Missing, StreamPosition, beginning, follow
+from millwheel.connectors.redis.places import (
+    NONE,
+    Glimpse,
+    Missing,
+    PlainStart,
+    RedisStart,
+    StreamPosition,
+    beginning,
+    follow,
+    plain_start,
+)
 from millwheel.connectors.redis.servers import RedisAccess, RedisConnection, RedisError
 from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.model.time import format_timestamp
 from millwheel.sdk.error_texts import error_message
 from millwheel.sdk.errors import UsageError
 
 __all__ = ["source"]
 
 T = TypeVar("T")
-
-Start = Literal["earliest", "latest"]
 
 _MOST_RECORDS: Final = 1_000
 _MOST_BYTES: Final = 1 << 20
@@ -28,11 +37,25 @@ _PIECE: Final = 16
 """How many entries the script looks at together."""
 _READ: Final = """#!lua flags=no-writes
 local key, after, most, bytes, piece = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-if redis.call('EXISTS', key) == 0 then return {} end
+local function parts(id)
+    local first, second = string.match(id, '(%d+)-(%d+)')
+    return tonumber(first), tonumber(second)
+end
+local function lags(last)
+    local last_time, last_number = parts(last)
+    local time, number = parts(after)
+    if last_time > time or (last_time == time and last_number >= number) then return false end
+    local said = redis.pcall('INFO', 'replication')
+    return type(said) == 'string' and string.find(said, 'role:slave', 1, true)
+end
+if redis.call('EXISTS', key) == 0 then
+    if lags('0-0') then return {'lags'} end
+    return {}
+end
 local answer, info = redis.call('XINFO', 'STREAM', key), {}
 for i = 1, #answer, 2 do info[answer[i]] = answer[i + 1] end
 if not info['entries-added'] then return {'uncounted'} end
-if after == '$' then after = info['last-generated-id'] end
+if lags(info['last-generated-id']) then return {'lags'} end
 local found, size, more = {}, 0, true
 while more and #found < most and size < bytes do
     local entries = redis.call('XRANGE', key, '(' .. after, '+', 'COUNT', piece)
@@ -62,7 +85,7 @@ def source(
     server: str | Callable[[], Any],
     pattern: bool = False,
     json: str | None = None,
-    start: Start = "earliest",
+    start: RedisStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[T, StreamPosition]: ...
 @overload
@@ -72,7 +95,7 @@ def source(
     decode: Callable[[RedisEntry], T],
     server: str | Callable[[], Any],
     pattern: bool = False,
-    start: Start = "earliest",
+    start: RedisStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[T, StreamPosition]: ...
 def source(
@@ -83,7 +106,7 @@ def source(
     server: str | Callable[[], Any],
     pattern: bool = False,
     json: str | None = None,
-    start: Start = "earliest",
+    start: RedisStart = "earliest",
     skip_removed: bool = False,
 ) -> Source[Any, StreamPosition]:
     """A source that reads streams of Redis: each entry once, and those of a stream in their order.
@@ -105,7 +128,9 @@ def source(
             library ``redis``, for Sentinel or a cluster.
         pattern: ``streams`` is a pattern of SCAN, such as ``bids:*``. Streams that come later are read, too.
         json: The field that has the whole value as JSON.
-        start: Where a stream begins of which nothing was read yet: its earliest entry, or those that come from now on.
+        start: Where a stream begins of which nothing was read yet: at its ``earliest`` entry, with what comes from now
+            on (``latest``), at the first entry whose id has this time or a later one (a datetime with a time zone, or a
+            Timestamp), or behind an entry, as in ``{"bids": "1767268800000-0"}``.
         skip_removed: Go on with what is there if entries were removed unread, or the server lost some. By default the
             stream stops there, with an error.
 
@@ -117,9 +142,8 @@ def source(
         raise UsageError(
             f"a source of Redis reads a stream, a list of streams, or a pattern, by their names, not {streams!r:.80}"
         )
-    if start not in ("earliest", "latest"):
-        raise UsageError(f"start= is 'earliest' or 'latest', not {start!r:.80}")
-    return _StreamSource(tuple(names), pattern, reads_as(kind, json, decode), RedisAccess(server), start, skip_removed)
+    begins = plain_start(start, None if pattern else names)
+    return _StreamSource(tuple(names), pattern, reads_as(kind, json, decode), RedisAccess(server), begins, skip_removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +152,7 @@ class _StreamSource(Source[T, StreamPosition], Generic[T]):
     pattern: bool
     read_as: Callable[[RedisEntry], T]
     access: RedisAccess
-    start: Start
+    start: PlainStart
     skip_removed: bool
     _searches: Handles[_StreamSearch] = field(default_factory=Handles, compare=False)
 
@@ -173,6 +197,9 @@ class _StreamSearch:
 class _StreamReader(SplitReader[T, StreamPosition]):
     """Reads one stream.
 
+    *Invariant (G1): a position goes back only where a primary has lost entries*, and only by ``skip_removed``. A
+    replica that lags has lost none: they come later, and would be read twice.
+
     *Invariant (G7): a read says that nothing waits only if the server has said so.* One script looks at the stream and
     takes from it, at one moment.
     """
@@ -184,30 +211,55 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         self._connection = RedisConnection(source.access)
 
     async def read(self) -> Read[T, StreamPosition]:
-        from_now = self._position is None and self._source.start == "latest"
-        after = "$" if from_now else (self._position or StreamPosition()).id
-        seen, entries = await self._look(after)
-        if from_now:
-            before, missing = StreamPosition(seen.last, seen.added), None
-            # What came before the first read is not read, and nothing can come behind it at the same moment.
-            self._position = before
-            return Read([], before, behind=0)
-        before = beginning(seen) if self._position is None else self._position
-        position, missing = follow(before, seen)
+        if self._position is None:
+            # A commit has the beginning before anything is read from there. So it is chosen once.
+            self._position, seen = await self._begin()
+            return Read([], self._position, behind=max(self._behind(self._position, seen), 1))
+        seen, entries = await self._look(self._position.id)
+        position, missing = follow(self._position, seen)
         if missing is not None:
-            self._report(before, missing)
+            self._report(self._position, missing)
         self._position = position
         records = [(self._value(entry), event_time(entry.id)) for entry in entries]
-        return Read(records, position, behind=max(seen.added - position.added, 0 if seen.at_end else 1))
+        return Read(records, position, behind=max(self._behind(position, seen), 0 if seen.at_end else 1))
 
-    async def _look(self, after: str) -> tuple[Glimpse, list[RedisEntry]]:
-        limits = str(_MOST_RECORDS), str(_MOST_BYTES), str(_PIECE)
+    def _behind(self, position: StreamPosition, seen: Glimpse) -> int:
+        """How many entries wait: all that are there, as long as it is not known how many were before."""
+        return seen.length if position.added is None else seen.added - position.added
+
+    async def _begin(self) -> tuple[StreamPosition, Glimpse]:
+        """Where the stream begins, and what it is now."""
+        start = self._source.start
+        if isinstance(start, dict):
+            start = start.get(self._stream, "earliest")
+        seen, _ = await self._look("0-0", most=0)
+        position, missing = beginning(start, seen)
+        if missing is not None:
+            at = start if isinstance(start, str) else format_timestamp(start)
+            name = f"stream {self._stream!r} of {self._source.access.name}"
+            if missing.set_back:
+                raise RedisError(
+                    f"{name} ends at entry {seen.last}, and start= says {at}: name an entry that it has had"
+                )
+            wrong = f"{name} has lost {seen.added - seen.length:,} entries, and some may be behind start=, {at}"
+            self._accept(wrong, "Or give a later start=")
+        return position, seen
+
+    async def _look(self, after: str, most: int | None = None) -> tuple[Glimpse, list[RedisEntry]]:
+        records = min(self.most_records, _MOST_RECORDS) if most is None else most
+        limits = str(records), str(_MOST_BYTES), str(_PIECE)
         answer = await self._connection.call(
             f"stream {self._stream!r} cannot be read",
             lambda client: client.eval_ro(_READ, 1, self._stream, after, *limits),
         )
         if not answer:
             return NONE, []
+        if answer == [b"lags"]:
+            raise RedisError(
+                f"stream {self._stream!r} was read up to entry {after}, and {self._source.access.name} is a replica "
+                "that has not come so far. The read is tried again until it has. If it never does, it is cut off or "
+                "belongs to another server: read from the primary"
+            )
         if len(answer) == 1:
             raise RedisError("the server does not count entries: the connector needs Redis 7.0 or newer, or Valkey")
         added, length, first, last, found, more = answer
@@ -228,14 +280,17 @@ class _StreamReader(SplitReader[T, StreamPosition]):
         at = f"stream {self._stream!r} of {self._source.access.name} was read up to entry {position.id}"
         if missing.set_back:
             wrong = f"{at}, and is now another or an earlier one: the server lost entries, or the key was made again"
+        elif missing.removed is None:
+            wrong = f"{at}, and entries behind it may have been removed unread, by a limit of its length or by XDEL"
         else:
             are = "entry behind it was" if missing.removed == 1 else "entries behind it were"
             wrong = f"{at}, and {missing.removed:,} {are} removed unread, by a limit of its length or by XDEL"
+        self._accept(wrong, "Or give the stream of the topology another name, which begins as start= says")
+
+    def _accept(self, wrong: str, otherwise: str) -> None:
+        """Raise an error, or log it if the source is to go on with what is there."""
         if not self._source.skip_removed:
-            raise RedisError(
-                f"{wrong}. skip_removed=True in an update goes on with what is there. Or give the stream of the "
-                "topology another name, which begins as start= says"
-            )
+            raise RedisError(f"{wrong}. skip_removed=True in an update goes on with what is there. {otherwise}")
         log.warning("%s; the source goes on with what is there, as skip_removed=True says", wrong)
 
     async def close(self) -> None:

@@ -96,6 +96,7 @@ class _ProbedReader(SplitReader[Any, P]):
 
     async def read(self) -> Read[Any, P]:
         self._steps.reach("before a read")
+        self._reader.most_records = self.most_records
         read = await self._reader.read()
         if read.records:
             self._steps.reach("after a read")

@@ -29,10 +29,13 @@ class Bucket:
     objects: dict[str, tuple[bytes, datetime]] = field(default_factory=dict)
     lost: int = 0
     """How many of the next writes take effect, and are answered by an error."""
+    refuses: bool = False
+    """Whether requests are answered as those of an unknown account are."""
     held: Event = field(default_factory=Event)
     """Whether a write waits."""
     _held: str = ""
     _go_on: Event = field(default_factory=Event)
+    _takes: bool = True
 
     def hold(self, part: str) -> None:
         """Let the next write of a key with this part wait."""
@@ -40,8 +43,9 @@ class Bucket:
         self.held.clear()
         self._go_on.clear()
 
-    def release(self) -> None:
-        """Let it go on."""
+    def release(self, *, takes: bool = True) -> None:
+        """Let it go on. ``takes``: whether it takes effect."""
+        self._takes = takes
         self._go_on.set()
 
     def tag(self, key: str) -> str:
@@ -51,6 +55,9 @@ class Bucket:
         name, _, key = request.match_info["path"].partition("/")
         if name != BUCKET:
             return web.Response(status=404)
+        if self.refuses:
+            text = "<Error><Code>InvalidAccessKeyId</Code><Message>The account is not known.</Message></Error>"
+            return web.Response(status=403, text=text, content_type="application/xml")
         if request.method == "PUT":
             return await self._put(key, request)
         return self._list(request) if not key else self._get(key, request)
@@ -60,6 +67,8 @@ class Bucket:
             self._held = ""
             self.held.set()
             await asyncio.to_thread(self._go_on.wait)
+            if not self._takes:
+                return web.Response(status=500)
         there = key in self.objects
         if request.headers.get("If-None-Match") == "*" and there:
             return web.Response(status=412)
@@ -85,7 +94,8 @@ class Bucket:
         return web.Response(status=206, body=content[first : last + 1], headers=headers)
 
     def _list(self, request: web.Request) -> web.Response:
-        prefix, after = request.query.get("prefix", ""), request.query.get("continuation-token", "")
+        query = request.query
+        prefix, after = query.get("prefix", ""), query.get("continuation-token", query.get("start-after", ""))
         keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
         page = "".join(
             f"<Contents><Key>{escape(key)}</Key><LastModified>{self.objects[key][1].isoformat()}</LastModified>"
@@ -122,6 +132,7 @@ def serving(bucket: Bucket) -> Iterator[str]:
     try:
         yield addresses[0]
     finally:
+        bucket.release()
         loop.call_soon_threadsafe(ended.set)
         thread.join()
         loop.close()
@@ -141,6 +152,21 @@ def environment(address: str) -> Iterator[None]:
         for name, value in settings.items():
             patch.setenv(name, value)
         yield
+
+
+@contextmanager
+def reached_bucket() -> Iterator[Bucket]:
+    """A bucket that this process reaches by the environment, or that of another server.
+
+    One for all tests of a module: the clients of a process know a bucket by its name, and keep its address.
+    """
+    bucket = Bucket()
+    if address := other_server():
+        with environment(address):
+            yield bucket
+    else:
+        with serving(bucket) as address, environment(address):
+            yield bucket
 
 
 def other_server() -> str:

@@ -15,7 +15,7 @@ import millwheel as mw
 from millwheel.connectors import FilesError, SinkWriter, read_files, write_files
 from millwheel.connectors.files.places import parse_root
 from millwheel.connectors.files.storage import Storage, storage_of
-from tests.connectors.files.buckets import BUCKET, Bucket, environment, other_server, serving
+from tests.connectors.files.buckets import BUCKET, Bucket, other_server, reached_bucket
 from tests.connectors.files.given import (
     Sale,
     compressed,
@@ -47,14 +47,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def _bucket() -> Iterator[Bucket]:
-    """One for all tests: the clients of a process know a bucket by its name, and keep its address."""
-    bucket = Bucket()
-    if address := other_server():
-        with environment(address):
-            yield bucket
-    else:
-        with serving(bucket) as address, environment(address):
-            yield bucket
+    with reached_bucket() as bucket:
+        yield bucket
 
 
 @pytest.fixture
@@ -201,5 +195,6 @@ def test_the_folder_may_be_the_bucket_itself(folder: Place, tmp_path: Path) -> N
     storage = storage_of(parse_root(f"s3://{BUCKET}"))
     name = f"{uuid4().hex}.txt"
     storage.write(name, b"x")
-    assert storage.find([name]) == [name]
+    assert storage.find([name]) == storage.find([name], since=1) == [name]
+    assert storage.find([name], since=4_102_444_800_000_000) == []  # in 2100
     assert storage.name(name) == f"s3://{BUCKET}/{name}"

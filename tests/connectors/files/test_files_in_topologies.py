@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.connectors import FilesError, read_files, write_files
+from millwheel.model.time import to_datetime
 from tests.connectors.files.given import records_in, small_reads, without_syncs
 from tests.connectors.given import NOON, at, running
 
@@ -64,6 +67,28 @@ def test_files_that_come_later_are_found(tmp_path: Path) -> None:
             harness.advance_clock(mw.minutes(1))
         harness.advance_clock(mw.minutes(1))
         assert [row.cents for row in harness.values("best")] == [3, 4]
+
+
+def test_files_may_begin_with_those_of_a_time(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text(line("lamp", number, 0))
+        os.utime(tmp_path / f"{number}.jsonl", (NOON / 1_000_000 + number,) * 2)
+
+    def auctions(start: Any) -> mw.Topology:
+        topology = mw.Topology("auctions")
+        topology.source("bids", Bid, read_files(tmp_path / "*.jsonl", Bid, watch=True, start=start), timestamp="at")
+        return topology
+
+    with running(auctions(at(1))) as harness:
+        harness.advance_clock(mw.seconds(2))
+        assert sorted(bid.cents for bid in harness.values("bids")) == [1, 2]
+        harness.update(auctions("earliest"))  # those that were read are not read again
+        harness.advance_clock(mw.seconds(2))
+        assert sorted(bid.cents for bid in harness.values("bids")) == [0, 1, 2]
+    once = mw.Topology("once")
+    once.source("bids", Bid, read_files(tmp_path / "*.jsonl", Bid, start=to_datetime(at(9))), timestamp="at")
+    with pytest.raises(FilesError, match="was changed since start=, 2026-01-01T12:00:09Z"), running(once):
+        pass
 
 
 @pytest.mark.guarantee("G8")

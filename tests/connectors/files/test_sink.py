@@ -222,6 +222,82 @@ def test_a_batch_that_was_begun_is_known_after_a_restore(tmp_path: Path, monkeyp
     with_writers(sink, place(), do=restored)
 
 
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("former", [{"by_time": "hour"}, {"by_time": "hour", "by": "cents"}])
+def test_a_batch_that_was_begun_keeps_its_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, former: dict[str, Any]
+) -> None:
+    """An update changes format and folders after the first of two files, and before the commit of their batch."""
+    real = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if "hour=13" in str(target):
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    async def killed(writer: SinkWriter[Sale]) -> None:
+        with pytest.raises(FilesError, match="No space left"):
+            await writer.write(batch(1, 0, HOUR))
+
+    async def updated(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 0, HOUR))
+        await writer.write(batch(2, 7))
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", replace)
+        with_writers(write_files(tmp_path, Sale, **former), place(), do=killed)
+    assert cents_in(tmp_path) == [0]
+    with_writers(write_files(tmp_path, Sale, format="parquet"), place(), do=updated)
+    assert cents_in(tmp_path) == [0, 7, HOUR]
+    assert [name for name in files_in(tmp_path) if "/" not in name] == ["shop.sales-lake-0-5-000000000002.parquet"]
+
+
+@pytest.mark.guarantee("G1")
+def test_progress_of_an_earlier_version_is_followed(tmp_path: Path) -> None:
+    (tmp_path / PROGRESS).parent.mkdir(parents=True)
+    (tmp_path / PROGRESS).write_text('{"run":5,"batch":1,"id":"1"}')
+
+    async def do(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 1))
+        await writer.write(batch(2, 2))
+
+    with_writers(write_files(tmp_path, Sale), place(), do=do)
+    assert cents_in(tmp_path) == [1, 2]
+
+
+def follow(error: str) -> None:
+    """Do what the error says: write a progress to its file, or remove the file."""
+    words = error.split()
+    remedy = words[words.index("on:") + 1 :]
+    file = Path(remedy[3].rstrip("."))
+    if remedy[0] == "write":
+        file.write_text(remedy[1])
+    else:
+        assert remedy[:3] == ["remove", "the", "file"]
+        file.unlink()
+
+
+@pytest.mark.parametrize("after", ["", "6"])
+def test_a_fork_of_a_former_name_is_shown_its_way_on(tmp_path: Path, after: str) -> None:
+    """Batches that were in flight have the run of the original, which is older than that of the former fork."""
+    sink: Sink[Sale] = write_files(tmp_path, Sale)
+
+    async def former(writer: SinkWriter[Sale]) -> None:
+        await writer.write(batch(1, 1))
+
+    async def fork(writer: SinkWriter[Sale]) -> None:
+        with pytest.raises(FilesError, match=r"this one is over. If that one was deleted, such as a fork") as caught:
+            await writer.write(batch(7, 7, after=after))
+        follow(str(caught.value))
+        again = await sink.open_writer(place(5))
+        await again.write(batch(7, 7, after=after))
+        await again.close()
+
+    with_writers(sink, place(9), do=former)
+    with_writers(sink, place(5), do=fork)
+    assert cents_in(tmp_path) == [1, 7]
+
+
 def test_a_folder_that_was_emptied_or_set_back_is_noticed(tmp_path: Path) -> None:
     sink: Sink[Sale] = write_files(tmp_path, Sale)
 

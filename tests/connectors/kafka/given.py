@@ -117,21 +117,26 @@ def _consumer(broker: str, level: str) -> Consumer:
 
 def committed(topic: str, *, broker: str = "") -> list[Message]:
     """All committed records of a topic, partition by partition."""
+    return list(each_committed(topic, broker=broker))
+
+
+def each_committed(topic: str, *, broker: str = "") -> Iterator[Message]:
+    """The same, one by one, for a topic that is too large for memory."""
     asker = _consumer(broker, "read_committed")
     try:
         numbers = sorted(asker.list_topics(topic, timeout=patience(20)).topics[topic].partitions)
     finally:
         asker.close()
-    return [message for number in numbers for message in _committed_in(TopicPartition(topic, number), broker)]
+    for number in numbers:
+        yield from _committed_in(TopicPartition(topic, number), broker)
 
 
-def _committed_in(place: TopicPartition, broker: str) -> list[Message]:
+def _committed_in(place: TopicPartition, broker: str) -> Iterator[Message]:
     """The committed records of a partition, by consumers of its own: one that changes its partitions may stand still.
 
     A commit is decided before the last partition has its marker. So this waits until no transaction is open.
     """
     readable, all_of_it = _consumer(broker, "read_committed"), _consumer(broker, "read_uncommitted")
-    found: list[Message] = []
     try:
         end = time.monotonic() + patience(20)
         while True:
@@ -146,12 +151,11 @@ def _committed_in(place: TopicPartition, broker: str) -> list[Message]:
             message = readable.poll(patience(20))
             assert message is not None, f"{place} has nothing at {at} before {high}"
             if message.error() is None:
-                found.append(message)
+                yield message
             at = (message.offset() or 0) + (message.error() is None)
     finally:
         readable.close()
         all_of_it.close()
-    return found
 
 
 def bids(topic: str, *, broker: str = "") -> list[tuple[str, int]]:

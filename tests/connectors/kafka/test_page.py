@@ -10,16 +10,26 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
+import millwheel as mw
 from millwheel.connectors.kafka import KafkaRecord
 from millwheel.testing import TopologyHarness
+from tests import components
+from tests.connectors.given import NOON
 from tests.connectors.kafka.given import address, committed, new_topic, wait_for, written
 from tests.documents.blocks import blocks_of
 from tests.house.tree import ROOT
 
 
 def test_the_programs_of_the_page_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, target = new_topic(), new_topic()
-    own = {"127.0.0.1:9092": address(), 'source("bids"': f'source("{topic}"', 'sink("big-bids"': f'sink("{target}"'}
+    topic, target, offers, high = (new_topic() for _ in range(4))
+    own = {
+        "127.0.0.1:9092": address(),
+        "http://127.0.0.1:8081": components.schema_registry().url,
+        'source("bids"': f'source("{topic}"',
+        'source("offers"': f'source("{offers}"',
+        'sink("big-bids"': f'sink("{target}"',
+        'sink("high-offers"': f'sink("{high}"',
+    }
     page: Any = types.ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", page)  # types of a program are looked up in its module
     for block in blocks_of(ROOT / "docs" / "kafka.md"):
@@ -35,3 +45,10 @@ def test_the_programs_of_the_page_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [(b"lamp", {"auction": "lamp", "cents": cents}) for cents in (700, 500)]
     record = KafkaRecord(StringValue(value="vase").SerializeToString(), None, [("a", b"1")], 0, 0, None)
     assert page.decode(record) == page.Bid("vase", 1)
+    given = [page.Offer("lamp", cents, mw.Timestamp(NOON), "ann") for cents in (300, 700)]
+    written(offers, [page.registry.avro(page.Offer, subject=f"{offers}-value").encode(offer) for offer in given])
+    with TopologyHarness(page.offers) as harness:
+        wait_for(harness, lambda: committed(high))
+    (message,) = committed(high)
+    assert page.bodies.decode(message.value()) == given[1]
+    assert page.with_key(KafkaRecord(message.value(), page.key_of((3, None)), [], 0, 0, None)) == (3, given[1])

@@ -6,12 +6,13 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 from confluent_kafka.cimpl import NewPartitions
 
 import millwheel as mw
@@ -19,8 +20,8 @@ from deploy.local.kafka import KafkaBroker
 from millwheel.connectors import BadRecord, Source
 from millwheel.connectors.kafka import KafkaError, KafkaRecord, source
 from millwheel.connectors.kafka.clients import Access
+from millwheel.connectors.kafka.records import message_bytes
 from millwheel.sdk.errors import UsageError
-from millwheel.testing import TopologyHarness
 from millwheel.testing.connectors import SourceContract
 from tests import components
 from tests.connectors.given import Store, Table, running
@@ -145,6 +146,63 @@ async def test_a_source_begins_where_it_is_said() -> None:
         assert len((await read_all(of(topic, start=start), 2, position=2)).records) >= 2  # a position comes first
 
 
+async def test_a_source_begins_at_offsets() -> None:
+    topic = new_topic(2)
+    for partition in range(2):
+        written(topic, [Bid("lamp", cents) for cents in range(4)], partition=partition)
+    begins = of(topic, start={0: 3})
+    assert [one.cents for one in (await read_all(begins, 1)).records] == [3]
+    assert len((await read_all(begins, 4, split="1")).records) == 4  # a partition that is not named: from its beginning
+    assert (await read_all(of(topic, start={0: 4}), 0)).records == []
+    with pytest.raises(KafkaError, match="ends at offset 4, and start= says 5"):
+        await of(topic, start={0: 5}).open_reader("0", None)
+
+
+@pytest.mark.guarantee("G1")
+async def test_a_start_that_may_be_removed_is_an_error() -> None:
+    topic = new_topic()
+    for cents in range(4):
+        written(topic, [Bid("lamp", cents)], at=NOON_MS + cents * 1_000)
+    remove_before(topic, 2)
+    noon = datetime.fromtimestamp(NOON_MS / 1_000, UTC)
+    assert [one.cents for one in (await read_all(of(topic, start=noon + timedelta(seconds=3)), 1)).records] == [3]
+    for start, error in (
+        (noon, "before offset 2 was removed .* may be as new as start="),
+        ({0: 1}, "offsets 1 to 1 were"),
+    ):
+        with pytest.raises(KafkaError, match=error):
+            await of(topic, start=start).open_reader("0", None)
+        skipped = await read_all(of(topic, start=start, skip_removed=True), 2)
+        assert [one.cents for one in skipped.records] == [2, 3]
+    assert [one.cents for one in (await read_all(of(topic, start="earliest"), 2)).records] == [2, 3]
+
+
+@pytest.mark.guarantee("G1")
+def test_a_beginning_is_chosen_once() -> None:
+    """Otherwise each attempt would begin behind the record that cannot be read."""
+
+    def go_on() -> None:
+        wait_for(harness, lambda: False)
+
+    def crash() -> None:
+        harness.crash()
+        go_on()
+
+    topic = new_topic()
+    begins = mw.Topology("begins")
+    begins.source("bids", Bid, of(topic, start="latest"))
+    with running(begins) as harness:
+        wait_for(harness, lambda: harness.state("bids-splits", "").names)
+        wait_for(harness, lambda: harness.state("bids-reader", "0").position == 0)
+        written(topic, [b"no JSON"])
+        with pytest.raises(mw.MillwheelError, match="split '0', offset 0"):
+            go_on()
+        written(topic, [LAMP])
+        with pytest.raises(mw.MillwheelError, match="split '0', offset 0"):
+            crash()
+        assert list(harness.values("bids")) == []
+
+
 async def test_a_whole_record_has_key_and_headers() -> None:
     topic = new_topic()
     written(topic, [LAMP, None], key="lamp", headers=[("by", b"ann"), ("empty", None)], at=NOON_MS)
@@ -172,6 +230,13 @@ async def test_values_have_the_format_that_is_said() -> None:
     assert (await read_all(own, 1)).records == [f"0 {len(msgspec.msgpack.encode(LAMP))}"]
 
 
+@pytest.mark.guarantee("G13")
+def test_keys_and_headers_count_to_the_bound_of_a_read() -> None:
+    headers: Any = [("by", b"ann"), ("empty", None)]
+    assert message_bytes(Message(topic="bids", key=b"lamp", value=b"12345", headers=headers)) == 4 + 5 + 2 + 3 + 5
+    assert message_bytes(Message(topic="bids")) == 0
+
+
 async def test_what_is_no_bid_is_a_bad_record() -> None:
     topic = new_topic()
     written(topic, [LAMP, b'{"item": "vase", "cents": "many"}', None, VASE])
@@ -192,8 +257,8 @@ def test_a_record_that_cannot_be_read_stops_its_split() -> None:
     stops, goes_on = mw.Topology("stops"), mw.Topology("goes-on")
     stops.source("bids", Bid, of(topic))
     goes_on.source("bids", Bid, of(topic), bad="unreadable")
-    with pytest.raises(mw.MillwheelError, match=r"split '0', offset 1: .*malformed"):
-        TopologyHarness(stops).close()
+    with pytest.raises(mw.MillwheelError, match=r"split '0', offset 1: .*malformed"), running(stops) as harness:
+        wait_for(harness, lambda: False)
     with running(goes_on) as harness:
         wait_for(harness, lambda: len(harness.values("bids")) == 2)
         assert [bad.raw for bad in harness.values("unreadable")] == [b"no JSON"]
@@ -288,7 +353,9 @@ async def test_a_file_of_settings_that_is_not_there_is_named(tmp_path: Path) -> 
     ("arguments", "error"),
     [
         ({}, "Kafka needs brokers="),
-        ({"brokers": "x:1", "start": "middle"}, "'earliest', 'latest' or a Timestamp"),
+        ({"brokers": "x:1", "start": "middle"}, "'earliest', 'latest', a datetime"),
+        ({"brokers": "x:1", "start": {"0": 1}}, "an offset for the number of a partition"),
+        ({"brokers": "x:1", "start": {0: -1}}, "an offset for the number of a partition"),
         ({"brokers": "x:1", "format": "avro"}, "json, msgpack, not 'avro'"),
         ({"brokers": "x:1", "kind": list[int] | list[str]}, "Give decode=FUNCTION"),
     ],

@@ -14,7 +14,7 @@ from millwheel.model.time import Timestamp, seconds
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.sdk.errors import KeyExtractionError
 from millwheel.worker.interval.failing_keys import MAX_DETAILED
-from millwheel.worker.interval.hook_meter import HookMeter, Turn
+from millwheel.worker.interval.hook_meter import BatchTime, HookMeter
 from millwheel.worker.interval.hooks.runner import FIRST_CALLS, fitting
 from millwheel.worker.messages import AsyncHook, HookFailed, HookFinished, HooksSlow, Report, Tick
 from millwheel.worker.process.hook_status import failures_of
@@ -345,7 +345,7 @@ def test_a_hook_that_keeps_the_event_loop_is_named_with_its_time() -> None:
 def test_a_batch_ends_when_its_turn_is_over() -> None:
     """The rest follows with the next event. So hooks of one interval leave the event loop to others (G8)."""
     clock = Clock()
-    meter = HookMeter(clock, turn=Turn(0.02))
+    meter = HookMeter(clock, batch_time=BatchTime(0.02))
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "x", 1) for number in range(10)])
     assert meter.records.calls == 10, "no call has been measured yet"
@@ -362,7 +362,7 @@ def test_a_batch_ends_when_its_turn_is_over() -> None:
 def test_the_first_batch_of_an_owner_is_small() -> None:
     """A takeover brings a long queue at once. If its calls are slow, a full batch outlasts the lease (G8)."""
     clock = Clock()
-    meter = HookMeter(clock, turn=Turn(0.02))
+    meter = HookMeter(clock, batch_time=BatchTime(0.02))
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "x", 1) for number in range(1_000)])
     assert FIRST_CALLS < meter.records.calls <= FIRST_CALLS + 20, "the second batch is as long as its calls allow"
@@ -372,7 +372,7 @@ def test_the_first_batch_of_an_owner_is_small() -> None:
 def test_the_first_timers_behind_quick_records_are_few() -> None:
     """Regression: the timers of a window fired in a batch whose length was that of its quick records."""
     clock = Clock()
-    meter = HookMeter(clock, turn=Turn(0.5))
+    meter = HookMeter(clock, batch_time=BatchTime(0.5))
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "timer", 1) for number in range(500)])
     driver.commit_all()
@@ -395,13 +395,13 @@ def test_the_first_call_of_an_owner_is_measured_alone() -> None:
     A first call may also be slow because it loads something. The batches after it grow soon.
     """
     clock = Clock()
-    meter = HookMeter(clock, turn=Turn(0.1))
+    meter = HookMeter(clock, batch_time=BatchTime(0.1))
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "slow", 1) for number in range(20)])
     assert (meter.records.calls, clock.now) == (2, 4.0), (
         "the first is committed alone, and the second is the next batch"
     )
-    loads = HookMeter(clock, turn=Turn(0.1))
+    loads = HookMeter(clock, batch_time=BatchTime(0.1))
     driver = IntervalDriver(Slow(clock), meter=loads)
     driver.deliver(*[(f"k{number}", "x" if number else "slow", 1) for number in range(1_000)])
     commits = 0
@@ -416,12 +416,12 @@ def test_records_that_call_nothing_need_no_small_batch() -> None:
     """Regression: late records that are dropped, and asynchronous hooks, have no duration. An owner of nothing else
     committed ten at a time for ever."""
     clock = Clock()
-    late = IntervalDriver(Slow(clock), meter=HookMeter(clock, turn=Turn(0.1)), late=mw.Late.DROP)
+    late = IntervalDriver(Slow(clock), meter=HookMeter(clock, batch_time=BatchTime(0.1)), late=mw.Late.DROP)
     late.watermark(100)
     late.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
     late.commit()
     assert late.state.intake.records == 0
-    waiting = IntervalDriver(Waiting(), meter=HookMeter(clock, turn=Turn(0.1)))
+    waiting = IntervalDriver(Waiting(), meter=HookMeter(clock, batch_time=BatchTime(0.1)))
     waiting.deliver(*[(f"k{number}", "x", 1) for number in range(200)])
     hooks = waiting.take(AsyncHook)
     assert len(hooks) == 200
@@ -436,16 +436,16 @@ def test_records_that_call_nothing_need_no_small_batch() -> None:
 def test_one_slow_call_shortens_the_next_batches_little() -> None:
     """A pause of the process, say, happens during one call. It is a hundredth of the pace."""
     clock = Clock()
-    meter = HookMeter(clock, turn=Turn(1.0))
+    meter = HookMeter(clock, batch_time=BatchTime(1.0))
     driver = IntervalDriver(Slow(clock), meter=meter)
     driver.deliver(*[(f"k{number}", "x", 1) for number in range(500)])
     driver.commit_all()
-    assert fitting(meter.turn, meter.records, 8_192) == pytest.approx(1_000, abs=2)
+    assert fitting(meter.batch_time, meter.records, 8_192) == pytest.approx(1_000, abs=2)
     driver.deliver(("k", "slow", 1))
     driver.commit_all()
-    assert fitting(meter.turn, meter.records, 8_192) == pytest.approx(1 / 0.021, abs=2)
+    assert fitting(meter.batch_time, meter.records, 8_192) == pytest.approx(1 / 0.021, abs=2)
     meter.records.pace = 100.0
-    assert fitting(meter.turn, meter.records, 8_192) == 1, "a batch has at least one call"
+    assert fitting(meter.batch_time, meter.records, 8_192) == 1, "a batch has at least one call"
 
 
 def test_records_that_wait_or_are_dropped_are_no_calls() -> None:

@@ -13,7 +13,7 @@ import pytest
 import millwheel as mw
 from millwheel.model.time import Timestamp
 from millwheel.worker.interval import HookMeter, IntervalSettings
-from millwheel.worker.interval.hook_meter import Turn
+from millwheel.worker.interval.hook_meter import BatchTime
 from millwheel.worker.interval.intake import QueuedRecords
 from millwheel.worker.interval.timers import TimerTable
 from millwheel.worker.messages import Acknowledged, AsyncHook, HookFinished, SendDelivery, Tick
@@ -123,11 +123,11 @@ def test_a_record_that_holds_the_watermark_runs_after_due_timers() -> None:
 
 @pytest.mark.guarantee("G5", section="4.1")
 def test_a_quick_timer_lets_no_record_overtake_another_timer() -> None:
-    """The timers of the records that fit into the turn fire first. They were quick, so more records seemed to fit.
+    """The timers of the records that fit into a batch fire first. They were quick, so more records seemed to fit.
 
     Those ran before the due timers of their keys.
     """
-    meter = HookMeter(turn=Turn(300.5))
+    meter = HookMeter(batch_time=BatchTime(300.5))
     driver = IntervalDriver(Windows(), settings=IntervalSettings(outbox_records=3), meter=meter)
     last = [f"z{number}" for number in range(10)]
     driver.deliver(*((f"j{number}", "say", 60) for number in range(4)))

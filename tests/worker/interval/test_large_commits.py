@@ -18,7 +18,7 @@ from millwheel.store.contract import CorruptValueError, JournalHead, PartId
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.commits.divided import is_entry_part
 from millwheel.worker.interval.entry import decode_entry
-from millwheel.worker.interval.state import INDEX_BITS
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,

@@ -12,8 +12,8 @@ import millwheel as mw
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.time import MAX_TIMESTAMP, Timestamp
 from millwheel.worker.dedup import OpaqueIds, PositionIds
+from millwheel.worker.interval.outbox.flows import INDEX_BITS
 from millwheel.worker.interval.outbox.outbox import Outbox
-from millwheel.worker.interval.state import INDEX_BITS
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,

@@ -43,7 +43,7 @@ class FlushTimes:
     """
 
     def __init__(self, interval: int, apart: int, many: int) -> None:
-        """``interval``, and ``apart`` from ``many`` rows on: how long rows wait, in microseconds."""
+        """``interval``: how long rows wait, in microseconds. ``apart``: how long ``many`` rows or more wait."""
         self._interval = interval
         self._apart = apart
         self._many = many

@@ -129,12 +129,12 @@ class Checkpointer:
         base: list[IntervalEffect] = [self._write_base()] if self._base_due() else []
         return base + self.rows.capture(now, self.base_waits)
 
-    def wants_stillness(self, now: int) -> bool:
+    def wants_all_committed(self, now: int) -> bool:
         """Whether a capture or a load of timers is due that requires that no commit is in flight."""
         rows_due = self.rows.wants_capture(now, self.base_waits)
-        return rows_due or self._base_due() or self.pressing or self.spilling.wants_stillness
+        return rows_due or self._base_due() or self.pressing or self.spilling.wants_all_committed
 
-    def idle(self, now: int) -> list[IntervalEffect]:
+    def flush_if_due(self, now: int) -> list[IntervalEffect]:
         """Flush rows if they are due. No commit is in flight."""
         return self.rows.capture(now, self.base_waits)
 

@@ -22,9 +22,9 @@ from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.entry import encode
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.runner import Runner
-from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import (
     Acknowledge,
     Acknowledged,
@@ -98,11 +98,11 @@ class CommitPipeline:
     def try_commit(self, out: list[IntervalEffect]) -> bool:
         """Seal the batch and start its commit, if possible. Returns whether the next batch may run at once."""
         checkpoints, waiting, batch = self.checkpoints, self._waiting, self._runner.batch
-        still = self._in_flight is None and not waiting.queue
-        taken = not still and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight))
-        if taken or self._journal.frozen:
+        none_before = self._in_flight is None and not waiting.queue
+        blocked = not none_before and (not self._weak or self.open_commit_full or not waiting.may_join(self._in_flight))
+        if blocked or self._journal.frozen:
             return False
-        if still and checkpoints.pressing:
+        if none_before and checkpoints.pressing:
             out.extend(checkpoints.press(self._clocks.elapsed))
         # Encoding may empty the batch: work that fails there waits alone for its next attempt, or is given up.
         changed = self._sealer.encode_states(batch) if batch else []
@@ -276,7 +276,7 @@ class CommitPipeline:
 
     def next_alarm(self) -> int | None:
         """When stragglers are stored or, if nothing is in flight, rows are flushed; a time of ``elapsed``."""
-        if self._appends():
+        if self._append_blocked():
             return None
         if self._waiting.queue:
             return self._waiting.queue[0][1]
@@ -302,10 +302,11 @@ class CommitPipeline:
             or bool(self.checkpoints.spilling.outgoing)
         )
 
-    def idle(self, event: Tick) -> list[IntervalEffect]:
+    def on_tick(self, event: Tick) -> list[IntervalEffect]:
         """Time has passed: flush rows if nothing is in flight."""
-        still = self._in_flight is None and not self._waiting.queue
-        return self.checkpoints.idle(self._clocks.elapsed) if still else []
+        if self._in_flight is not None or self._waiting.queue:
+            return []
+        return self.checkpoints.flush_if_due(self._clocks.elapsed)
 
     def settle_weak(self, out: list[IntervalEffect]) -> bool:
         """Append the first queued weak commit if its productions are all ACKed or its straggler delay is over.
@@ -315,13 +316,13 @@ class CommitPipeline:
             as the input watermark, must continue now. No other event may come to trigger that (G8).
         """
         over = False
-        while self._waiting.queue and not self._appends():
+        while self._waiting.queue and not self._append_blocked():
             if (sealed := self._waiting.pop()) is None:
                 break
             out.extend(self._append(sealed))
-            over = over or not self._appends()
+            over = over or not self._append_blocked()
         return over
 
-    def _appends(self) -> bool:
-        """Whether no append may begin: the compiler takes an attribute for unchanged in a loop, but not a call."""
+    def _append_blocked(self) -> bool:
+        """Whether no append may begin. A call, because the compiler takes an attribute for unchanged in a loop."""
         return self._in_flight is not None or bool(self._journal.frozen)

@@ -18,11 +18,11 @@ from millwheel.worker.interval.entry import FORMAT, PANES_FORMAT, IntervalEntry,
 from millwheel.worker.interval.holds import Hold, joined
 from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
-from millwheel.worker.interval.outbox.flows import ProductionBatch
+from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.panes.changes import seal_changes
 from millwheel.worker.interval.panes.moving import give_back
 from millwheel.worker.interval.setup import IntervalSetup
-from millwheel.worker.interval.state import INDEX_BITS, IntervalState
+from millwheel.worker.interval.state import IntervalState
 
 __all__ = ["Sealed", "Sealer"]
 
@@ -216,8 +216,8 @@ class Sealer:
         """
         watermark, stamps = self._clocks.watermark, receipt.delivery.timestamps
         if self._clocks.bounded:
-            shown, keys = self._clocks.watermark_of, receipt.delivery.keys
-            return sum(stamps[index] < shown(keys[index]) for index in indexes)
+            watermark_of, keys = self._clocks.watermark_of, receipt.delivery.keys
+            return sum(stamps[index] < watermark_of(keys[index]) for index in indexes)
         return sum(stamps[index] < watermark for index in indexes) if receipt.held < watermark else 0
 
     def _productions(self, producing: list[tuple[bytes, list[Production]]], position: int) -> list[ProductionRow]:

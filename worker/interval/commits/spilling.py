@@ -104,7 +104,7 @@ class Spilling:
         self.outgoing, self._captured = self._captured, []
 
     @property
-    def wants_stillness(self) -> bool:
+    def wants_all_committed(self) -> bool:
         """Whether timers must leave memory or be loaded, once no commit is in flight."""
         return bool(self.outgoing) or self._has_read
 
@@ -115,7 +115,7 @@ class Spilling:
     @property
     def may_take_in(self) -> bool:
         """Whether parts have been read and no commit is in flight or queued."""
-        return self._has_read and self._journal.still
+        return self._has_read and self._journal.all_committed
 
     def release(self) -> None:
         """Remove one stored part's timers from memory. Call it after a commit, while no other commit is in flight.
@@ -156,7 +156,7 @@ class Spilling:
     def pump(self) -> list[IntervalEffect]:
         """Load the parts that have been read, if no commit is in flight. Returns what to read next."""
         if self._reading:
-            if not self._journal.still:
+            if not self._journal.all_committed:
                 return []
             for rows in [rows for rows, read in self._reading.items() if read is not None]:
                 self._take_in(rows)

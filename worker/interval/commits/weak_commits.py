@@ -69,7 +69,7 @@ class WeakCommits:
             return False  # earlier productions are sent first (G15)
         if self._records + batch.records > self._setup.settings.batch_records:
             return False
-        if self._checkpoints.wants_stillness(self._clocks.elapsed):
+        if self._checkpoints.wants_all_committed(self._clocks.elapsed):
             return False
         last = queue[-1][0] if queue else in_flight
         # A commit without lasting effects is never appended and gives its number back. So no commit may follow it.

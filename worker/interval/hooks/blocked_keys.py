@@ -99,7 +99,7 @@ class BlockedKeys:
             self._blocked.block(key, Wait.STATE)
             self._pages.request(key, error)
             return
-        self.runner.failed += 1
+        self.runner.failures += 1
         blocked.alone += undone + rest
         self._pages.release(key)
         if undone == 1:
@@ -289,7 +289,7 @@ class BlockedKeys:
         if isinstance(item, RecordItem):
             item.receipt.blocked.add(item.record)
         self.running.start(key, context, item, coroutine)
-        self.runner.hooks += 1
+        self.runner.async_running += 1
 
     def holds(self) -> Iterator[Hold]:
         """The holds of due timers that wait with their blocked key, and of those in an asynchronous hook."""
@@ -300,7 +300,7 @@ class BlockedKeys:
 
     def hook_finished(self, number: int, error: BaseException | None) -> None:
         """An asynchronous hook has ended. Its context joins a later batch or is dropped."""
-        self.runner.hooks -= 1
+        self.runner.async_running -= 1
         self.running.end(number, error)
 
     def _adopt(self, hook: StartedHook, error: BaseException | None) -> None:

@@ -20,7 +20,7 @@ from millwheel.sdk.scope import Production
 from millwheel.worker.interval.blocked_key_table import Item, RecordItem, TimerItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.holds import Hold
-from millwheel.worker.interval.hook_meter import HookTime, Turn
+from millwheel.worker.interval.hook_meter import BatchTime, HookTime
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.holding_records import next_holding
 from millwheel.worker.interval.intake import DeliveryReceipt, QueuedRecords
@@ -84,7 +84,8 @@ class HookBatch:
     def consumed_of(self, receipt: DeliveryReceipt) -> list[int]:
         """The list of those indexes of ``receipt`` that have run.
 
-        The last list goes if it is empty. While all hooks fail or wait, no commit would ever end the empty ones (G13).
+        An empty last list is dropped first. While all hooks fail or wait, no commit takes the lists, and empty ones
+        would collect (G13).
         """
         if self.consumed:
             last, indexes = self.consumed[-1]
@@ -120,12 +121,14 @@ class Runner:
         self._blocked = state.blocked
         self._cells = state.cells
         self._holds = state.holds
-        self.batch, self._most = HookBatch(), state.settings.batch_records
+        self.batch = HookBatch()
+        self._limit = state.settings.batch_records
+        """How many records and timers may run in the batch. Slow hooks lower it."""
         self.number = 1
         """The number of the batch. The cache records it as the last use of a cell."""
-        self.hooks = 0
+        self.async_running = 0
         """Asynchronous hooks that run now."""
-        self.failed = 0
+        self.failures = 0
         """Hooks that have failed in this step of the core."""
         self.to_read: list[bytes] = []
         """Keys whose rows must be read before they can run."""
@@ -134,26 +137,29 @@ class Runner:
 
     def full(self) -> bool:
         """Whether nothing more may run: the batch is at a limit, or the maximum of asynchronous hooks is running."""
-        return self.hooks >= self._setup.settings.async_hooks or self.batch_full()
+        return self.async_running >= self._setup.settings.async_hooks or self.batch_full()
 
     def batch_full(self) -> bool:
         """Whether the batch is at a limit, or too many hooks have failed in this step.
 
         A batch without work is at no limit, also after work in it was undone or blocked.
         """
-        if self.failed >= MAX_FAILED_HOOKS:
+        if self.failures >= MAX_FAILED_HOOKS:
             return True
         batch, settings = self.batch, self._setup.settings
         if not batch:
             batch.records = batch.size = self._setup.scope.produced_bytes = 0
             return False
-        return batch.records >= self._most or (batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes)
+        return batch.records >= self._limit or batch.size + self._setup.scope.produced_bytes >= settings.batch_bytes
 
     def room(self, time: HookTime) -> int:
         """How many records or timers run before the limits are checked again, at least one. ``time``: of their hook.
 
-        A timer never raises that of records: due timers fired for as many, and no record overtakes a timer (G5)."""
-        return max(1, min(self._most - self.batch.records, fitting(self._setup.meter.turn, time, self._most)))
+        A quick timer hook never raises the number of records: due timers have fired for the former number only, and no
+        record overtakes a timer of its key (G5).
+        """
+        fit = fitting(self._setup.meter.batch_time, time, self._limit)
+        return max(1, min(self._limit - self.batch.records, fit))
 
     def work_in_batch(self) -> tuple[int, int, int]:
         """The batch's number, and how many records and timers have run in it. It changes with each hook."""
@@ -162,7 +168,7 @@ class Runner:
     def take_batch(self) -> HookBatch:
         """Take the current batch and start a new one."""
         batch, self.batch = self.batch, HookBatch()
-        self._setup.scope.produced_bytes, self._most = 0, self._setup.settings.batch_records
+        self._setup.scope.produced_bytes, self._limit = 0, self._setup.settings.batch_records
         self.number += 1
         return batch
 
@@ -185,13 +191,13 @@ class Runner:
                 return
             if fire_due is not None and (not fire_due(self._next_keys(chunk)) or self.full()):
                 return
-            led_on = self._run_chunk(chunk)
+            event_follows = self._run_chunk(chunk)
             if chunk.cursor >= len(chunk.indexes):
                 if chunk is queue[0]:
                     queue.popleft()
                 else:
                     queue.remove(chunk)
-            if led_on and not ahead_allowed:
+            if event_follows and not ahead_allowed:
                 return
 
     def _room(self, receipt: DeliveryReceipt) -> int:
@@ -199,7 +205,7 @@ class Runner:
         settings, batch = self._setup.settings, self.batch
         room = min(self.room(self._setup.meter.records), (settings.batch_bytes - batch.size) // (receipt.average + 1))
         if self._setup.program.record_is_async:
-            room = min(room, settings.async_hooks - self.hooks)
+            room = min(room, settings.async_hooks - self.async_running)
         return max(1, room)
 
     def _next_keys(self, chunk: QueuedRecords) -> list[bytes]:
@@ -251,7 +257,7 @@ class Runner:
         weak, apart = not program.options.strong, program.record_is_async and not alone
         late_action = LateAction.PROCESS if stream in program.never_late else program.options.late.action
         late_read = {LateAction.DROP: _drop, LateAction.DIVERT: None, LateAction.PROCESS: read}[late_action]
-        watermark, shown = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
+        watermark, watermark_of = self._clocks.watermark, self._clocks.watermark_of if self._clocks.bounded else None
         budget = self._setup.settings.batch_bytes - batch.size
         consume = batch.consumed_of(receipt).append
         waits, no_calls, value = 0, 0, UNDECODED
@@ -263,7 +269,7 @@ class Runner:
                 waits += 1
                 continue
             stamp = stamps[index]
-            late = stamp < (watermark if shown is None else shown(key))
+            late = stamp < (watermark if watermark_of is None else watermark_of(key))
             reading = late_read if late else read
             if reading is not None:
                 try:
@@ -312,12 +318,12 @@ class Runner:
         time.seconds += seconds
         program = self._setup.program
         if calls and not (program.record_is_async if hook == "process_record" else program.timer_is_async):
-            most = fitting(meter.turn, time, self._most)
+            most = fitting(meter.batch_time, time, self._limit)
             meter.measures.hook_seconds[hook].add(seconds / calls, calls)
             # A call that was slow by chance changes little.
             weight = min(1.0, calls / min(time.calls, _PACED_CALLS))
             time.pace += (seconds / calls - time.pace) * weight
-            self._most = fitting(meter.turn, time, most)
+            self._limit = fitting(meter.batch_time, time, most)
         if seconds >= meter.limit > 0:
             meter.ran_long(hook, time, calls, seconds, key)
 
@@ -375,15 +381,15 @@ class Runner:
                 context.produce(late, value)
 
 
-def fitting(turn: Turn, time: HookTime, most: int) -> int:
-    """How many calls of a hook fit into the turn: at least one, and at most ``most``.
+def fitting(batch_time: BatchTime, time: HookTime, most: int) -> int:
+    """How many calls of a hook fit into the time of a batch: at least one, and at most ``most``.
 
     Nothing is known of an owner's first calls. A few slow ones would keep the event loop until the lease ends, and the
     next owner would do the same, for ever (G8). Quick records may come before thousands of slow timers.
     """
-    if not time.pace and turn.seconds < inf:
+    if not time.pace and batch_time.seconds < inf:
         return min(most, FIRST_CALLS if time.calls else 1)
-    return most if turn.seconds >= most * time.pace else max(1, int(turn.seconds / time.pace))
+    return most if batch_time.seconds >= most * time.pace else max(1, int(batch_time.seconds / time.pace))
 
 
 def _drop(encoded: bytes) -> Any:

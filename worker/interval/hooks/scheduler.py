@@ -89,7 +89,7 @@ class KeyScheduler:
 
         The end of the commit is an event, so nothing needs a Tick until then.
         """
-        return self._setup.program.writes and not self._journal.still
+        return self._setup.program.writes and not self._journal.all_committed
 
     @property
     def _some_timer_queued(self) -> bool:
@@ -101,7 +101,7 @@ class KeyScheduler:
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""
         runner, blocked_keys = self.runner, self.blocked_keys
-        self._interrupted, runner.failed = runner.failed >= MAX_FAILED_HOOKS, 0
+        self._interrupted, runner.failures = runner.failures >= MAX_FAILED_HOOKS, 0
         if self._pages.in_use.waiting:
             runner.to_read += self._pages.in_use.admit()
         if runner.to_read:
@@ -115,15 +115,15 @@ class KeyScheduler:
                 out.extend(reporter.reports)
                 reporter.reports = []
 
-    def next_ring(self) -> int | None:
+    def next_timer_due(self) -> int | None:
         """The wall-clock time of the first timer that is not due. None: there is none.
 
         A timer that is due already needs no deadline. It waits for another event: its key is unblocked, the commit is
         appended, or its spilled part is read.
         """
         wall, domain = self._clocks.wall, TimeDomain.PROCESSING_TIME
-        rings = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
-        return min((at for at in rings if at is not None and at > wall), default=None)
+        times = (self._timers.processing_time.first_time, self._timers.spilled.first[domain])
+        return min((at for at in times if at is not None and at > wall), default=None)
 
     def next_retry(self) -> int | None:
         """When a blocked key is tried again, a time of ``elapsed``. A stopped interval retries nothing."""

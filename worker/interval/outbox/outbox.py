@@ -158,11 +158,11 @@ class Outbox:
     def release(self) -> None:
         """Allow the sending of productions that were added before their commit was in the journal."""
         released, self.flows.uncommitted = self.flows.uncommitted, []
-        eager = self.flows.eager
+        ready = self.flows.ready
         for batch in released:
             batch.committed = True
             batch.flow.waiting.append(batch)
-            eager[batch.flow] = None
+            ready[batch.flow] = None
 
     # Flows.
 
@@ -179,7 +179,7 @@ class Outbox:
         flow.batches[batch] = None
         if batch.committed:
             flow.waiting.append(batch)
-            self.flows.eager[flow] = None
+            self.flows.ready[flow] = None
         else:
             self.flows.uncommitted.append(batch)
 
@@ -198,8 +198,8 @@ class Outbox:
     def take_ready(self) -> list[tuple[ProductionBatch, DeliveryOrder]]:
         """The outbound batches to send now, in order, each under a token that was not used before."""
         found: list[tuple[ProductionBatch, DeliveryOrder]] = []
-        eager, self.flows.eager = self.flows.eager, {}
-        for flow in eager:
+        ready, self.flows.ready = self.flows.ready, {}
+        for flow in ready:
             if taken := flow.next_round():
                 last = flow.last
                 for batch, _ in taken:
@@ -226,22 +226,18 @@ class Outbox:
 
     # Answers of receivers.
 
-    def acknowledged(self, token: int, remaining: Sequence[int]) -> ProductionBatch | None:
-        """Register that all records except ``remaining`` are ACKed.
-
-        Returns the outbound batch, or None if it is unknown.
-        """
+    def acknowledged(self, token: int, remaining: Sequence[int]) -> None:
+        """Register that all records except ``remaining`` are ACKed. An unknown token is ignored."""
         batch = self._batches.get(token)
         if batch is None:
-            return None
+            return
         self.acks += 1
         if batch.flow.answered(token):
-            self.flows.eager[batch.flow] = None
+            self.flows.ready[batch.flow] = None
         if self.unacked.acknowledge(batch, remaining):
             self._remove(batch)
         elif not batch.sequence:
             self._note_first(batch)
-        return batch
 
     def _note_first(self, batch: ProductionBatch) -> None:
         batches = self._by_consumer[batch.consumer]

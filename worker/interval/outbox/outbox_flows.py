@@ -42,7 +42,7 @@ class OutboxFlows:
         self._replace = replace
         self.by_consumer: dict[IncarnationId, dict[str, Flow]] = {}
         """By consumer and journal. The journal is empty for keys that no interval owns."""
-        self.eager: dict[Flow, None] = {}
+        self.ready: dict[Flow, None] = {}
         """Flows that may have something to send."""
         self.uncommitted: list[ProductionBatch] = []
         """Outbound batches in flows that wait for their commit."""
@@ -80,7 +80,7 @@ class OutboxFlows:
         for flow in gone:
             moving += flow.batches
             del flows[flow.journal]
-            self.eager.pop(flow, None)
+            self.ready.pop(flow, None)
             self._halted.pop(flow, None)
         uncommitted = list(self.uncommitted)
         replaced: dict[ProductionBatch, list[ProductionBatch]] = {}
@@ -95,7 +95,7 @@ class OutboxFlows:
         for journal in [journal for journal, flow in flows.items() if not flow.batches]:
             flow = flows.pop(journal)
             self._halted.pop(flow, None)
-            self.eager.pop(flow, None)
+            self.ready.pop(flow, None)
 
     def forget_gone(self) -> None:
         """Drop the empty flows of consumers that no longer exist.
@@ -141,7 +141,7 @@ class OutboxFlows:
                 continue
             if _go_on(flow):
                 self._begin(flow)
-            self.eager[flow] = None
+            self.ready[flow] = None
 
     def begin_all(self) -> None:
         """Send everything that may be sent again."""
@@ -154,7 +154,7 @@ class OutboxFlows:
     def _begin(self, flow: Flow) -> None:
         """Restart a flow from its oldest outbound batch."""
         _start(flow)
-        self.eager[flow] = None
+        self.ready[flow] = None
 
     def copies_refused(self, batch: ProductionBatch, indexes: Iterable[int]) -> None:
         """The receiver has accepted the sending, but refused the records ``indexes`` as copies of records that it has.
@@ -164,11 +164,11 @@ class OutboxFlows:
         """
         flow = batch.flow
         if flow.answered(batch.token):
-            self.eager[flow] = None
+            self.ready[flow] = None
         if batch.sent and not set(batch.indexes()).isdisjoint(indexes):
             batch.sent = False
             flow.waiting.append(batch)
-            self.eager[flow] = None
+            self.ready[flow] = None
 
 
 def _may_go_on(flow: Flow) -> bool:

@@ -1,0 +1,148 @@
+"""One run of a system: its rate, its first result, its memory, and whether its results are right."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import psutil
+
+from bench.kafka_count.checking import compare, steady_rate
+from bench.kafka_count.hits import Hits, Window
+from bench.kafka_count.topics import OutputReader
+from bench.peers.jobs import Job, Peer
+
+__all__ = ["PeerRun", "measure"]
+
+_POLL: Final = 0.05
+_SAMPLE: Final = 0.5
+_SETTLE: Final = 2.0
+"""Seconds after the last result in which results that are there twice may still come."""
+_MEBI: Final = 1 << 20
+
+
+class PeerRun(msgspec.Struct):
+    """What one run showed. With ``error``, the others mean nothing.
+
+    Attributes:
+        records_per_s: From the moment when a tenth of the records was counted until all were.
+        whole_s: From the start of the job to the last result.
+        first_result_s: From the start of the job to the first result.
+        ready_s: What the system took before it could take a job.
+        peak_mb: The most memory of all its processes together. What several share counts once.
+        cpu_s: Processor seconds of all its processes, from the start of the job on.
+        lost: Records that no result counts.
+        twice: Records that results count too often.
+        results_twice: Results of a window that had one before.
+        error: Why there is no result.
+    """
+
+    records_per_s: float = 0.0
+    whole_s: float = 0.0
+    first_result_s: float = 0.0
+    ready_s: float = 0.0
+    peak_mb: float = 0.0
+    cpu_s: float = 0.0
+    lost: int = 0
+    twice: int = 0
+    results_twice: int = 0
+    error: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether each record was counted once, and each window has one result."""
+        return not (self.error or self.lost or self.twice or self.results_twice)
+
+
+class _Usage:
+    """The memory and the processor time of all processes that this process starts from now on."""
+
+    def __init__(self) -> None:
+        self._others = {one.pid for one in psutil.Process().children(recursive=True)}
+        self._spent: dict[int, float] = {}
+        self._before = 0.0
+        self.peak = 0
+
+    def mark(self) -> None:
+        """Processor time counts from here on."""
+        self.sample()
+        self._before = sum(self._spent.values())
+
+    @property
+    def seconds(self) -> float:
+        """Processor time since the mark."""
+        return sum(self._spent.values()) - self._before
+
+    def sample(self) -> None:
+        """Look once. What a process used after the last look at it is missing."""
+        memory = 0
+        for one in psutil.Process().children(recursive=True):
+            if one.pid not in self._others:
+                with suppress(psutil.Error, OSError):
+                    memory += _proportional(one.pid)
+                    times = one.cpu_times()
+                    self._spent[one.pid] = float(times.user + times.system)
+        self.peak = max(self.peak, memory)
+
+
+def _proportional(pid: int) -> int:
+    """The bytes of a process in memory. A page that n processes share counts as an n-th of it."""
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    return int(found.group(1)) << 10 if found else 0
+
+
+async def measure(peer: Peer, job: Job, hits: Hits, expected: Mapping[Window, int], limit: float) -> PeerRun:
+    """Run a job to its end. An error of the system is in what is returned, so that others are measured all the same.
+
+    Args:
+        peer: The system.
+        job: Its topics.
+        hits: What is in the topic that it reads.
+        expected: The results that it should have.
+        limit: The most seconds that it may take.
+    """
+    usage, begun = _Usage(), time.monotonic()
+    try:
+        async with peer.ready(job) as system:
+            ready = time.monotonic() - begun
+            usage.mark()
+            reader = OutputReader(job.broker, job.target, hits.partitions, hits.end_ms)
+            started = time.monotonic()
+            try:
+                await system.start()
+                while reader.windows < len(expected):
+                    if time.monotonic() - started > limit:
+                        raise TimeoutError(f"{reader.windows:,} of {len(expected):,} results after {limit:.0f} s")
+                    system.check()
+                    await _look(reader, usage, _SAMPLE)
+                await _look(reader, usage, _SETTLE)
+            finally:
+                reader.close()
+    except Exception as error:
+        return PeerRun(error=f"{type(error).__name__}: {error}")
+    found = compare(expected, reader.results)
+    return PeerRun(
+        records_per_s=round(steady_rate(reader.arrivals, hits.records), 1),
+        whole_s=round(reader.arrivals[-1][0] - started, 3),
+        first_result_s=round(reader.arrivals[0][0] - started, 3),
+        ready_s=round(ready, 3),
+        peak_mb=round(usage.peak / _MEBI, 1),
+        cpu_s=round(usage.seconds, 2),
+        lost=found.lost,
+        twice=found.twice,
+        results_twice=found.results_twice,
+    )
+
+
+async def _look(reader: OutputReader, usage: _Usage, seconds: float) -> None:
+    """Read what comes for so many seconds, and then look at the processes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await asyncio.to_thread(reader.poll, _POLL)
+    await asyncio.to_thread(usage.sample)

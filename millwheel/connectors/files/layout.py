@@ -1,0 +1,59 @@
+"""How the files of a sink are laid out: their format, and the folders of their records. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from millwheel.model.time import Timestamp, to_datetime
+
+__all__ = ["TIMES", "Layout"]
+
+TIMES: Final = {"day": "date=%Y-%m-%d/", "hour": "date=%Y-%m-%d/hour=%H/"}
+"""The folders of a time, in UTC."""
+_LONGEST_VALUE: Final = 100
+"""The most characters of a value in the name of a folder. A longer one is cut, and has a digest."""
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The value of a partition that has none, as programs of the field write it."""
+
+
+class Layout(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the records of a batch are. An update may change it.
+
+    Attributes:
+        format: The format of the files, and the ending of their names.
+        by_time: ``day``, ``hour`` or None: the folders by the event time.
+        by: The field whose values are folders, or None.
+    """
+
+    format: str
+    by_time: str | None = None
+    by: str | None = None
+
+    def folder_of(self, value: Any, at: Timestamp) -> str:
+        """The folder of a record: empty, or with a slash at its end."""
+        times = "" if self.by_time is None else _time_folder(TIMES[self.by_time], at)
+        return times + ("" if self.by is None else _value_folder(self.by, value))
+
+
+def _time_folder(form: str, at: Timestamp) -> str:
+    try:
+        return to_datetime(at).strftime(form)
+    except (OverflowError, ValueError):  # before the year 1, or after 9999
+        return re.sub("%[^/]*", _NO_VALUE, form)
+
+
+def _value_folder(field: str, value: Any) -> str:
+    """The folder of a value. Everything that a path or a query could read in another way is escaped."""
+    found = value.get(field) if isinstance(value, Mapping) else attrgetter(field)(value)
+    text = "" if found is None else str(msgspec.to_builtins(found))
+    name = quote(text, safe="") or _NO_VALUE
+    if len(name) > _LONGEST_VALUE:
+        name = f"{name[:_LONGEST_VALUE]}-{blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return f"{field}={name}/"

@@ -1,0 +1,261 @@
+"""The log of a stream as a source: what a topology has kept is read again, from any place in it (section 4.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from millwheel.connectors.source import BadRecord, Read, Source, SplitReader, Splits
+from millwheel.connectors.starts import Start, checked_start
+from millwheel.errors import MillwheelError
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp, format_timestamp
+from millwheel.sdk.codecs import codec_for
+from millwheel.sdk.error_texts import error_message
+from millwheel.sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from millwheel.client.subscription import Batch, Subscription
+
+__all__ = ["LogError", "LogPosition", "read_log"]
+
+T = TypeVar("T")
+
+_WAIT: Final = 0.05
+"""Seconds that a read waits for the log. It goes on by itself, and the next read takes what has come."""
+_SEEK: Final = 2.0
+"""Seconds that a read goes on if all records that it finds are older than the beginning."""
+_PATIENCE: Final = 30.0
+"""Seconds to look for a log that cannot be reached. A call of a connector has a minute."""
+_MOST_RAW: Final = 256 << 10
+"""The most bytes of a record that cannot be read. A record of a stream has up to 1 MiB."""
+
+log = logging.getLogger("millwheel.logs")
+
+
+class LogError(MillwheelError):
+    """A log does not have what a source reads. The text says what helps."""
+
+
+class LogPosition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a log was read.
+
+    Attributes:
+        log: Which log it is. Another log of the stream has other offsets.
+        offset: The offset of the next record.
+        since: Records are passed until one has this time or a later one. None: the source has begun.
+        passed: Whether one was passed. So nothing that was removed before belongs to the beginning.
+    """
+
+    log: str
+    offset: int
+    since: int | None = None
+    passed: bool = False
+
+
+def read_log(
+    stream: str,
+    record_type: type[T],
+    *,
+    address: str = "127.0.0.1:7433",
+    start: Start | Mapping[str, int] = "earliest",
+    skip_removed: bool = False,
+) -> Source[T, LogPosition]:
+    """A source that reads what the log of a stream keeps, and then what comes: each record once, by its offset.
+
+    The stream belongs to another topology, or to one of another cluster. Its records keep their times, and its low
+    watermark is that of this source. So windows are complete when they were, and late records are late again. The
+    stream's retention says how far back it can be read.
+
+    For example, what a shop has sold since a Monday::
+
+        SALES = connectors.read_log("shop/sales", Sale, start=datetime(2026, 1, 5, tzinfo=UTC))
+        sales = topology.source("sales", Sale, SALES)
+
+    Args:
+        stream: The full name of the stream, such as ``shop/sales``.
+        record_type: The type of its records, which can read what the stream has.
+        address: A master's address as the workers reach it, as host or host:port; several with commas between them.
+        start: Where it begins, if nothing was read yet: at the ``earliest`` record that is kept, with what comes from
+            now on (``latest``), at the first record with this timestamp or a later one (a datetime with a time zone, or
+            a Timestamp), or at an offset, as in ``{"shop/sales": 4711}``.
+        skip_removed: Go on with the oldest record that is kept if some were removed unread. By default the source stops
+            there, with an error.
+
+    Raises:
+        UsageError: An argument cannot be used.
+    """
+    owner, slash, name = stream.partition("/")
+    if not (owner and slash and name):
+        raise UsageError(f"a log is read by the full name of its stream, as in 'shop/sales', not {stream!r:.80}")
+    begins = checked_start(start, "a mapping of the stream to an offset")
+    if isinstance(begins, dict):
+        offset = begins.get(stream)
+        if begins.keys() != {stream} or not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise UsageError(f"start= has an offset for the stream, as in {{{stream!r}: 4711}}, not {start!r:.80}")
+    return _LogSource(stream, record_type, address, begins, skip_removed)
+
+
+@dataclass(frozen=True)
+class _LogSource(Source[T, LogPosition], Generic[T]):
+    stream: str
+    record_type: Any
+    address: str
+    start: str | Timestamp | dict[str, int]
+    skip_removed: bool
+
+    def identity(self) -> str:
+        return f"log of stream {self.stream}"
+
+    @cached_property
+    def decode(self) -> Any:
+        """The function that makes a value of its bytes."""
+        return codec_for(self.record_type, f"stream {self.stream!r}").decode
+
+    async def splits(self) -> Splits:
+        return Splits([self.stream], final=True)
+
+    async def open_reader(self, split: str, position: LogPosition | None) -> SplitReader[T, LogPosition]:
+        reader = _LogReader(self, await self._follow(position), position)
+        await reader.begin()
+        return reader
+
+    async def _follow(self, position: LogPosition | None) -> Subscription:
+        """A tail of the log, which does not read yet."""
+        from millwheel.client.subscription import From, Subscription
+
+        if position is not None:
+            offset: int | None = position.offset
+        else:
+            offset = self.start[self.stream] if isinstance(self.start, dict) else None
+        return Subscription(
+            self.stream,
+            start=From.NOW if self.start == "latest" else From.OLDEST,
+            offset=offset,
+            incarnation="" if position is None else position.log,
+            address=self.address,
+            watermarks=True,
+            patience=_PATIENCE,
+        )
+
+
+class _LogReader(SplitReader[T, LogPosition]):
+    """Reads a log by a tail, which keeps no record back.
+
+    *Invariant (G1): where it begins is chosen once.* The first read returns that position and no record, so it is
+    committed before anything is read.
+
+    *Invariant (G7): the low watermark of a read is that of the log behind its records.* A read never says that nothing
+    waits: an owner that was deposed would say so, too.
+    """
+
+    def __init__(self, source: _LogSource[T], tail: Subscription, position: LogPosition | None) -> None:
+        self._source = source
+        self._tail = tail
+        self._at = position
+        self._coming: asyncio.Future[Batch] | None = None
+
+    async def begin(self) -> None:
+        """Find the log."""
+        from millwheel.rpc.failures import RequestError
+
+        try:
+            await self._tail.__aenter__()
+        except RequestError as error:
+            if error.reason == "STREAM_LOG_REPLACED":
+                raise LogError(
+                    f"stream {self._source.stream!r} has another log by now: the former one was deleted, or its "
+                    "topology was cancelled. Give the stream of this topology another name, which begins as start= says"
+                ) from error
+            if error.reason == "OFFSET_BEYOND_END" and self._at is None:
+                raise LogError(f"{error.message}. start= says a later one: give an offset that it has") from error
+            raise
+
+    async def read(self) -> Read[T, LogPosition]:
+        if self._at is None:
+            self._at = self._first()
+            return Read([], self._at, MIN_TIMESTAMP, behind=self._behind(self._at))
+        loop = asyncio.get_running_loop()
+        seeks = self._at.since is not None and self._at.offset < self._tail.end
+        end = loop.time() + (_SEEK if seeks else _WAIT)
+        read: Read[T, LogPosition] = Read([], self._at, MIN_TIMESTAMP, behind=self._behind(self._at))
+        # Of batches without records, the newest counts: they may come faster than reads.
+        while not (read.records or read.ended) and (batch := await self._batch(end - loop.time())) is not None:
+            read = self._take(self._at, batch)
+        return read
+
+    async def _batch(self, seconds: float) -> Batch | None:
+        """The next batch, if it comes so soon. Otherwise it is the first one of the next read."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(self._next())
+            self._coming.add_done_callback(_look_at)
+        done, _ = await asyncio.wait({self._coming}, timeout=max(seconds, 0))
+        if not done:
+            return None
+        coming, self._coming = self._coming, None
+        return coming.result()
+
+    def _first(self) -> LogPosition:
+        """Where a source begins that has read nothing."""
+        start, first = self._source.start, self._tail.position
+        if isinstance(start, dict) and self._tail.missed:
+            self._removed(f"offset {start[self._source.stream]:,} of start=", first)
+        return LogPosition(self._tail.incarnation, first, start if isinstance(start, int) else None)
+
+    async def _next(self) -> Batch:
+        return await anext(self._tail)
+
+    def _take(self, at: LogPosition, batch: Batch) -> Read[T, LogPosition]:
+        """What a batch of the log has."""
+        if batch.first_offset > at.offset:
+            self._removed(f"offset {at.offset:,}, which comes next,", batch.first_offset)
+        found, since, passed = list(batch), at.since, at.passed
+        if since is not None:
+            wanted = next((index for index, (_, time, _) in enumerate(found) if time >= since), len(found))
+            if wanted == 0 and found and not passed and batch.first_offset > 0:
+                self._removed(f"what is as new as start=, {format_timestamp(Timestamp(since))},", batch.first_offset)
+            since, passed = (since, passed or bool(found)) if wanted == len(found) else (None, False)
+            found = found[wanted:]
+        self._at = LogPosition(at.log, batch.next_offset, since, passed)
+        ended = batch.watermark == MAX_TIMESTAMP
+        records = [(self._value(offset, value), Timestamp(time)) for offset, time, value in found]
+        behind = 0 if ended else self._behind(self._at)
+        return Read(records, self._at, Timestamp(batch.watermark), ended, behind)
+
+    def _behind(self, at: LogPosition) -> int:
+        return max(self._tail.end - at.offset, 1)
+
+    def _value(self, offset: int, value: bytes) -> T | BadRecord:
+        try:
+            return self._source.decode(value)  # type: ignore[no-any-return]
+        except Exception as error:
+            return BadRecord(self._source.stream, f"offset {offset}", error_message(error), value[:_MOST_RAW])
+
+    def _removed(self, what: str, oldest: int) -> None:
+        """Raise an error for records that are not kept, or log it if the source is to go on with those that are."""
+        wrong = (
+            f"the log of stream {self._source.stream!r} keeps its records from offset {oldest:,} on: {what} may be gone"
+        )
+        if not self._source.skip_removed:
+            raise LogError(
+                f"{wrong}. skip_removed=True in an update goes on with what is there. A longer retention of the stream "
+                "keeps more"
+            )
+        log.warning("%s; the source goes on with what is there, as skip_removed=True says", wrong)
+
+    async def close(self) -> None:
+        if self._coming is not None:
+            self._coming.cancel()
+            await asyncio.wait({self._coming})
+        await self._tail.close()
+
+
+def _look_at(coming: asyncio.Future[Batch]) -> None:
+    """Take the error of a call whose reader was closed meanwhile."""
+    if not coming.cancelled():
+        coming.exception()

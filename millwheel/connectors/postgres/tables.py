@@ -1,0 +1,307 @@
+"""Rows of a table in the order of its primary key, from a key on, by transactions that are short.
+
+Everything here blocks, and runs on one thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import structs
+
+from millwheel.connectors.postgres.copying import Beyond, Snapshot, counted, keys_of, with_rows
+from millwheel.connectors.postgres.pgoutput import Column, Relation, Row
+from millwheel.connectors.postgres.session import PostgresError, psycopg_module
+from millwheel.connectors.postgres.slots import ReplicatedTable
+from millwheel.connectors.postgres.transactions import Copy, FoundChange, Key, Position
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["COPY_SECONDS", "RowCopier"]
+
+COPY_SECONDS: Final = 2.0
+"""How long a transaction reads rows. An ALTER TABLE waits for it, and so does all that comes behind that. The log is
+read between two such transactions."""
+_FETCH: Final = 100
+"""The most rows that are fetched at once. Of large ones it is fewer, by the average of the last ones."""
+_FETCH_BYTES: Final = 4 << 20
+_BEGIN: Final = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    "SET LOCAL lock_timeout = '30s'",
+    "SET LOCAL row_security = off",  # an error where rows would be left out
+    "SET LOCAL cursor_tuple_fraction = 0",  # by the index: the first row at once, rather than all of them soon
+)
+"""None of these statements takes the snapshot. The first query does, and it comes behind the lock. In a snapshot from
+before a table was rewritten (ALTER TABLE), the table would be empty."""
+_SNAPSHOT: Final = "SELECT pg_current_snapshot()::text, (pg_current_wal_insert_lsn() - '0/0')::text"
+_NOW: Final = "SELECT pg_current_xact_id()::text, (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+"""All transactions that have written something by now have smaller numbers. A snapshot does not name all of them."""
+_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8"
+_COLUMNS: Final = """SELECT c.relkind::text, c.relreplident = 'i' AND NOT i.indisreplident, a.attname::text,
+a.atttypid::int8, format('%%I.%%I', tn.nspname, t.typname),
+CASE WHEN l.oid IS NOT NULL THEN format('%%I.%%I', ln.nspname, l.collname) END,
+a.attgenerated::text, array_position(i.indkey::int2[], a.attnum), i.indnkeyatts
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN pg_collation l ON l.oid = a.attcollation LEFT JOIN pg_namespace ln ON ln.oid = l.collnamespace
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum"""
+_PUBLISHED: Final = """SELECT attnames::text[], rowfilter FROM pg_publication_tables
+WHERE pubname = %s AND schemaname = %s AND tablename = %s"""
+_PUBLISHES_PARTS: Final = 150_000
+_PUBLISHES_GENERATED: Final = 180_000
+"""From these versions of the server on, a publication may have some rows and columns alone, or generated columns."""
+
+
+class _KeyColumn(NamedTuple):
+    """A column of the primary key. ``collation`` is empty for a type without one."""
+
+    name: str
+    type: str
+    collation: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type} {self.collation}".rstrip()
+
+    def typed(self, value: str) -> str:
+        """SQL for a text as a value of the column, which compares as the column does."""
+        collate = f" COLLATE {self.collation}" if self.collation else ""
+        return value + _escaped(f"::{self.type}{collate}")
+
+
+class _Shape(NamedTuple):
+    """What is copied of a table: its columns, its primary key, and which rows."""
+
+    relation: Relation
+    key: tuple[_KeyColumn, ...]
+    only: str
+    rows: str
+
+
+class RowCopier:
+    """Copies rows by a connection, which is in autocommit.
+
+    Rows of one transaction have one snapshot, and each read returns some of them. So memory is bounded, and the server
+    keeps old versions of rows for seconds (G13).
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], place: ReplicatedTable, fields: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self._place = place
+        self._fields = fields
+        self._shape: _Shape | None = None
+        self._ends_at: float | None = None
+        """When the transaction ends. None: there is none."""
+        self._rows: deque[Row] = deque()
+        self._next = _FETCH
+        self._after = ""
+        """A transaction that began after the slot was made."""
+        self._began = 0
+
+    def look(self) -> None:
+        """Look whether the rows can be copied.
+
+        Raises:
+            PostgresError: They cannot.
+        """
+        self._look_at_table()
+
+    def first(self, position: Position) -> Position | None:
+        """The position at which a copy begins, behind the beginning of the slot. None: not yet.
+
+        The slot has no transaction that committed before its beginning. Such a one may be invisible for a while: it
+        waits for a standby, for example. So all that ran then must have ended.
+        """
+        if not self._after:
+            self._after, self._began = self._one(_NOW)
+        if not self._one(_ENDED, self._after)[0]:
+            return None
+        copy = Copy(tuple(map(str, self._look_at_table().key)), self._began)
+        return structs.replace(position, time=max(position.time, self._began), copy=copy)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a transaction is open."""
+        return self._ends_at is not None
+
+    def begin(self, copy: Copy) -> Copy:
+        """Begin a transaction, behind the last row that was copied.
+
+        Raises:
+            PostgresError: The table cannot be copied, or no longer in this order.
+        """
+        connection, place = self._connection, self._place
+        for statement in _BEGIN:
+            connection.execute(statement)
+        try:
+            connection.execute(f"LOCK TABLE {place.name} IN ACCESS SHARE MODE")
+            snapshot, until = self._one(_SNAPSHOT)
+            self._declare(self._in_order_of(copy, self._look_at_table()), copy.copied)
+        except psycopg_module().errors.InsufficientPrivilege as error:
+            raise PostgresError(
+                f'{error}. To copy rows: GRANT SELECT ON {place.name} TO "{connection.info.user}". With row-level '
+                "security, the role also needs BYPASSRLS"
+            ) from error
+        self._ends_at = time.monotonic() + COPY_SECONDS
+        return structs.replace(copy, snapshot=snapshot, until=int(until))
+
+    def _declare(self, shape: _Shape, behind: Key | None) -> None:
+        names, key = [_quoted(one.name) for one in shape.relation.columns], [_quoted(one.name) for one in shape.key]
+        wanted = [_escaped(f"({shape.rows})")] if shape.rows else []
+        wanted += [f"{_row(key)} > {_row([one.typed('%s') for one in shape.key])}"] if behind is not None else []
+        where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
+        table = shape.only + _escaped(self._place.name)
+        select = f"SELECT {', '.join(names)} FROM {table}{where} ORDER BY {', '.join(key)}"
+        # DECLARE takes no parameters from the server.
+        declares = psycopg_module().ClientCursor(self._connection)
+        declares.execute(f"DECLARE copied NO SCROLL CURSOR FOR {select}", behind or ())
+
+    def _in_order_of(self, copy: Copy, shape: _Shape) -> _Shape:
+        """The shape, if it has the order in which rows were copied so far. Where a key stands follows from that."""
+        if tuple(map(str, shape.key)) != copy.key:
+            raise PostgresError(
+                f"the primary key of {self._place.name} was changed while its rows were copied: it was "
+                f"({', '.join(copy.key)}). Give the source another slot and its stream another name, which copies all "
+                "rows"
+            )
+        return shape
+
+    def take(self, copy: Copy, most_rows: int, most_bytes: int, names_bytes: int) -> tuple[list[Row], Copy]:
+        """The next rows of the transaction, and the copy behind them. The last row may exceed ``most_bytes``.
+
+        ``names_bytes``: what each row counts beside its values.
+        """
+        rows: list[Row] = []
+        size = 0
+        while len(rows) < most_rows and size < most_bytes and (self._rows or self._fetch()):
+            row = self._rows.popleft()
+            rows.append(row)
+            size += _size(row) + names_bytes
+        assert self._ends_at is not None
+        ended = len(rows) < most_rows and size < most_bytes
+        last = self._key_of(rows[-1]) if rows else None
+        if ended or time.monotonic() >= self._ends_at:
+            self._rows.clear()
+            self._ends_at = None
+            self._connection.execute("ROLLBACK")
+        return rows, with_rows(copy, last, ended=ended)
+
+    def _fetch(self) -> bool:
+        cursor = self._connection.execute(f"FETCH {self._next} FROM copied", prepare=False)  # columns may change
+        result = cursor.pgresult
+        assert result is not None
+        for place in range(result.ntuples):
+            self._rows.append(tuple(result.get_value(place, column) for column in range(result.nfields)))
+        average = sum(map(_size, self._rows)) // max(len(self._rows), 1)
+        self._next = max(1, min(_FETCH, _FETCH_BYTES // (average + 1)))
+        return bool(self._rows)
+
+    def _key_of(self, row: Row) -> Key:
+        assert self._shape is not None
+        values = {column.name: value for column, value in zip(self._shape.relation.columns, row, strict=True)}
+        return tuple(one.decode() for column in self._shape.key if isinstance(one := values[column.name], bytes))
+
+    @property
+    def relation(self) -> Relation:
+        """What the copied rows look like."""
+        assert self._shape is not None
+        return self._shape.relation
+
+    def visible(self) -> Snapshot:
+        """The transactions that are visible now."""
+        return Snapshot.parse(self._one("SELECT pg_current_snapshot()::text")[0])
+
+    def counting(self, copy: Copy, found: Sequence[FoundChange]) -> Iterator[FoundChange]:
+        """Yield those changes that count while rows are copied, or what of them counts.
+
+        Raises:
+            PostgresError: The rows are no longer in this order.
+        """
+        if not found:
+            return
+        shape = self._in_order_of(copy, self._shape or self._look_at_table())
+        names = [one.name for one in shape.key]
+        keys = [keys_of(one, names) for one in found]
+        beyond = iter(self._beyond(shape, copy, [key for one in keys if one is not None for key in one]))
+        for change, own in zip(found, keys, strict=True):
+            places = None if own is None else [next(beyond) for _ in own]
+            if (what := counted(copy, change, places)) is not None:
+                yield what
+
+    def _beyond(self, shape: _Shape, copy: Copy, keys: Sequence[Key]) -> Sequence[Beyond]:
+        """Where keys are, by the order of the database."""
+        if not keys:
+            return []
+        names = [f"k{number}" for number in range(len(shape.key))]
+        values = _row([one.typed(name) for name, one in zip(names, shape.key, strict=True)])
+        behind = f"{values} > {_row([one.typed('%s') for one in shape.key])}"
+        compared = ", ".join("true" if one is None else behind for one in (copy.settled, copy.copied))
+        arrays = ", ".join("%s::text[]" for _ in names)
+        select = f"SELECT {compared} FROM unnest({arrays}) WITH ORDINALITY AS k({', '.join(names)}, n) ORDER BY n"
+        bounds = [*(copy.settled or ()), *(copy.copied or ())]
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        return self._connection.execute(select, [*bounds, *columns]).fetchall()
+
+    def _look_at_table(self) -> _Shape:
+        """What is copied now.
+
+        Raises:
+            PostgresError: It has no primary key, or old rows do not have it.
+        """
+        place, version = self._place, self._connection.info.server_version
+        columns, key, published, rows = [], {}, None, None
+        if version >= _PUBLISHES_PARTS:
+            published, rows = self._one(_PUBLISHED, place.publication, place.schema, place.table) or (None, None)
+        (kind, other_identity, *_), *_ = found = self._columns()
+        for _, _, name, type_id, type_name, collation, generated, at, count in found:
+            if in_key := at is not None and at < count:
+                key[at] = _KeyColumn(name, type_name, collation or "")
+            is_sent = (published is None or name in published) and (not generated or version >= _PUBLISHES_GENERATED)
+            if in_key or (is_sent and name in self._fields):
+                columns.append(Column(in_key, name, type_id))
+        if not key:
+            raise PostgresError(
+                f"the rows of {place.name} are copied in the order of its primary key, and it has none: give it one, "
+                "or let the source begin without the rows, by initial='none'"
+            )
+        if other_identity:
+            raise PostgresError(
+                f"the rows of {place.name} are copied by its primary key, and changes have only the columns of another "
+                f"index: ALTER TABLE {place.name} REPLICA IDENTITY DEFAULT, or FULL"
+            )
+        relation = Relation(0, place.schema, place.table, "d", tuple(columns))
+        in_order = tuple(key[at] for at in sorted(key))
+        self._shape = _Shape(relation, in_order, "ONLY " if kind == "r" else "", rows or "")
+        return self._shape
+
+    def _columns(self) -> list[tuple[Any, ...]]:
+        place = self._place
+        found = self._connection.execute(_COLUMNS, (place.schema, place.table)).fetchall()
+        if not found:
+            raise PostgresError(f"the database {self._connection.info.dbname!r} has no table {place.name} with columns")
+        return found
+
+    def _one(self, statement: str, *parameters: Any) -> Any:
+        return self._connection.execute(statement, parameters or None).fetchone()
+
+
+def _size(row: Row) -> int:
+    return sum(len(one) for one in row if isinstance(one, bytes))
+
+
+def _escaped(sql: str) -> str:
+    """SQL in which the driver finds no parameter."""
+    return sql.replace("%", "%%")
+
+
+def _quoted(name: str) -> str:
+    return _escaped('"' + name.replace('"', '""') + '"')
+
+
+def _row(values: Sequence[str]) -> str:
+    return f"({', '.join(values)})"

@@ -1,0 +1,97 @@
+"""What decides in the count from topic to topic: its input, the counts that follow, and their comparison."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from bench.kafka_count.checking import Comparison, compare, longest_pause, steady_rate
+from bench.kafka_count.hits import EPOCH_MS, Hits
+from bench.kafka_count.topics import result_of
+
+HITS = Hits(records=5_000, keys=10, per_second=100, window_ms=1_000)
+A, B = ("a", 0), ("b", 0)
+
+
+def naive(hits: Hits) -> Counter[tuple[str, int]]:
+    """The counts by what is in the topic: the values and the timestamps of its records."""
+    found: Counter[tuple[str, int]] = Counter()
+    for message in map(hits.message, range(hits.total)):
+        if message.at < hits.end_ms:
+            found[msgspec.json.decode(message.value)["key"], message.at // hits.window_ms * hits.window_ms] += 1
+    return found
+
+
+def test_expected_counts_are_those_of_the_topic() -> None:
+    assert HITS.counts() == naive(HITS)
+    assert HITS.counts().total() == HITS.records
+
+
+def test_each_record_follows_from_its_number_alone() -> None:
+    assert [HITS.message(number) for number in (7, 3, 7)] == [HITS.message(number) for number in (7, 3, 7)]
+    numbers = [msgspec.json.decode(HITS.message(number).value)["number"] for number in range(HITS.total)]
+    assert numbers == list(range(HITS.total))
+
+
+def test_disorder_in_a_partition_is_less_than_expected() -> None:
+    newest, most = dict.fromkeys(range(HITS.partitions), 0), 0
+    for message in map(HITS.message, range(HITS.total)):
+        most = max(most, newest[message.partition] - message.at)
+        newest[message.partition] = max(newest[message.partition], message.at)
+    assert 0 < most < HITS.out_of_order_ms
+
+
+@pytest.mark.parametrize("records", [1, 99, 100, 101, 5_000])
+def test_each_key_and_partition_is_closed_behind_all_windows(records: int) -> None:
+    hits = Hits(records, keys=10, per_second=100, window_ms=1_000)
+    closing = [hits.message(number) for number in range(hits.records, hits.total)]
+    assert {one.key for one in closing} == {b"key-%05d" % number for number in range(hits.keys)}
+    assert {one.partition for one in closing} == set(range(hits.partitions))
+    assert min(one.at for one in closing) - hits.out_of_order_ms >= hits.end_ms
+    assert EPOCH_MS <= max(start for _, start in hits.counts()) < hits.end_ms
+
+
+@pytest.mark.parametrize(
+    ("results", "lost", "twice", "results_twice"),
+    [
+        ([(A, 3), (B, 2)], 0, 0, 0),
+        ([(A, 3)], 2, 0, 0),
+        ([(A, 1), (B, 2)], 2, 0, 0),
+        ([(A, 4), (B, 2)], 0, 1, 0),
+        ([(A, 2), (B, 3)], 1, 1, 0),
+        ([(A, 3), (B, 2), (A, 3)], 0, 0, 1),
+        ([(A, 2), (B, 2), (A, 1)], 1, 0, 1),
+        ([(A, 3), (B, 2), (("c", 0), 7)], 0, 7, 0),
+        ([(A, 3), (B, 2), (("b", 1), 2)], 0, 2, 0),
+        ([], 5, 0, 0),
+    ],
+)
+def test_a_comparison_finds_what_is_lost_or_twice(
+    results: list[tuple[tuple[str, int], int]], lost: int, twice: int, results_twice: int
+) -> None:
+    found = compare({A: 3, B: 2}, results)
+    assert (found.lost, found.twice, found.results_twice) == (lost, twice, results_twice)
+    assert found.right == (not lost and not twice and not results_twice) == (not found.examples)
+
+
+def test_a_comparison_shows_windows_that_are_wrong() -> None:
+    assert compare({A: 3, B: 2}, [(A, 3)]) == Comparison(2, 0, 0, ("b from 0: 2 records, and the results []",))
+
+
+def test_a_pause_is_the_longest_time_between_results() -> None:
+    assert longest_pause([(1.0, 5), (2.0, 1), (7.5, 2), (8.0, 9)]) == 5.5
+    assert longest_pause([(1.0, 5)]) == longest_pause([]) == 0
+
+
+def test_a_steady_rate_leaves_out_the_start() -> None:
+    assert steady_rate([(5.0, 10), (6.0, 40), (8.0, 50)], 100) == 30
+    assert steady_rate([(5.0, 9), (6.0, 41), (8.0, 50)], 100) == 25
+    assert steady_rate([(5.0, 100)], 100) == steady_rate([], 100) == 0
+
+
+def test_a_result_is_read_from_its_record() -> None:
+    assert result_of(b'{"key":"key-00001","start":1700000000000,"count":7}') == (("key-00001", 1_700_000_000_000), 7)
+    with pytest.raises(msgspec.MsgspecError):
+        result_of(b"{}")
