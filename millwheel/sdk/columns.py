@@ -17,48 +17,53 @@ if TYPE_CHECKING:
     Rows = NDArray[Any]
     """The row of each record. A row may occur many times."""
 
-__all__ = ["ColumnWindows", "Fold"]
+__all__ = ["ColumnWindows", "Fold", "NotFoldedError"]
+
+
+class NotFoldedError(Exception):
+    """A value is none that a column takes. The record is left to the hook, which may take it or fail."""
 
 
 class Fold(ABC):
-    """The accumulators of one aggregate, by columns. No method changes a column before everything that may fail."""
+    """The accumulators of one aggregate, by columns. In a pane without records each column has zero."""
 
     form: Any
-    """What the columns are, as it is stored with them: a name, or the forms by the names of several aggregates."""
-    width: int
-    """The number of columns."""
+    """What the columns are, as it is stored with them: a name, or a list with the name and the form of each of several
+    aggregates, in the order of their columns."""
+    kinds: Sequence[str]
+    """The NumPy type of each column."""
     reads: bool
     """Whether it reads the values of records."""
-
-    @abstractmethod
-    def begin(self, rows: int) -> list[Column]:
-        """Columns for so many panes without records."""
 
     @abstractmethod
     def read(self, values: Sequence[Any]) -> list[Column]:
         """What it takes of records, by columns.
 
         Raises:
-            Exception: A value is not what the aggregate takes.
+            Exception: A value cannot be read, or is none that a column takes.
         """
 
     @abstractmethod
-    def add(self, columns: list[Column], rows: Rows, given: Sequence[Column]) -> None:
-        """Add records to panes, in their order. A column may be replaced by one that holds larger numbers.
+    def add(self, columns: Sequence[Column], rows: Rows, given: Sequence[Column]) -> None:
+        """Add records to panes, in their order. It never fails.
 
         Args:
-            columns: The columns of the accumulators.
+            columns: The columns of the accumulators, which it changes.
             rows: The row of each record.
             given: What ``read`` has returned.
         """
 
     @abstractmethod
     def accumulators(self, columns: Sequence[Column]) -> list[Any]:
-        """The accumulators, as the aggregator itself makes them."""
+        """The accumulators of all rows, as the aggregator itself makes them."""
 
-    @abstractmethod
-    def columns(self, accumulators: Sequence[Any]) -> list[Column]:
-        """The reverse of ``accumulators``."""
+    def growth(self, given: Sequence[Column]) -> float:
+        """The most by which these records change an integer of any one pane, up or down. It may be too large."""
+        return 0.0
+
+    def reach(self, columns: Sequence[Column]) -> float:
+        """The most by which the integers of any one pane differ from zero. It may be too large."""
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from millwheel.sdk.errors import UsageError
 __all__ = ["Assigner", "SessionWindows", "Window", "session", "sliding", "tumbling", "tumbling_size", "window_tag"]
 
 _DAY_US: Final = 86_400_000_000
+_LONGEST: Final = 1 << 50
 _NONE: Final = Duration(0)
 
 
@@ -258,8 +259,8 @@ def session(gap: Duration) -> SessionWindows:
 
 
 def tumbling_size(windows: Assigner) -> tuple[int, int] | None:
-    """Size and offset of tumbling windows without a zone. None: the windows are others."""
-    if isinstance(windows, _Aligned) and windows.size == windows.every:
+    """Size and offset of tumbling windows without a zone. None: the windows are others, or of over 35 years."""
+    if isinstance(windows, _Aligned) and windows.size == windows.every and windows.size < _LONGEST:
         return windows.size, windows.offset
     return None
 

@@ -92,6 +92,8 @@ class BlockedKeyTable:
         self.ready: dict[bytes, None] = {}
         self.failing = FailingKeys()
         """Keys that are blocked by a raising hook, for operators."""
+        self.unblocked = 0
+        """How often a key was unblocked."""
         self._retries: list[tuple[int, bytes]] = []
 
     def block(self, key: bytes, wait: Wait) -> BlockedKey:
@@ -133,6 +135,7 @@ class BlockedKeyTable:
     def unblock(self, key: bytes) -> None:
         """Unblock the key: its records return to the front of the queue, in order."""
         self.ready.pop(key, None)
+        self.unblocked += 1
         blocked = self.keys.pop(key)
         assert not blocked.due, "its due timers were returned before"
         self._intake.requeue(blocked.items)

@@ -77,7 +77,7 @@ class IntervalEntry(msgspec.Struct, array_like=True, frozen=True):
     acked_inherited: list[tuple[str, int, str]] = []
     """(sequence, position, consumer) of productions inherited from parents whose ACK this commit journals."""
     panes: list[PaneChange] = []
-    """The changes of panes by columns."""
+    """The changes of windows by columns."""
 
 
 class BaseMeta(msgspec.Struct, array_like=True, frozen=True):

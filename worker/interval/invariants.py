@@ -65,6 +65,7 @@ class IntervalInvariants:
         require(len(unacked.held) == len(outbox), "each outbound batch holds the output watermark, once (G7)")
         require((unacked.records == 0) == (len(outbox) == 0), "the outbox's records are balanced (G13)")
         require(unacked.bytes >= 0 and (unacked.records > 0 or unacked.bytes == 0), "its bytes are balanced, too (G13)")
+        _check_panes(state)
         stated: list[int | None] = [*state.holds.of_keys.values()]
         for domain, table in state.timers.tables.items():
             if len(table):
@@ -84,6 +85,22 @@ class IntervalInvariants:
         # All deadlines that have passed ask for a Tick now.
         same = {None if at is None else max(at, now) for at in (deadline, pump.next_deadline())}
         require(len(same) == 1, "the deadline is known (G8)")
+
+
+def _check_panes(state: IntervalState) -> None:
+    """Check the panes by columns: each is in one place, and the first end is known."""
+    panes, timers = state.panes, state.timers.event_time
+    for window in panes.windows.values():
+        require(window.sealed <= len(window.keys), "a sealed row has a key")
+        require(all(len(column) >= len(window.keys) for column in window.columns), "each row has its columns")
+        for rows in (window.rows, window.closing):
+            require(all(window.keys[row] == key for key, row in rows.items()), "each pane has its row")
+        require(window.rows.keys().isdisjoint(window.closing), "a pane that leaves the table is not there")
+        tag = window.timer[2]
+        both = any(timers.get(key, tag) is not None for key in window.rows)
+        require(not both, "a pane is in the table or in the state of its key (G1)")
+    ends = [window.end for window in panes.windows.values() if window.rows]
+    require(panes.first_end == min(ends, default=None), "the first end of a window is known (G7)")
 
 
 def check_holds(holds: Holds, stated: Iterable[int], passing: Iterable[Hold]) -> None:

@@ -103,7 +103,6 @@ def recover(state: IntervalState, opened: Opened) -> None:
         whole = _inherited(state, opened.parents, productions)
     reader = _Reader(state, config.journal, whole, productions)
     reader.read(head, opened.parts, opened.entries)
-    state.panes.settle()
     _begin(state, [*heads, head])
     _settle(state, whole, productions)
 
@@ -127,14 +126,17 @@ def _inherited(state: IntervalState, parents: Sequence[OpenedParent], production
     """The start of a child: its parents' last commits, reduced to its keys."""
     keys, journal = state.config.keys, state.config.journal
     read: list[tuple[OpenedParent, _IntervalWhole]] = []
+    tables: list[PaneTable] = []
     for opened in parents:
         parent = opened.parent
         whole = _IntervalWhole(parent.keys, Dedup(parent.keys, parent.journal))
         reader = _Reader(state, parent.journal, whole, productions, keys)
         reader.read(opened.head, opened.parts, opened.entries)
-        state.panes.take_in(reader.panes, keys)
+        tables.append(reader.panes)
         state.journal.foreign.update(dict.fromkeys(whole.segments, parent.journal))
         read.append((opened, whole))
+    if any(table.windows for table in tables):
+        state.panes.take_in(tables, keys)
     wholes = [whole for _, whole in read]
     child = _IntervalWhole(
         keys,
@@ -198,17 +200,13 @@ class _Reader:
         for number, which, blob in numbered:
             entry = decode_entry(joined(blob, number, parts, which), which)
             self._apply(number, entry if self._keys is None else _cut(entry, self._keys))
+            apply_changes(self.panes, entry.panes, which)
 
     def _base(self, parts: dict[PartId, bytes]) -> None:
-        panes: dict[int, PaneChange] = {}
         for part, blob in parts.items():
-            kind, _, number = part.name.partition("/")
-            where = f"journal {self._journal}, base part {part.name}"
-            if kind == PANES_PART:
-                panes[int(number)] = decode_part(blob, PaneChange, where)
-            elif kind not in _READ_APART:
-                self._restore(kind, blob, where)
-        apply_changes(self.panes, [panes[number] for number in sorted(panes)])
+            kind = part.name.partition("/")[0]
+            if kind not in _READ_APART:
+                self._restore(kind, blob, f"journal {self._journal}, base part {part.name}")
         self._spilled_timers(parts)
         dedup, segments = restored_ids(self._whole.keys, self._journal, parts)
         self._whole.segments.update(segments)
@@ -232,6 +230,8 @@ class _Reader:
         elif kind == INHERITED_PART:
             for sequence, production in decode_part(blob, list[InheritedRow], where):
                 self._keep(sequence, production)
+        elif kind == PANES_PART:
+            apply_changes(self.panes, [decode_part(blob, PaneChange, where)], where)
         else:
             raise CorruptValueError(where, "a part of a kind that this version does not know")
 
@@ -308,7 +308,6 @@ class _Reader:
             productions.pop((self._sequence, position, consumer), None)
         for acked in entry.acked_inherited:
             productions.pop(acked, None)
-        apply_changes(self.panes, entry.panes)
         if entry.ids:
             whole.dedup.replay(decode_delta(entry.ids))
         whole.counts.add(*entry.counts)
@@ -329,5 +328,4 @@ def _cut(entry: IntervalEntry, keys: KeyInterval) -> IntervalEntry:
         entry.acked,
         entry.counts,
         entry.acked_inherited,
-        entry.panes,
     )

@@ -61,7 +61,9 @@ class IntervalState(IntervalSetup):
         self.output = OutputWatermark(self.intake.pending, self.outbox.unacked.held, self.holds)
         self.timers = IntervalTimers(self.holds, self.clocks)
         self.pages = PageTable(self, self.cells, self.timers.processing_time)
-        self.panes = PaneTable()
+        self.column_windows = program.windows if self.settings.columns_from else None
+        """How records are added to windows by columns. None: all run in hooks."""
+        self.panes = PaneTable(None if self.column_windows is None else self.column_windows.fold)
 
     # What a worker reads of each owner, whether of an interval or of a log.
 

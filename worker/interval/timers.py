@@ -8,7 +8,7 @@ or set to another time. The table by key is authoritative.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, KeysView
 from itertools import islice
 from typing import Final
 
@@ -114,7 +114,7 @@ class TimerTable:
         """The timers of ``key`` by tag."""
         return dict(self._by_key.get(key, {}))
 
-    def keys(self) -> Iterable[bytes]:
+    def keys(self) -> KeysView[bytes]:
         """The keys that have timers, in no order."""
         return self._by_key.keys()
 

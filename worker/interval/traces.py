@@ -11,7 +11,7 @@ from millwheel.model.traced_records import TracedRecords
 from millwheel.model.traces import Operation, RecordSpan, SpanSource, TraceContext
 from millwheel.sdk.context import Context
 from millwheel.worker.interval.entry import ProductionRow
-from millwheel.worker.messages import Acknowledged, Appended, AppendEntry, SendDelivery
+from millwheel.worker.messages import Acknowledged, Appended, AppendEntry, Delivery, SendDelivery
 from millwheel.worker.traces import OwnerTraces, ReceivedRecord
 
 __all__ = ["HookMark", "IntervalTraces"]
@@ -50,6 +50,8 @@ class IntervalTraces(OwnerTraces):
         """By key: traced hooks whose effects are in no commit yet."""
         self.causes: dict[bytes, list[TraceContext]] = {}
         """By key: traced records that have run since the key's last timer. Memory only: a new owner has none."""
+        self.results: dict[bytes, RecordSpan] = {}
+        """By key: the spans of results of panes that are in no commit yet."""
         self.sent = TracedRecords()
         """What traced hooks have produced."""
         self._journal = journal
@@ -103,7 +105,7 @@ class IntervalTraces(OwnerTraces):
         for span in (one for spans in self._appends.values() for one in spans):
             span.event(why)
             span.end()
-        for every in (self.marks, self.causes, self._commits, self._appends):
+        for every in (self.marks, self.causes, self.results, self._commits, self._appends):
             every.clear()
 
     # Hooks.
@@ -157,6 +159,25 @@ class IntervalTraces(OwnerTraces):
         _trim(self.causes)
         self.causes[key] = [*causes, context][-MAX_CAUSES:]
 
+    # Windows by columns.
+
+    def added(self, delivery: Delivery, indexes: Sequence[int]) -> None:
+        """Records of one delivery were added to panes by columns. Each sampled one has a span, as of its hook."""
+        chosen = set(indexes)
+        for index, record in self.received.get(delivery, {}).items():
+            if index in chosen:
+                span = self.spans.start(Operation.PROCESS, delivery.stream, record.span.context)
+                span.end()
+                record.handled = True
+                self.remember_cause(delivery.keys[index], span.context)
+
+    def fired(self, key: bytes) -> None:
+        """The result of a pane of the key was produced by columns. It has a span, as of a timer."""
+        causes = self.causes.pop(key, None)
+        if causes is not None:
+            self.results[key] = span = self.spans.start(Operation.FIRE, self.computation, causes[0], links=causes[1:])
+            span.end()
+
     # Commits.
 
     def consumed(self, commit: int, records: Mapping[int, ReceivedRecord], indexes: Sequence[int]) -> None:
@@ -165,16 +186,16 @@ class IntervalTraces(OwnerTraces):
         _trim(self._commits)
         self._commits.setdefault(commit, []).extend(one for one in contexts if one is not None)
 
-    def produced(self, mark: HookMark, rows: Sequence[ProductionRow]) -> None:
-        """The productions of a traced hook have their ids."""
+    def produced(self, by: RecordSpan, rows: Sequence[ProductionRow]) -> None:
+        """The productions of a traced hook, or of a traced pane, have their ids."""
         for position, _, stream, value, _, targets, opaque in rows:
-            span = self.spans.start(Operation.SEND, stream, mark.span.context, size=len(value))
+            span = self.spans.start(Operation.SEND, stream, by.context, size=len(value))
             consumers = {consumer for consumer, _ in targets}
             if opaque:
                 self.sent.add(_OPAQUE, opaque, span, consumers)
             else:
                 self.sent.add(self._journal, position, span, consumers)
-        mark.span.end()
+        by.end()
 
 
 def _produced(context: Context[Any] | None) -> int:

@@ -20,7 +20,6 @@ from millwheel.worker.interval.hooks.runner import HookBatch
 from millwheel.worker.interval.intake import DeliveryReceipt
 from millwheel.worker.interval.outbox.flows import INDEX_BITS, ProductionBatch
 from millwheel.worker.interval.panes.changes import seal_changes
-from millwheel.worker.interval.panes.moving import give_back
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
@@ -148,8 +147,6 @@ class Sealer:
         Returns its entry without ids, and its outbound batches.
         """
         consumed = [one for one in (*batch.added, *batch.consumed) if one[1]]
-        if batch.moved:
-            give_back(self._panes, batch)
         if batch.hold is not None:
             sealed.hold = joined(sealed.hold, batch.hold)
         sealed.consumed += consumed
@@ -160,7 +157,8 @@ class Sealer:
         cleared = changes.clear_fired(batch.fired, self._ending(sealed)) if batch.fired else []
         timers: list[TimerRow] = []
         holds: list[tuple[bytes, int | None]] = []
-        producing: list[tuple[bytes, list[Production]]] = []
+        # A key with a context in the batch gets no result of a pane. So its results come before what its hooks produce.
+        producing: list[tuple[bytes, list[Production]]] = list(batch.results)
         dropped = 0
         for key, context in batch.contexts.items():
             dropped += context._dropped
@@ -173,7 +171,6 @@ class Sealer:
                 producing.append((key, context._productions))
             if context._hold is not UNSET:
                 holds.append((key, changes.apply_hold(key, context._hold, self._ending(sealed))))
-        producing += batch.results
         sealed.timers += len(timers)
         made = len(sealed.entry.productions) if sealed.entry is not None else 0
         productions = self._productions(producing, first | made)
@@ -185,7 +182,7 @@ class Sealer:
             if drops and receipt.delivery.stream not in self._setup.program.never_late:
                 dropped += found
         duplicates, self._ids.duplicates = self._ids.duplicates, 0
-        panes = seal_changes(self._panes) if self._panes.changed or self._panes.ended else []
+        panes = seal_changes(self._panes) if self._panes.changed else []
         entry = IntervalEntry(
             PANES_FORMAT if panes else FORMAT,
             self._clocks.watermark,

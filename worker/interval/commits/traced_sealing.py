@@ -29,18 +29,31 @@ class TracedSealer(Sealer):
         """Apply the batch to the soft state as part of the commit."""
         traces = self._traces
         if traces.received:
-            for receipt, indexes in batch.consumed:
+            for receipt, indexes in (*batch.added, *batch.consumed):
                 if receipt.delivery.traces is not None and (records := traces.received.get(receipt.delivery)):
                     traces.consumed(sealed.commit, records, indexes)
         entry, outbound = super().apply(sealed, batch, changed)
+        if traces.results:
+            self._results(batch, entry)
         if traces.marks:
             self._productions_of_marks(batch, entry)
         return entry, outbound
 
+    def _results(self, batch: HookBatch, entry: IntervalEntry) -> None:
+        """The entry begins with the results of panes."""
+        at = 0
+        for key, productions in batch.results:
+            if (span := self._traces.results.pop(key, None)) is not None:
+                self._traces.produced(span, entry.productions[at : at + len(productions)])
+            at += len(productions)
+
     def _productions_of_marks(self, batch: HookBatch, entry: IntervalEntry) -> None:
-        """The entry has the productions of the contexts in their order. The last traced key ends the search."""
+        """Behind results of panes, the entry has the productions of the contexts in their order.
+
+        The last traced key ends the search.
+        """
         contexts, marks = batch.contexts, self._traces.marks
-        sought, at = sum(key in contexts for key in marks), 0
+        sought, at = sum(key in contexts for key in marks), sum(len(made) for _, made in batch.results)
         for key, context in contexts.items():
             if not sought:
                 return
@@ -50,7 +63,7 @@ class TracedSealer(Sealer):
                 for mark in marks.pop(key):
                     if mark.context is context:
                         last = count if mark.last is None else mark.last
-                        self._traces.produced(mark, entry.productions[at + mark.first : at + last])
+                        self._traces.produced(mark.span, entry.productions[at + mark.first : at + last])
             at += count
 
 

@@ -61,7 +61,7 @@ class WeakCommits:
     def may_join(self, in_flight: Sealed | None) -> bool:
         """Whether a batch may be sealed behind other commits, so that its weak productions are sent."""
         batch, queue = self._runner.batch, self.queue
-        if not self._setup.scope.produced_bytes or batch.fired or batch.dead:
+        if not self._setup.scope.produced_bytes or batch.fired or batch.dead or batch.moved:
             return False
         if self._setup.program.growing and not any(one._productions for one in batch.contexts.values()):
             return False  # its bytes are those of changed pages

@@ -32,6 +32,7 @@ from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.hooks.running_hooks import RunningHooks, StartedHook
 from millwheel.worker.interval.hooks.traced_hooks import TracedFiring, TracedOutcomes, TracedRunner
+from millwheel.worker.interval.panes.moving import undo_moves
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed
@@ -57,6 +58,7 @@ class BlockedKeys:
         self._blocked = state.blocked
         self._cells = state.cells
         self._pages = state.pages
+        self._panes = state.panes
         self.stopped = ""
         """Why the failure policy has stopped this interval. Empty while it runs."""
         self.again = False
@@ -83,7 +85,11 @@ class BlockedKeys:
 
         A hook that needs pages of its state runs again when they have been read.
         """
+        moved = self.runner.batch.moved.get(key)
         timers, records = self._undo(key)
+        if item is None and moved and not (timers or records):
+            self.result_failed(key, moved[0].timer, error)  # only panes were moved, and that cannot be sealed
+            return
         if item is not None:
             if isinstance(item, RecordItem):
                 records.append(item)
@@ -107,11 +113,25 @@ class BlockedKeys:
         else:
             self.again = True
 
+    def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
+        """The result of a pane by columns cannot be made now, and its pane cannot move to the state of its key.
+
+        It is tried again after a while, whatever the failure policy says: nothing is there that could be given up. It
+        is shown like a timer that fails. ``timer``: what stands for the end of its window.
+        """
+        self.runner.failures += 1
+        blocked = self._blocked.block(key, Wait.READY)
+        blocked.failing, blocked.attempts = timer, blocked.attempts + 1
+        next_attempt = self.failures.next_attempt(blocked.attempts)
+        self.reports.append(self.failures.note(key, blocked, timer, error, Decision.RETRY, next_attempt))
+        self._blocked.retry(key, next_attempt)
+
     def _undo(self, key: bytes) -> tuple[list[TimerItem], list[RecordItem]]:
         """Drop what this batch did for ``key``. Returns the timers and records that it had consumed."""
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
         batch.dead.discard(key)
+        undo_moves(self._panes, key, batch.moved.pop(key, ()))
         if context is not None:
             context._cell.value = UNSET
             self._setup.scope.produced_bytes -= context._produced

@@ -13,6 +13,7 @@ from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
+from millwheel.worker.interval.panes.firing import PaneFiring
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold, held_at
@@ -36,6 +37,7 @@ class Firing:
         self._holds = state.holds
         self._intake = state.intake
         self._outbox = state.outbox
+        self.panes = PaneFiring(state, runner, outcomes)
         self._acks_before = 0
         """How many ACKs had come when a source last read while the outbox was full."""
         self.next_feed = 0
@@ -52,7 +54,12 @@ class Firing:
         still in the store, it is unknown which keys have one. Then no timer waits.
         """
         timers = self._timers
-        upto, waits = self._due(outbox_full)
+        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
+        if outbox_full and not (timers.behind and self._has_holder):
+            pending = self._outbox.unacked.held.min()
+            waits = pending <= self._holds.min_stated()
+            if waits:
+                upto = min(upto, pending - 1)
         self.run_due(TimeDomain.EVENT_TIME, upto)
         if waits:
             return
@@ -66,21 +73,6 @@ class Firing:
             self._feed(self._outbox.unacked.held.min())
         else:
             self.run_due(TimeDomain.PROCESSING_TIME, timers.due_until(TimeDomain.PROCESSING_TIME))
-
-    def due_now(self, outbox_full: bool) -> int:
-        """The latest event time up to which anything may fire, as ``run_all_due`` says."""
-        return self._due(outbox_full)[0]
-
-    def _due(self, outbox_full: bool) -> tuple[int, bool]:
-        """The same, and whether anything has to wait for ACKs."""
-        timers = self._timers
-        upto, waits = timers.due_until(TimeDomain.EVENT_TIME), False
-        if outbox_full and not (timers.behind and self._has_holder):
-            pending = self._outbox.unacked.held.min()
-            waits = pending <= self._holds.min_stated()
-            if waits:
-                upto = min(upto, pending - 1)
-        return upto, waits
 
     def _feed(self, pending: int) -> None:
         """While the outbox is full, run the timer of a source with the lowest hold below every un-ACKed production.
@@ -121,7 +113,18 @@ class Firing:
 
         A timer waits with its blocked key for the next batch in two cases. A hook of this batch set or cancelled it, or
         such a hook set an earlier timer. Settings take effect when their batch is sealed.
+
+        The end of a window by columns is a timer of each key that has a pane in it. It comes after earlier timers.
         """
+        if domain is TimeDomain.EVENT_TIME:
+            for window in self.panes.due(upto):
+                self._run_timers(domain, window.end)
+                if self.runner.full():
+                    return
+                self.panes.produce(window)
+        self._run_timers(domain, upto)
+
+    def _run_timers(self, domain: TimeDomain, upto: int) -> None:
         runner = self.runner
         table = self._timers.tables[domain]
         while (first := table.first_time) is not None and first <= upto and not runner.full():
@@ -150,7 +153,13 @@ class Firing:
         Returns:
             Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
         """
-        return all(self._fire_due_of(key, domain) for key in dict.fromkeys(keys) for domain in TimeDomain)
+        keys = dict.fromkeys(keys)
+        for window in self.panes.due(self._timers.due_until(TimeDomain.EVENT_TIME)):
+            some = [key for key in keys if key in window.rows]
+            if not all(self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end) for key in some) or self.runner.full():
+                return False
+            self.panes.produce_of(window, some)
+        return all(self._fire_due_of(key, domain) for key in keys for domain in TimeDomain)
 
     def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:
         all_fired = self._fire_of_key(key, domain, self._timers.due_until(domain, key))

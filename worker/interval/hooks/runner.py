@@ -62,8 +62,8 @@ class HookBatch:
         """The records that were added to panes. No failing hook undoes that."""
         self.results: list[tuple[bytes, list[Production]]] = []
         """The results of panes, with the key of each."""
-        self.moved: list[tuple[WindowPanes, int]] = []
-        """The panes that were moved to the states of their keys, by window and row."""
+        self.moved: dict[bytes, list[WindowPanes]] = {}
+        """The windows whose panes were moved to the states of their keys, by key."""
         self.fired: dict[bytes, list[TimerItem]] = {}
         self.records = 0
         self.size = 0
@@ -105,6 +105,9 @@ class HookOutcomes(Protocol):
 
     def returned(self, key: bytes, context: Context[Any], item: Item, result: Any) -> None:
         """The hook of ``key`` returned a value for ``item``: a coroutine, or a mistake."""
+
+    def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
+        """The result of a pane by columns cannot be made now, and no hook can take it over."""
 
 
 class Runner:

@@ -11,8 +11,6 @@ from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, Runner
 from millwheel.worker.interval.panes.adding import PaneAdder
-from millwheel.worker.interval.panes.firing import PaneFiring
-from millwheel.worker.interval.panes.moving import PaneMover
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import IntervalEffect, ReadStates
@@ -37,13 +35,8 @@ class KeyScheduler:
         self.runner = self.blocked_keys.runner
         self._firing = self.blocked_keys.firing
         self._panes = state.panes
-        self._pane_mover = PaneMover(state, self.runner)
-        windows = state.program.windows
-        self._form = None if windows is None else windows.fold.form
-        self._pane_firing: PaneFiring | None = None
-        if windows is not None:
-            self._pane_firing = PaneFiring(state, windows, self.runner, self._pane_mover)
-            self.runner.run_records = PaneAdder(state, windows, self.runner).run_records
+        self._mover = self._firing.panes.mover
+        self.runner.run_records = PaneAdder(state, self.runner, self._mover).run_records
         self._interrupted = False
         """Whether the last step ended because too many hooks had failed. The rest waits for no other event."""
 
@@ -69,16 +62,10 @@ class KeyScheduler:
         if room and self._table.keys:
             self.blocked_keys.resume_ready()
         outbox_full = self.outbox_full
-        if self._panes.form != self._form and (self._panes.windows or self._panes.ended):
-            # An update has changed the computation. Nothing else runs until all panes are where its hooks find them.
-            self._pane_mover.move_all()
-            return
         if self._some_timer_queued:
             self._firing.run_all_due(outbox_full)
-        if self._pane_firing is not None and (end := self._panes.first_end) is not None:
-            upto = self._firing.due_now(outbox_full)
-            if end <= upto:
-                self._pane_firing.run_due(upto)
+        if self._mover.asks_much:
+            return  # keys that are not blocked may have due panes
         if self._intake.queue and not self.runner.full() and not (self._timers.spilled.parts and self._timers.behind):
             ahead_allowed = ahead_allowed and not (outbox_full or self._cells.overfull)
             self.runner.run_queue(ahead_allowed, self._firing.run_due_of if outbox_full else None)
@@ -96,7 +83,7 @@ class KeyScheduler:
         """Whether a timer may be due that no blocked key waits with."""
         timers = self._timers
         in_buckets = timers.event_time.first_time is not None or timers.processing_time.first_time is not None
-        return in_buckets or bool(timers.ahead)
+        return in_buckets or bool(timers.ahead) or self._panes.first_end is not None
 
     def take_effects(self, out: list[IntervalEffect]) -> None:
         """The step ends: pass on what its hooks left to do, rows to read, hooks to await, and failures to report."""

@@ -40,6 +40,10 @@ class TracedOutcomes:
         self._traces.awaits(context)
         self._outcomes.returned(key, context, item, result)
 
+    def result_failed(self, key: bytes, timer: TimerItem, error: BaseException) -> None:
+        """The result of a pane by columns cannot be made now. No hook was called."""
+        self._outcomes.result_failed(key, timer, error)
+
 
 class TracedRunner(Runner):
     """Runs a sampled record apart from the others of its delivery."""

@@ -1,24 +1,16 @@
-"""Adding records to panes, many at a time, in place of a hook for each (sections 4.2, 6.1.1).
-
-Invariant: a record has the effect that the hook would have. What only the hook can do is left to it: a record whose
-window has ended, one that the computation's options treat as late, and one whose pane is in the state of its key. A
-record that cannot be read fails as in a hook, and changes no pane.
-"""
+"""Running queued records of a computation, by columns and by hooks (sections 4.2, 6.1.1; G1, G5)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from millwheel.model.time import TimeDomain
-from millwheel.sdk.columns import ColumnWindows
-from millwheel.sdk.declarations import DROPPED
-from millwheel.sdk.options import LateAction
-from millwheel.windows.assigners import window_tag
 from millwheel.worker.interval.blocked_key_table import RecordItem
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.panes.gate import Divided, PaneGate
+from millwheel.worker.interval.panes.moving import PaneMover
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
@@ -27,143 +19,115 @@ if TYPE_CHECKING:
 
 __all__ = ["PaneAdder"]
 
-_FAR: Final = 1 << 61
-"""Timestamps beyond it, in both directions, are left to the hook: the bounds of their windows would overflow."""
-_ENTRY_BYTES: Final = 8
+_ROW_BYTES: Final = 8
 """Bytes of a changed row in an entry, for each of its columns, and for its number."""
 
 
 class PaneAdder:
-    """Runs queued records of a computation whose windows are kept by columns."""
+    """Runs records as the gate divides them.
 
-    def __init__(self, state: IntervalState, windows: ColumnWindows, runner: Runner) -> None:
+    Invariant: while the table has panes, no hook of a key runs for a record that the gate has not seen. A computation
+    may have panes in columns although it keeps none now, by an update or by the worker's settings. Then all panes of a
+    key move before its records run.
+    """
+
+    def __init__(self, state: IntervalState, runner: Runner, mover: PaneMover) -> None:
         self._setup: IntervalSetup = state
-        self._clocks = state.clocks
-        self._timers = state.timers
         self._blocked = state.blocked
+        self._intake = state.intake
         self._panes = state.panes
-        self._windows = windows
         self._runner = runner
+        self._mover = mover
+        windows = state.column_windows
+        self._windows = windows
+        self._gate = None if windows is None else PaneGate(state, windows, runner)
 
     def run_records(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[int, int, int]:
-        """Run records of one delivery.
+        """Run records of one delivery: see ``Runner.run_hooks``.
 
-        Returns:
-            The number of records that are done with, of those that wait behind their blocked key, and of calls.
+        Args:
+            receipt: The delivery.
+            indexes: The records.
+            alone: Whether it is the next record of a blocked key, which has an open context. It runs in its hook.
         """
-        starts, fits = self._fitting(receipt, indexes, alone)
-        waits = calls = 0
-        others = [index for index, fit in zip(indexes, fits, strict=True) if not fit]
-        if len(others) < len(indexes):
-            chosen = [index for index, fit in zip(indexes, fits, strict=True) if fit] if others else indexes
-            calls = self._add(receipt, chosen, starts[fits] if others else starts)
-        while others:
-            ran, waited, called = self._runner.run_hooks(receipt, others, alone)
-            others, waits, calls = others[ran:], waits + waited, calls + called
-        return len(indexes), waits, calls
+        gate, keys = self._gate, receipt.delivery.keys
+        if not self._panes.windows and (gate is None or not gate.may_begin(receipt)):
+            return self._runner.run_hooks(receipt, indexes, alone)
+        if gate is None or alone:
+            return self._run_hooks(receipt, indexes, dict.fromkeys(keys[index] for index in indexes), alone)
+        found = gate.divide(receipt, indexes)
+        places = found.places.tolist()
+        added = [indexes[place] for place in places]
+        if added:
+            self._add([keys[index] for index in added], found)
+        done = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
+        if done:
+            self._runner.batch.added_of(receipt).extend(done)
+            self._trace(receipt, added)
+        if len(done) == len(indexes):
+            return len(indexes), 0, len(added)
+        left = _without(indexes, [*places, *found.dropped])
+        _, waits, calls = self._run_hooks(receipt, left, found.hooked, alone)
+        return len(indexes), waits, len(added) + calls
 
-    def _fitting(self, receipt: DeliveryReceipt, indexes: Sequence[int], alone: bool) -> tuple[Column, Column]:
-        """The starts of the records' windows, and which records are added to panes."""
+    def _add(self, keys: Sequence[bytes], found: Divided) -> None:
+        """Add records of these keys to their panes."""
         import numpy as np
 
-        delivery, windows, clocks = receipt.delivery, self._windows, self._clocks
-        stamps = np.array(delivery.timestamps, np.int64)
-        if len(indexes) != len(stamps):
-            stamps = stamps[list(indexes)]
-        starts = stamps - (stamps - windows.offset) % windows.size
-        watermark: Any = clocks.watermark
-        if clocks.bounded:
-            watermark = np.array([clocks.watermark_of(delivery.keys[index]) for index in indexes], np.int64)
-        fits = (starts + windows.size > watermark) & (stamps > -_FAR) & (stamps < _FAR)
-        program = self._setup.program
-        if program.options.late.action is not LateAction.PROCESS and delivery.stream not in program.never_late:
-            fits &= stamps >= watermark
-        blocked = () if alone else self._blocked.keys
-        if blocked or self._runner.batch.contexts or len(self._timers.event_time) or self._timers.spilled.parts:
-            for place, index in enumerate(indexes):
-                key = delivery.keys[index]
-                if key in blocked or self._in_state(key, int(starts[place])):
-                    fits[place] = False
-        return starts, fits
-
-    def _in_state(self, key: bytes, start: int) -> bool:
-        """Whether the pane of the key is in its state, or may be: a timer in the store may be that of the pane."""
-        window = self._panes.windows.get(start)
-        if window is not None and window.row_of(key) is not None:
-            return False
-        tag = window_tag(start, start + self._windows.size)
-        if self._timers.event_time.get(key, tag) is not None or self._timers.spilled.parts:
-            return True
-        context = self._runner.batch.contexts.get(key)
-        set_now = None if context is None or context._timers is None else context._timers
-        return set_now is not None and set_now.get((TimeDomain.EVENT_TIME, tag)) is not None
-
-    def _add(self, receipt: DeliveryReceipt, indexes: Sequence[int], starts: Column) -> int:
-        """Add records to their panes. Those that cannot be read fail. Returns how many were added or failed."""
-        import numpy as np
-
-        fold, batch, delivery = self._windows.fold, self._runner.batch, receipt.delivery
-        given: list[Column] = []
-        if self._reads(delivery.stream):
-            values, kept = self._values(receipt, indexes)
-            if len(kept) < len(indexes):
-                places = np.array(kept, np.int64)
-                indexes, starts = [indexes[place] for place in kept], starts[places]
-            if not indexes:
-                return 0
-            given = fold.read(values)
-        keys = delivery.keys if len(indexes) == len(delivery.keys) else [delivery.keys[index] for index in indexes]
-        first = int(starts[0])
-        if (starts == first).all():
-            self._add_to(first, keys, given)
-        else:
-            for start in np.unique(starts).tolist():
-                rows = np.flatnonzero(starts == start)
-                self._add_to(start, [keys[row] for row in rows.tolist()], [column[rows] for column in given])
-        batch.added_of(receipt).extend(indexes)
-        batch.size += len(indexes) * _ENTRY_BYTES * (1 + fold.width)
-        return len(indexes)
+        starts, fold = found.starts, self._panes.fold
+        assert fold is not None, "records are added while the computation has columns"
+        self._runner.batch.size += len(keys) * _ROW_BYTES * (1 + len(fold.kinds))
+        if (starts == starts[0]).all():
+            self._add_to(int(starts[0]), keys, found.given)
+            return
+        for start in np.unique(starts).tolist():
+            places = np.flatnonzero(starts == start)
+            self._add_to(start, [keys[place] for place in places.tolist()], [one[places] for one in found.given])
 
     def _add_to(self, start: int, keys: Sequence[bytes], given: Sequence[Column]) -> None:
-        windows, panes = self._windows, self._panes
-        window = panes.window(start, start + windows.size, windows.fold.begin(0))
-        panes.form = windows.fold.form
+        windows = self._windows
+        assert windows is not None, "records are added while the computation has columns"
+        window = self._panes.window((start, start + windows.size, self._panes.form), windows.fold.kinds)
         known = len(window.keys)
-        rows = window.rows_of(keys)
-        windows.fold.add(window.now.columns, rows, given)
+        window.added.append((window.rows_of(keys), given))
+        window.reach = window.known_reach(windows.fold) + (windows.fold.growth(given) if given else 0.0)
         self._runner.batch.size += sum(map(len, window.keys[known:]))
 
-    def _reads(self, stream: str) -> bool:
-        return self._windows.fold.reads or self._setup.program.one_reading[stream] is not None
+    def _run_hooks(
+        self, receipt: DeliveryReceipt, indexes: Sequence[int], moving: Iterable[bytes], alone: bool
+    ) -> tuple[int, int, int]:
+        """Run records in hooks, after the panes of some keys have moved to their states.
 
-    def _values(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> tuple[list[Any], list[int]]:
-        """The values of the records that are added, and their places in ``indexes``.
-
-        The others are dropped by a filter, and consumed. Or they cannot be read, or not be added.
+        Records beyond the batch return to the queue. A record whose key's panes cannot move fails, as its hook would:
+        the state cannot be read.
         """
-        delivery, program = receipt.delivery, self._setup.program
-        read = program.one_reading[delivery.stream] or program.inputs[delivery.stream]
-        encoded = [delivery.values[index] for index in indexes]
-        try:
-            values = list(map(read, encoded))
-            if DROPPED not in values:
-                self._windows.fold.read(values)
-                return values, list(range(len(values)))
-        except HOOK_ERRORS:
-            pass  # each value is read by itself
-        values, kept, dropped = [], [], []
-        for place, index in enumerate(indexes):
-            try:
-                value = read(encoded[place])
-                if value is not DROPPED:
-                    self._windows.fold.read([value])
-            except HOOK_ERRORS as error:
-                self._runner.reading_failed(delivery.keys[index], RecordItem(receipt, index), error)
-                continue
-            if value is DROPPED:
-                dropped.append(index)
-            else:
-                values.append(value)
-                kept.append(place)
-        self._runner.batch.added_of(receipt).extend(dropped)
-        return values, kept
+        runner, keys, unmoved = self._runner, receipt.delivery.keys, dict[bytes, BaseException]()
+        for key in moving:
+            if alone or key not in self._blocked.keys:
+                try:
+                    self._mover.move(key)
+                except HOOK_ERRORS as error:
+                    unmoved[key] = error
+        called = 0
+        for key, why in unmoved.items():
+            first = next(index for index in indexes if keys[index] == key)
+            called += 1 - runner.reading_failed(key, RecordItem(receipt, first), why)
+            indexes = [index for index in indexes if index != first]
+        if not indexes:
+            return 1, 0, called
+        ran, waits, calls = runner.run_hooks(receipt, indexes, alone)
+        if ran < len(indexes):
+            self._intake.requeue((receipt, index) for index in indexes[ran:])
+        return ran, waits, calls + called
+
+    def _trace(self, receipt: DeliveryReceipt, added: Sequence[int]) -> None:
+        """The sampled records among those that were added have their spans."""
+        traces = self._setup.meter.traces
+        if traces is not None and receipt.delivery.traces is not None:
+            traces.added(receipt.delivery, added)
+
+
+def _without(indexes: Sequence[int], places: Iterable[int]) -> list[int]:
+    """The indexes at all other places, in their order."""
+    gone = set(places)
+    return [index for place, index in enumerate(indexes) if place not in gone]

@@ -6,8 +6,11 @@ A change has new accumulators and not differences. So to apply it again changes 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from millwheel.store.contract import CorruptValueError
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
 if TYPE_CHECKING:
@@ -15,86 +18,112 @@ if TYPE_CHECKING:
 
 __all__ = ["PaneChange", "apply_changes", "seal_changes", "whole_table"]
 
-PaneChange = tuple[
-    int, int, Any, int, list[bytes], bytes, list[tuple[str, bytes | list[str]]], int, list[int], list[int]
-]
-"""Start and end of a window, the form of its columns, the first new row, the keys of the new rows, the rows that have
-changed, their columns (kind and content), the first row that has not fired, the rows before it that have not, and the
-rows that were moved. A window that has ended has only its bounds, and -1 as the first row that has not fired."""
-
-_ENDED: Final = -1
 _ROW: Final = "<u4"
-_OBJECTS: Final = "O"
 _PART_BYTES: Final = 1 << 20
 """Approximate keys and columns of one change of a base."""
 
 
+class PaneChange(msgspec.Struct, array_like=True, frozen=True):
+    """What one commit changed in one window, or a part of the window in a base."""
+
+    start: int
+    end: int
+    form: bytes
+    """The form of the columns, encoded: see ``Fold.form``."""
+    rows: bytes
+    """The rows with new accumulators, in increasing order."""
+    keys: list[bytes]
+    """The keys of the last of these rows, which are new. In a base all rows are new."""
+    columns: list[tuple[str, bytes]]
+    """The accumulators of these rows: NumPy type and content of each column."""
+    closed: bytes
+    """The rows whose panes leave the table after that."""
+
+
 def seal_changes(table: PaneTable) -> list[PaneChange]:
-    """The changes since the last call, which become part of a commit."""
-    changes: list[PaneChange] = [
-        (one.start, one.end, table.form, 0, [], b"", [], _ENDED, [], []) for one in table.ended if one.sealed.count
-    ]
-    for window in table.changed.values():
-        first = window.sealed.count
-        rows = window.seal()
-        changes.append(_change(table, window, first, window.keys[first:], rows))
-    table.changed, table.ended = {}, []
-    return changes
+    """Apply what the batch did to its windows. Returns that for the entry of its commit."""
+    changes = [_seal(table, window) for window in table.take_changed()]
+    table.settle()
+    return [change for change in changes if change.rows or change.closed]
+
+
+def _seal(table: PaneTable, window: WindowPanes) -> PaneChange:
+    import numpy as np
+
+    rows: Rows = np.zeros(0, np.int64)
+    if window.added:
+        fold = table.fold
+        assert fold is not None, "only records of the present form are added"
+        for added, given in window.added:
+            fold.add(window.columns, added, given)
+        rows = np.unique(np.concatenate([added for added, _ in window.added]))
+    new, closed = window.keys[window.sealed :], np.array(sorted(window.closing.values()), np.int64)
+    window.added, window.closing, window.sealed = [], {}, len(window.keys)
+    return _change(window, rows, new, closed)
 
 
 def whole_table(table: PaneTable) -> Iterator[PaneChange]:
-    """All sealed panes, for a base, in changes of bounded size."""
+    """All panes as of the last sealed commit, for a base, in changes of bounded size."""
     import numpy as np
 
-    for window in table.sealed():
-        count, first = window.sealed.count, 0
-        while first < count:
+    for window in table.windows.values():
+        settled = sorted((row, key) for key, row in window.settled().items())
+        first = 0
+        while first < len(settled):
             last, size = first, 0
-            while last < count and size < _PART_BYTES:
-                size += len(window.keys[last]) + 8 * len(window.sealed.columns)
+            while last < len(settled) and size < _PART_BYTES:
+                size += len(settled[last][1]) + 8 * len(window.columns)
                 last += 1
-            yield _change(table, window, first, window.keys[first:last], np.arange(first, last))
+            some = settled[first:last]
+            rows = np.array([row for row, _ in some], np.int64)
+            yield _change(window, rows, [key for _, key in some], rows[:0])
             first = last
 
 
-def _change(table: PaneTable, window: WindowPanes, first: int, keys: list[bytes], rows: Rows) -> PaneChange:
-    sealed = window.sealed
-    columns = [_packed(column[rows]) for column in sealed.columns]
+def _change(window: WindowPanes, rows: Rows, keys: list[bytes], closed: Rows) -> PaneChange:
+    columns = [(column.dtype.str, column[rows].tobytes()) for column in window.columns]
     packed = rows.astype(_ROW).tobytes()
-    left, moved = sorted(sealed.left), sorted(sealed.moved)
-    return window.start, window.end, table.form, first, keys, packed, columns, sealed.fired, left, moved
+    return PaneChange(window.start, window.end, window.form, packed, keys, columns, closed.astype(_ROW).tobytes())
 
 
-def apply_changes(table: PaneTable, changes: Sequence[PaneChange]) -> None:
-    """Apply changes in the order in which they were made. ``PaneTable.settle`` follows the last of them."""
+def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -> None:
+    """Apply changes in the order in which they were made, as a takeover does.
+
+    Raises:
+        CorruptValueError: A change contradicts those before it, or NumPy is missing; the error names ``where``.
+    """
+    for change in changes:
+        try:
+            _apply(table, change)
+        except ModuleNotFoundError as error:
+            needed = "it has windows by columns: install `millwheel[columns]` at each worker of this cluster"
+            raise CorruptValueError(where, needed) from error
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error
+    if changes:
+        table.take_changed()
+        table.settle()
+
+
+def _apply(table: PaneTable, change: PaneChange) -> None:
     import numpy as np
 
-    for start, end, form, first, keys, packed, contents, fired, left, moved in changes:
-        if fired == _ENDED:
-            table.windows.pop(start, None)
-            continue
-        table.form = form
-        columns = [_unpacked(*content) for content in contents]
-        window = table.window(start, end, [column[:0] for column in columns])
-        assert first <= len(window.keys), "new rows follow those that are known"
-        if keys:
-            window.rows_of(keys)
-        window.now.put(np.frombuffer(packed, _ROW).astype(np.int64), columns)
-        window.now.fired, window.now.left, window.now.moved = fired, set(left), set(moved)
+    window = table.window((change.start, change.end, change.form), [kind for kind, _ in change.columns])
+    rows, keys = np.frombuffer(change.rows, _ROW).astype(np.int64), change.keys
+    if len(rows):
+        known = window.keys
+        known.extend([b""] * (int(rows[-1]) + 1 - len(known)))
+        for row, key in zip(rows[len(rows) - len(keys) :].tolist(), keys, strict=True):
+            known[row] = key
+            window.rows[key] = row
+        window.grow()
+        window.put(rows, [_unpacked(kind, content) for kind, content in change.columns])
+    for row in np.frombuffer(change.closed, _ROW).tolist():
+        del window.rows[window.keys[row]]
+    window.sealed, window.reach = len(window.keys), None
 
 
-def _packed(column: Column) -> tuple[str, bytes | list[str]]:
-    """A column's kind and content. Integers that the machine cannot hold become texts."""
-    if column.dtype == object:
-        return _OBJECTS, [str(number) for number in column.tolist()]
-    kind = column.dtype.newbyteorder("<").str
-    return kind, column.astype(kind).tobytes()
-
-
-def _unpacked(kind: str, content: bytes | list[str]) -> Column:
+def _unpacked(kind: str, content: bytes) -> Column:
     import numpy as np
 
-    if kind == _OBJECTS:
-        return np.array([int(number) for number in content], object)
-    assert isinstance(content, bytes), "only Python's integers are texts"
-    return np.frombuffer(content, kind).astype(np.dtype(kind).newbyteorder("="))
+    return np.frombuffer(content, kind)

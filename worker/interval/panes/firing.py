@@ -1,20 +1,21 @@
 """Producing the results of panes whose windows have ended (sections 4.6; G5, G6).
 
-A pane whose result cannot be made is moved to the state of its key, with a timer. Then its hook fails, and the failure
-policy decides, as for any computation.
+A pane whose result cannot be made moves to the state of its key, with its timer. Then its hook fails, and the failure
+policy decides, as for any computation. So do panes in columns of another form than the computation's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
-from millwheel.sdk.columns import ColumnWindows
 from millwheel.sdk.context import Context
+from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
-from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
 from millwheel.worker.interval.panes.moving import PaneMover
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
@@ -24,56 +25,99 @@ __all__ = ["PaneFiring"]
 
 
 class PaneFiring:
-    """Produces results into the runner's batch."""
+    """Produces results into the runner's batch.
 
-    def __init__(self, state: IntervalState, windows: ColumnWindows, runner: Runner, mover: PaneMover) -> None:
+    Invariant (G5): after ``produce``, unless the batch is full, each key that still has a pane in the window is
+    blocked. So no record of the key runs before. A key that is blocked already keeps its pane, and its result is not
+    made. So is a key with a context in the batch: what its hooks did is committed first.
+    """
+
+    def __init__(self, state: IntervalState, runner: Runner, outcomes: HookOutcomes) -> None:
         self._setup: IntervalSetup = state
+        self._blocked = state.blocked
         self._holds = state.holds
         self._panes = state.panes
-        self._windows = windows
+        self._windows = state.column_windows
         self._runner = runner
-        self._mover = mover
+        self._outcomes = outcomes
+        self.mover = PaneMover(state, runner)
 
-    def run_due(self, upto: int) -> None:
-        """Produce the results of the windows that end by ``upto``, the first window first, while the batch has room."""
+    def due(self, upto: int) -> list[WindowPanes]:
+        """The windows that have panes to produce and end by ``upto``, in the order of their ends.
+
+        Windows are passed over in which all keys were blocked, until a key is unblocked (G8: the others go on).
+        """
+        unblocked = self._blocked.unblocked
+        return [window for window in self._panes.due(upto) if window.passed != unblocked]
+
+    def produce(self, window: WindowPanes) -> None:
+        """Produce the results of a window that has ended, while the batch has room."""
+        runner, meter, waiting = self._runner, self._setup.meter, 0
+        while not runner.full() and not self.mover.asks_much:
+            keys = list(islice(window.rows, waiting, waiting + runner.room(meter.timers)))
+            if not keys:
+                window.passed = self._blocked.unblocked
+                return
+            self.produce_of(window, keys)
+            waiting += sum(key in window.rows for key in keys)
+
+    def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
+        """Produce the results of some keys that have panes in a window that has ended."""
         runner, meter = self._runner, self._setup.meter
-        for start in sorted(self._panes.windows):
-            window = self._panes.windows[start]
-            if window.end > upto:
-                return
-            while not (window.now.over or runner.full()):
-                runner.batch.hold = self._holds.covering(runner.batch.hold, window.end)
-                began = meter.clock()
-                rows = window.now.waiting(runner.room(meter.timers))
-                kept = self._produce(window, rows)
-                window.now.done(rows, kept)
-                self._panes.changed[start] = window
-                runner.batch.records += len(rows)
-                runner.measure("process_timer", meter.timers, len(rows), began, None)
-                if kept:
-                    # Their keys wait for another event: for a row, or for another attempt of a record.
-                    break
-            if window.now.over:
-                self._panes.end(window)
-            elif runner.full():
-                return
+        began = meter.clock()
+        free = [key for key in keys if self._may_fire(key)]
+        if not free:
+            return
+        runner.batch.hold = self._holds.covering(runner.batch.hold, window.end)
+        self._panes.changes(window)
+        if self._windows is None or window.form != self._panes.form:
+            for key in free:
+                self._move(window, key)
+        else:
+            accumulators = self._windows.fold.accumulators(window.present(free, self._panes.fold))
+            for key, accumulator in zip(free, accumulators, strict=True):
+                self._produce(window, key, accumulator)
+        runner.batch.records += len(free)
+        runner.measure("process_timer", meter.timers, len(free), began, None)
 
-    def _produce(self, window: WindowPanes, rows: Sequence[int]) -> list[int]:
-        """Produce results. Returns the rows that have to wait."""
-        windows, results, kept = self._windows, self._runner.batch.results, list[int]()
-        accumulators = windows.fold.accumulators([column[rows] for column in window.now.columns])
-        for row, accumulator in zip(rows, accumulators, strict=True):
-            key = window.keys[row]
-            context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
-            context._stamp = context._cause = context._earliest = min(window.end, LAST_TIMESTAMP)
-            try:
-                value = windows.make(context.key, window.start, window.end, accumulator, 0)
-                context.produce(windows.output, value, timestamp=Timestamp(context._stamp))
-            except HOOK_ERRORS:
-                self._setup.scope.produced_bytes -= context._produced
-                if not self._mover.move(window, row):
-                    kept.append(row)
-                continue
-            assert context._productions is not None, "a result is one production at least"
-            results.append((key, context._productions))
-        return kept
+    def _may_fire(self, key: bytes) -> bool:
+        if key in self._blocked.keys:
+            return False
+        if key in self._runner.batch.contexts:
+            self._blocked.block(key, Wait.READY)
+            return False
+        return True
+
+    def _produce(self, window: WindowPanes, key: bytes, accumulator: Any) -> None:
+        windows = self._windows
+        assert windows is not None, "results are made of the present form"
+        context: Context[Any] = Context(key, KeyCell(), self._setup.scope)
+        context._stamp = context._cause = context._earliest = min(window.end, LAST_TIMESTAMP)
+        try:
+            value = windows.make(context.key, window.start, window.end, accumulator, 0)
+            context.produce(windows.output, value, timestamp=Timestamp(context._stamp))
+        except HOOK_ERRORS as error:
+            self._setup.scope.produced_bytes -= context._produced
+            self._move(window, key, error)
+            return
+        assert context._productions is not None, "a result is one production at least"
+        self._runner.batch.results.append((key, context._productions))
+        if (traces := self._setup.meter.traces) is not None:
+            traces.fired(key)
+        window.close(key)
+
+    def _move(self, window: WindowPanes, key: bytes, error: BaseException | None = None) -> None:
+        """Move the panes of a key to its state, where its hook produces the result with the next batch.
+
+        If that is not possible, the pane stays, and its key is blocked: its state must be read before, cannot be read,
+        or has no room. ``error``: why its result could not be made. None: its columns have another form.
+        """
+        try:
+            if self.mover.has_room(key):
+                if self.mover.move(key):
+                    self._blocked.block(key, Wait.READY)
+                return
+            error = error or RuntimeError("the state of the key is too large for a further pane")
+        except HOOK_ERRORS as unread:
+            error = unread
+        self._outcomes.result_failed(key, window.timer, error)

@@ -1,19 +1,22 @@
-"""Moving panes to the states of their keys, where the hooks of the computation find them.
+"""Moving the panes of a key to its state, where the hooks of the computation find them (section 4.4; G1, G2).
 
 A pane in a state is what ``windows.Aggregate`` itself would make: an entry of its dict, and a timer at the window's
-end. It is moved if its result cannot be made, and if the computation does not keep panes in such columns any more.
+end. All panes of a key move together, on demand: when a record of the key needs a hook that may touch them, or when a
+result of the key cannot be made by columns. The move is an effect of the key in the batch, like those of its hooks. It
+is undone with them (``BlockedKeys._undo``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
-from millwheel.windows.assigners import window_tag
-from millwheel.worker.interval.hooks.runner import HookBatch, Runner
+from millwheel.worker.interval.blocked_key_table import Wait
+from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
@@ -21,7 +24,11 @@ from millwheel.worker.interval.state import IntervalState
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["PaneMover", "encoded_panes", "give_back"]
+__all__ = ["PaneMover", "encoded_panes", "state_with_panes", "undo_moves"]
+
+MAX_MOVED_BYTES: Final = MAX_STATE_BYTES // 2
+"""A state beyond it takes no pane whose result has failed. Then the seal cannot fail by the move alone. The pane waits
+until other windows of the key have ended."""
 
 
 class PaneMover:
@@ -30,67 +37,109 @@ class PaneMover:
     def __init__(self, state: IntervalState, runner: Runner) -> None:
         self._setup: IntervalSetup = state
         self._blocked = state.blocked
+        self._cells = state.cells
+        self._holds = state.holds
         self._panes = state.panes
         self._runner = runner
+        self._asked: set[bytes] = set()
+        """Keys whose states are being read for a move."""
 
-    def move(self, window: WindowPanes, row: int) -> bool:
-        """Move one pane. Returns whether that was possible now: its key may wait for something."""
-        key, batch = window.keys[row], self._runner.batch
-        if key in self._blocked.keys:
-            return False
-        context = batch.contexts.get(key) or self._runner.open(key)
+    def move(self, key: bytes) -> bool:
+        """Move all panes of the key. Returns False if its state must be read before: then the key is blocked.
+
+        Raises:
+            Exception: The state cannot be decoded. Nothing has moved.
+        """
+        runner, batch = self._runner, self._runner.batch
+        opened = batch.contexts.get(key)
+        context = opened or runner.open(key)
         if context is None:
+            self._asked.add(key)
             return False
-        bounds, end = (window.start, window.end), min(window.end, LAST_TIMESTAMP)
-        columns = [column[[row]] for column in window.now.columns]
-        state = self._setup.program.state
-        context._stamp = context._cause = context._earliest = end
-        context.state[bounds] = state.decode(state.present(encoded_panes(self._panes.form, {bounds: columns})))[bounds]
-        context.set_timer(Timestamp(end), window_tag(*bounds))
-        window.now.move(row)
-        batch.moved.append((window, row))
-        self._panes.changed[window.start] = window
+        try:
+            state = context.state
+            found = [(window, self._pane(window, key)) for window in self._panes.of_key(key)]
+        except BaseException:
+            if opened is None:
+                del batch.contexts[key]  # it has no effect, so it is no work
+            raise
+        for window, pane in found:
+            bounds, end = (window.start, window.end), min(window.end, LAST_TIMESTAMP)
+            assert bounds not in state, "a pane is in the table or in its key's state, and never in both"
+            state[bounds] = pane
+            context._stamp = context._cause = context._earliest = end
+            context.set_timer(Timestamp(end), window.timer[2])
+            window.close(key)
+            self._panes.changes(window)
+            batch.moved.setdefault(key, []).append(window)
+            # Its timer holds the output watermark from the seal on. Until then the batch does (G7).
+            batch.hold = self._holds.covering(batch.hold, window.end)
         return True
 
-    def move_all(self) -> None:
-        """Move panes whose columns are of another form than those of the computation, as far as the batch has room."""
-        for window in list(self._panes.windows.values()):
-            for row in window.now.waiting(len(window.keys)):
-                if self._runner.full():
-                    return
-                self._runner.batch.records += self.move(window, row)
-            if window.now.over:
-                self._panes.end(window)
+    def _pane(self, window: WindowPanes, key: bytes) -> Any:
+        """The key's pane as its hooks have it."""
+        bounds, codec = (window.start, window.end), self._setup.program.state
+        columns = window.present([key], self._panes.fold)
+        return codec.decode(codec.present(encoded_panes(window.form, {bounds: columns})))[bounds]
+
+    def has_room(self, key: bytes) -> bool:
+        """Whether the key's state, if it is in memory, has room for the key's panes."""
+        cell = self._cells.cached().get(key)
+        return cell is None or len(cell.encoded) <= MAX_MOVED_BYTES
+
+    @property
+    def asks_much(self) -> bool:
+        """Whether no more states may be asked for now: so many keys wait for theirs as fit into a batch (G13)."""
+        if self._asked:
+            keys = self._blocked.keys
+            self._asked = {key for key in self._asked if key in keys and keys[key].wait is Wait.STATE}
+        return len(self._asked) >= self._setup.settings.batch_records
 
 
-def give_back(panes: PaneTable, batch: HookBatch) -> None:
-    """Take the panes back whose keys have failed since: their contexts are not part of the commit."""
-    for window, row in batch.moved:
-        context = batch.contexts.get(window.keys[row])
-        if context is None or (window.start, window.end) not in (context._cell.value or ()):
-            window.now.put_back(row)
-            panes.reopen(window)
+def undo_moves(panes: PaneTable, key: bytes, windows: Sequence[WindowPanes]) -> None:
+    """The key's panes are in these windows again: what the batch did for the key is undone."""
+    for window in windows:
+        window.reopen(key)
+        panes.changes(window)
 
 
-def encoded_panes(form: Any, panes: dict[tuple[int, int], Sequence[Column]]) -> bytes:
+def encoded_panes(form: bytes, panes: dict[tuple[int, int], Sequence[Column]]) -> bytes:
     """The state of a key with these panes, as ``windows.Aggregate`` encodes it.
 
     Args:
-        form: What the columns are.
+        form: What the columns are, encoded.
         panes: By start and end, the columns with the pane's row alone.
     """
-    plain = {bounds: (-1, _plain_accumulators(form, list(columns))[0], 0) for bounds, columns in panes.items()}
+    plain_form = msgspec.msgpack.decode(form)
+    plain = {bounds: (-1, _plain_accumulators(plain_form, list(columns))[0], 0) for bounds, columns in panes.items()}
     return msgspec.msgpack.encode(plain)
 
 
 def _plain_accumulators(form: Any, columns: list[Column]) -> list[Any]:
     """Accumulators in plain types, encoded as those of the aggregators. It takes their columns from the list."""
-    if isinstance(form, dict):
-        fields = {name: _plain_accumulators(one, columns) for name, one in form.items()}
-        return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
+    if isinstance(form, list):
+        fields = [(name, _plain_accumulators(one, columns)) for name, one in form]
+        names = [name for name, _ in fields]
+        return [dict(zip(names, row, strict=True)) for row in zip(*(of for _, of in fields), strict=True)]
     first: list[Any] = columns.pop(0).tolist()
     if form.startswith("mean "):
         return list(zip(first, columns.pop(0).tolist(), strict=True))
     if form.startswith("extreme "):
         return [one if has else None for one, has in zip(first, columns.pop(0).tolist(), strict=True)]
     return first
+
+
+def state_with_panes(panes: PaneTable, key: bytes, encoded: bytes) -> bytes:
+    """The key's state with its panes of the table, as of the last sealed commit, as the hooks would encode it.
+
+    ``encoded``: the state of its cell or row, in this version's form.
+    """
+    found = [(one, row) for one in panes.windows.values() if (row := one.settled_row(key)) is not None]
+    if not found:
+        return encoded
+    whole: dict[Any, Any] = msgspec.msgpack.decode(encoded, type=dict[tuple[int, int], Any]) if encoded else {}
+    for window, row in found:
+        columns = [column[[row]] for column in window.columns]
+        one = encoded_panes(window.form, {(window.start, window.end): columns})
+        whole |= msgspec.msgpack.decode(one, type=dict[tuple[int, int], Any])
+    return msgspec.msgpack.encode(whole)

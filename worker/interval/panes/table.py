@@ -1,228 +1,256 @@
 """The panes of an interval's open windows, by columns (sections 4.2, 4.4).
 
-A window has a row for each key that has records in it. A row's accumulator is in NumPy columns, which a fold changes
+A window has a row for each key that has a pane in it. The pane's accumulator is in NumPy columns, which a fold changes
 for many records at once (:mod:`millwheel.agg.folds`). A pane that exists also says that a timer is set for the end of
 its window. So one commit journals both, and G6 needs nothing else.
 
 Invariant: a pane is here, or in the state of its key with a timer in the timer table, and never in both. It is here
-while its row is neither *moved* to the key's state nor *fired*.
+while ``WindowPanes.rows`` has its key.
 
-The table changes as records run, before their batch is sealed. What bases and readers get is the sealed part.
+Invariant: columns are as of the last sealed commit. What the batch at hand adds is in ``added`` until it is sealed, and
+the rows that it closes are in ``closing``. So what bases and readers get is never ahead of the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from millwheel.model.keys import KeyInterval
+from millwheel.model.time import TimeDomain
+from millwheel.sdk.columns import Fold
+from millwheel.windows.assigners import window_tag
 
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
 
-__all__ = ["PaneRows", "PaneTable", "WindowPanes"]
+__all__ = ["MAX_WINDOWS", "PaneTable", "WindowName", "WindowPanes", "named_form"]
 
-_FIRST_ROWS: Final = 64
-_ROW_BYTES: Final = 150
+MAX_WINDOWS: Final = 1_000
+"""The most windows of a table. Each costs some NumPy calls for each batch with records of it. The panes of further
+windows are kept by hooks."""
+_PANE_BYTES: Final = 150
 """Bytes counted for a pane besides its key and its columns: an entry of a dict and of a list, and the key's object."""
 
+WindowName = tuple[int, int, bytes]
+"""A window's start and end, and the form of its columns, encoded. The same bounds in another form are another window:
+an update may change what a computation keeps."""
 
-class PaneRows:
-    """Which rows of a window are panes, and their columns.
 
-    ``fired`` is the first row whose result is not produced. Rows before it that are in ``left`` have none either.
-    ``moved`` has the rows whose panes are in the states of their keys.
-    """
-
-    __slots__ = ("columns", "count", "fired", "left", "moved")
-
-    def __init__(self, columns: list[Column]) -> None:
-        self.columns = columns
-        self.count = 0
-        self.fired = 0
-        self.left: set[int] = set()
-        self.moved: set[int] = set()
-
-    def has(self, row: int) -> bool:
-        """Whether the row is a pane."""
-        return row < self.count and row not in self.moved and (row >= self.fired or row in self.left)
-
-    @property
-    def over(self) -> bool:
-        """Whether no pane is left."""
-        return self.fired == self.count and not self.left
-
-    def waiting(self, most: int) -> list[int]:
-        """The next panes without a result, and at most so many."""
-        rows = sorted(self.left)[:most]
-        end = min(self.count, self.fired + most - len(rows))
-        return rows + [row for row in range(self.fired, end) if row not in self.moved]
-
-    def done(self, rows: Sequence[int], kept: Sequence[int]) -> None:
-        """The results of ``rows``, which ``waiting`` has returned, are produced, except for the ``kept`` ones."""
-        self.left.difference_update(rows)
-        if rows:
-            self.fired = max(self.fired, rows[-1] + 1)
-        self.left.update(row for row in kept if row < self.fired)
-        self._pass_moved()
-
-    def move(self, row: int) -> None:
-        """The pane is in the state of its key from now on."""
-        self.moved.add(row)
-        self.left.discard(row)
-        self._pass_moved()
-
-    def put_back(self, row: int) -> None:
-        """The pane that ``move`` gave away has not reached the state of its key."""
-        self.moved.discard(row)
-        if row < self.fired:
-            self.left.add(row)
-
-    def _pass_moved(self) -> None:
-        while self.fired in self.moved:
-            self.fired += 1
-
-    def grow(self, count: int) -> None:
-        """Make room for so many rows."""
-        import numpy as np
-
-        self.count = count
-        size = len(self.columns[0])
-        if count > size:
-            more = max(count, 2 * size, _FIRST_ROWS) - size
-            self.columns = [np.concatenate((one, np.zeros(more, one.dtype))) for one in self.columns]
-
-    def put(self, rows: Rows, numbers: Sequence[Column]) -> None:
-        """Set the accumulators of these rows."""
-        for at, given in enumerate(numbers):
-            if given.dtype == object and self.columns[at].dtype != object:
-                self.columns[at] = self.columns[at].astype(object)
-            self.columns[at][rows] = given
+def named_form(fold: Fold) -> bytes:
+    """The form of a fold's columns, encoded."""
+    return msgspec.msgpack.encode(fold.form)
 
 
 class WindowPanes:
     """The panes of one window."""
 
-    __slots__ = ("end", "keys", "now", "rows", "sealed", "start", "touched")
+    __slots__ = ("added", "closing", "columns", "end", "form", "keys", "passed", "reach", "rows", "sealed", "start")
 
-    def __init__(self, start: int, end: int, columns: Sequence[Column]) -> None:
-        """``columns``: without rows."""
-        self.start = start
-        self.end = end
+    def __init__(self, name: WindowName, kinds: Iterable[str]) -> None:
+        """``kinds``: the NumPy types of its columns."""
+        import numpy as np
+
+        self.start, self.end, self.form = name
         self.rows: dict[bytes, int] = {}
+        """The rows of the panes that are here, by key."""
         self.keys: list[bytes] = []
-        self.now = PaneRows(list(columns))
-        self.sealed = PaneRows(list(columns))
-        """As the last sealed commit left it."""
-        self.touched: list[Rows] = []
-        """The rows that have changed since."""
+        """The keys by row, also those whose panes are not here any more."""
+        self.columns: list[Column] = [np.zeros(0, kind) for kind in kinds]
+        self.sealed = 0
+        """The rows from here on are new in the batch at hand."""
+        self.added: list[tuple[Rows, Sequence[Column]]] = []
+        """What the batch at hand adds to rows, in its order."""
+        self.closing: dict[bytes, int] = {}
+        """The rows whose panes leave the table with the batch at hand."""
+        self.reach: float | None = None
+        """See ``Fold.reach``. None: it is not known yet."""
+        self.passed = -1
+        """See ``PaneFiring``."""
 
-    def row_of(self, key: bytes) -> int | None:
-        """The row of the key's pane. None: it has none here."""
-        row = self.rows.get(key)
-        return None if row is None or not self.now.has(row) else row
+    @property
+    def name(self) -> WindowName:
+        """Its name in the table."""
+        return self.start, self.end, self.form
+
+    @property
+    def timer(self) -> tuple[int, TimeDomain, str]:
+        """The timer that each pane stands for, also while it is here: time, domain and tag."""
+        return self.end, TimeDomain.EVENT_TIME, window_tag(self.start, self.end)
 
     def rows_of(self, keys: Sequence[bytes]) -> Rows:
-        """The rows of these keys, which are about to change. A key without one gets the next one."""
+        """The rows of these keys. A key without a pane gets one."""
         import numpy as np
 
         found: list[Any] = list(map(self.rows.get, keys))
         if None in found:
-            known, own = self.rows, self.keys
+            rows, own = self.rows, self.keys
             for place, row in enumerate(found):
                 if row is None:
                     key = keys[place]
-                    row = known.get(key)
+                    row = rows.get(key)
                     if row is None:
-                        row = known[key] = len(own)
+                        row = rows[key] = len(own)
                         own.append(key)
                     found[place] = row
-            self.now.grow(len(own))
-        rows = np.array(found, np.int64)
-        self.touched.append(rows)
-        return rows
+            self.grow()
+        return np.array(found, np.int64)
 
-    def seal(self) -> Rows:
-        """The present panes are part of a commit. Returns the rows that have changed."""
+    def grow(self) -> None:
+        """Make room for all rows. It doubles, and gives a window with one pane room for one."""
         import numpy as np
 
-        rows = np.unique(np.concatenate(self.touched)) if self.touched else np.zeros(0, np.int64)
-        now, sealed = self.now, self.sealed
-        sealed.grow(now.count)
-        sealed.put(rows, [column[rows] for column in now.columns])
-        sealed.fired, sealed.left, sealed.moved, self.touched = now.fired, set(now.left), set(now.moved), []
+        count, size = len(self.keys), len(self.columns[0])
+        if count > size:
+            more = max(count, 2 * size) - size
+            self.columns = [np.concatenate((one, np.zeros(more, one.dtype))) for one in self.columns]
+
+    def put(self, rows: Rows, columns: Sequence[Column]) -> None:
+        """Set the accumulators of rows."""
+        for own, given in zip(self.columns, columns, strict=True):
+            own[rows] = given
+
+    def present(self, keys: Iterable[bytes], fold: Fold | None) -> list[Column]:
+        """The accumulators of these keys' panes, with what the batch at hand adds to them.
+
+        ``fold``: None if nothing was added, because the computation has other columns now.
+        """
+        import numpy as np
+
+        rows = np.array([self.rows[key] for key in keys], np.int64)
+        columns = [column[rows] for column in self.columns]
+        if self.added:
+            assert fold is not None, "only records of the present form are added"
+            order = np.argsort(rows)
+            for added, given in self.added:
+                places = np.searchsorted(rows, added, sorter=order)
+                places[places == len(rows)] = 0
+                places = order[places]
+                mine = np.flatnonzero(rows[places] == added)
+                if len(mine):
+                    fold.add(columns, places[mine], [column[mine] for column in given])
+        return columns
+
+    def known_reach(self, fold: Fold) -> float:
+        """See ``Fold.reach``. It is kept, and grows with each addition."""
+        if self.reach is None:
+            self.reach = fold.reach(self.columns)
+        return self.reach
+
+    def close(self, key: bytes) -> None:
+        """The pane of the key leaves the table with the batch at hand: its result is in the batch, or it moves."""
+        self.closing[key] = self.rows.pop(key)
+
+    def reopen(self, key: bytes) -> None:
+        """The pane stays: what the batch did for its key is undone."""
+        self.rows[key] = self.closing.pop(key)
+
+    def settled(self) -> dict[bytes, int]:
+        """The rows of all panes as of the last sealed commit."""
+        rows = {key: row for key, row in self.rows.items() if row < self.sealed}
+        rows.update((key, row) for key, row in self.closing.items() if row < self.sealed)
         return rows
+
+    def settled_row(self, key: bytes) -> int | None:
+        """The row of the key's pane as of the last sealed commit. None: it had none."""
+        row = self.rows.get(key, self.closing.get(key))
+        return None if row is None or row >= self.sealed else row
 
     @property
     def bytes(self) -> int:
         """Approximate memory."""
-        columns = 2 * 8 * len(self.now.columns)
-        return sum(map(len, self.keys)) + len(self.keys) * (_ROW_BYTES + columns)
+        return len(self.keys) * _PANE_BYTES + sum(column.nbytes for column in self.columns)
 
 
 class PaneTable:
-    """The windows of an interval that have panes, by their starts."""
+    """The windows of an interval that have panes. ``fold``: adds records. None: the computation has no columns now."""
 
-    def __init__(self) -> None:
-        self.form: Any = None
-        """What the columns are: see ``Fold.form``. It stays while there is a window."""
-        self.windows: dict[int, WindowPanes] = {}
-        self.changed: dict[int, WindowPanes] = {}
-        """The windows that have changed since the last sealed commit, by start."""
-        self.ended: list[WindowPanes] = []
-        """The windows that have ended since. Their sealed parts may still have panes."""
+    def __init__(self, fold: Fold | None = None) -> None:
+        self.fold = fold
+        self.form = b"" if fold is None else named_form(fold)
+        """The present form. Records are added to windows of this form alone."""
+        self.windows: dict[WindowName, WindowPanes] = {}
+        self.changed: dict[WindowName, WindowPanes] = {}
+        """The windows that the batch at hand changes."""
+        self.bytes = 0
+        """Approximate memory, as of the last sealed commit."""
+        self._first: int | None = None
+        self._sought = True
+
+    def __len__(self) -> int:
+        """The number of panes. Each is a timer, too."""
+        return sum(len(window.rows) for window in self.windows.values())
 
     @property
     def first_end(self) -> int | None:
-        """The end of the first window. No pane is due before it."""
-        return min((window.end for window in self.windows.values()), default=None)
+        """The end of the first window that has panes. No pane is due before it. None: there are none."""
+        if not self._sought:
+            self._first = min((one.end for one in self.windows.values() if one.rows), default=None)
+            self._sought = True
+        return self._first
 
-    def window(self, start: int, end: int, columns: Sequence[Column]) -> WindowPanes:
-        """The window, which is about to change. It is made, with these columns without rows, if it is not there."""
-        found = self.windows.get(start)
+    def due(self, upto: int) -> list[WindowPanes]:
+        """The windows with panes that end by ``upto``, in the order of their ends."""
+        if (first := self.first_end) is None or first > upto:
+            return []
+        return sorted((one for one in self.windows.values() if one.rows and one.end <= upto), key=_by_end)
+
+    def others(self) -> list[WindowPanes]:
+        """The windows with panes in another form than the present one."""
+        return [one for one in self.windows.values() if one.form != self.form and one.rows]
+
+    def of_key(self, key: bytes) -> Iterator[WindowPanes]:
+        """The windows in which the key has a pane here."""
+        return (window for window in list(self.windows.values()) if key in window.rows)
+
+    def window(self, name: WindowName, kinds: Iterable[str]) -> WindowPanes:
+        """The window, which the batch at hand changes. It is made if it is not there."""
+        found = self.windows.get(name)
         if found is None:
-            found = self.windows[start] = WindowPanes(start, end, columns)
-        self.changed[start] = found
+            found = self.windows[name] = WindowPanes(name, kinds)
+        self.changes(found)
         return found
 
-    def end(self, window: WindowPanes) -> None:
-        """Drop a window whose panes have all fired or moved, and that gets no others."""
-        del self.windows[window.start]
-        self.changed.pop(window.start, None)
-        self.ended.append(window)
+    def changes(self, window: WindowPanes) -> None:
+        """The batch at hand changes the window. Whoever adds, closes or reopens a row calls this."""
+        self.changed[window.name] = window
+        self._sought = False
 
-    def reopen(self, window: WindowPanes) -> None:
-        """Take a window back that ``end`` has dropped in this batch."""
-        if window in self.ended:
-            self.ended.remove(window)
-            self.windows[window.start] = window
-        self.changed[window.start] = window
-
-    def sealed(self) -> Iterator[WindowPanes]:
-        """The windows as of the last sealed commit, of which only ``sealed`` counts."""
-        yield from self.ended
-        yield from (window for window in self.windows.values() if window.sealed.count)
-
-    def of_key(self, key: bytes) -> Iterator[tuple[WindowPanes, int]]:
-        """The key's sealed panes: the window and the row of each."""
-        for window in self.sealed():
-            row = window.rows.get(key)
-            if row is not None and window.sealed.has(row):
-                yield window, row
-
-    def take_in(self, other: PaneTable, keys: KeyInterval) -> None:
-        """Add the panes of another interval's table for these keys. None of the keys has a pane here."""
-        for theirs in other.windows.values():
-            rows = [row for row, key in enumerate(theirs.keys) if key in keys and theirs.now.has(row)]
-            if rows:
-                self.form = other.form
-                window = self.window(theirs.start, theirs.end, [column[:0] for column in theirs.now.columns])
-                own = window.rows_of([theirs.keys[row] for row in rows])
-                window.now.put(own, [column[rows] for column in theirs.now.columns])
-        self.settle()
+    def take_changed(self) -> list[WindowPanes]:
+        """The windows that the batch has changed. The batch is sealed."""
+        changed, self.changed = list(self.changed.values()), {}
+        return changed
 
     def settle(self) -> None:
-        """What the table has is what the journals say."""
-        for window in self.windows.values():
-            window.seal()
-        self.changed, self.ended = {}, []
+        """The batch is sealed. Windows without panes leave the table."""
+        self.windows = {name: window for name, window in self.windows.items() if window.rows}
+        self.bytes = sum(window.bytes for window in self.windows.values())
+        self._sought = False
+
+    def take_in(self, others: Sequence[PaneTable], keys: KeyInterval) -> None:
+        """Add the panes of parents' tables for these keys. No key has a pane in two of them.
+
+        Rows are numbered by the order of keys. So each owner of the child numbers them alike, as the child's journal
+        does (G12).
+        """
+        names = sorted({name for other in others for name in other.windows})
+        for name in names:
+            parents = [other.windows[name] for other in others if name in other.windows]
+            found = sorted((key, at) for at, parent in enumerate(parents) for key in parent.rows if key in keys)
+            if not found:
+                continue
+            window = self.window(name, [column.dtype.str for column in parents[0].columns])
+            rows = window.rows_of([key for key, _ in found])
+            for at, parent in enumerate(parents):
+                mine = [place for place, (_, of) in enumerate(found) if of == at]
+                theirs = [parent.rows[found[place][0]] for place in mine]
+                window.put(rows[mine], [column[theirs] for column in parent.columns])
+            window.sealed = len(window.keys)
+        self.take_changed()
+        self.settle()
+
+
+def _by_end(window: WindowPanes) -> tuple[int, WindowName]:
+    return window.end, window.name

@@ -1,0 +1,217 @@
+"""The gate: which records are added to panes by columns, and which run in hooks (sections 4.2, 6.1.1; G1, G5).
+
+It keeps one invariant: *a pane has one place*, the table or the state of its key. Its rules:
+
+1. A pane in the table takes its records there. A pane in the state of its key takes them in hooks: its timer shows it.
+2. A new pane begins in the table if its delivery and its window may begin any there. Otherwise its hook makes it.
+3. A record that only its hook can judge runs there, with all other records of its key in their order. The panes of the
+   key move to its state before. Such a record cannot be read, or has a number that no column takes. Or its key has a
+   pane in columns of another form.
+4. A record that touches no pane runs in its hook, and nothing moves. Its window is over, or the computation's options
+   divert or drop it.
+
+So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
+fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from millwheel.model.time import TimeDomain
+from millwheel.sdk.columns import ColumnWindows
+from millwheel.sdk.declarations import DROPPED
+from millwheel.sdk.options import LateAction
+from millwheel.windows.assigners import window_tag
+from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.intake import DeliveryReceipt
+from millwheel.worker.interval.panes.table import MAX_WINDOWS, WindowPanes
+from millwheel.worker.interval.setup import IntervalSetup
+from millwheel.worker.interval.state import IntervalState
+
+if TYPE_CHECKING:
+    from millwheel.sdk.columns import Column
+
+__all__ = ["Divided", "PaneGate"]
+
+_FAR: Final = 1 << 60
+"""Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
+integers. All records of such a window are, so that its panes have one place."""
+_MOST_REACH: Final = float(1 << 62)
+"""Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
+
+
+class Divided:
+    """Records of one delivery: those that are added to panes, those that are done, and those for hooks."""
+
+    __slots__ = ("dropped", "given", "hooked", "places", "starts")
+
+    def __init__(self, places: Column, starts: Column) -> None:
+        self.places = places
+        """The records that are added, by their places among those to run."""
+        self.starts = starts
+        """The starts of their windows."""
+        self.given: list[Column] = []
+        """What the fold has read of them."""
+        self.dropped: list[int] = []
+        """The places of records that a filter has dropped."""
+        self.hooked: dict[bytes, None] = {}
+        """The keys whose panes must move before the other records run in hooks."""
+
+    def keep(self, kept: Sequence[bool] | Column) -> None:
+        """Leave all records that are not kept to hooks."""
+        import numpy as np
+
+        chosen = np.flatnonzero(kept)
+        self.places, self.starts = self.places[chosen], self.starts[chosen]
+        self.given = [column[chosen] for column in self.given]
+
+
+class PaneGate:
+    """Divides the records of a computation with windows by columns."""
+
+    def __init__(self, state: IntervalState, windows: ColumnWindows, runner: Runner) -> None:
+        self._setup: IntervalSetup = state
+        self._clocks = state.clocks
+        self._timers = state.timers
+        self._blocked = state.blocked
+        self._cells = state.cells
+        self._panes = state.panes
+        self._windows = windows
+        self._runner = runner
+
+    def may_begin(self, receipt: DeliveryReceipt) -> bool:
+        """Whether records of the delivery may begin panes in the table: a part of rule 2.
+
+        A small delivery is quicker in hooks. At the limit of memory further panes are states, which can be evicted
+        (G13). While timers are in the store alone, it is unknown which panes are in states.
+        """
+        settings, panes, cells = self._setup.settings, self._panes, self._cells
+        return (
+            len(receipt.delivery.keys) >= settings.columns_from
+            and panes.bytes < settings.columns_bytes
+            and panes.bytes + cells.bytes_held < cells.limit_bytes
+            and not self._timers.spilled.parts
+        )
+
+    def divide(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> Divided:
+        """Apply the rules to records of one delivery."""
+        keys = receipt.delivery.keys
+        found = self._in_time(receipt, indexes)
+        self._read(receipt, indexes, found)
+        own = [keys[indexes[place]] for place in found.places.tolist()]
+        self._note_overflows(found, own)
+        for window in self._panes.others():
+            found.hooked.update((keys[index], None) for index in indexes if keys[index] in window.rows)
+        begins = self.may_begin(receipt)
+        new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
+        room = MAX_WINDOWS - len(self._panes.windows)
+        if found.hooked or not begins or len(new) > room or self._some_in_hooks(own):
+            begun = set(sorted(new)[: max(0, room)]) if begins else set()
+            hooked, by_columns = found.hooked, self._by_columns
+            bounds = zip(own, found.starts.tolist(), strict=True)
+            found.keep([key not in hooked and by_columns(key, start, begins, begun) for key, start in bounds])
+        return found
+
+    def _by_columns(self, key: bytes, start: int, begins: bool, begun: Container[int]) -> bool:
+        """Whether the pane of a key in the window from ``start`` takes records in the table: rules 1 and 2.
+
+        ``begun``: the starts of the windows that may begin in the table.
+        """
+        if key in self._blocked.keys:
+            return False
+        window = self._window(start)
+        if window is not None and key in window.rows:
+            return True
+        return begins and (window is not None or start in begun) and not self._in_state(key, start)
+
+    def _in_state(self, key: bytes, start: int) -> bool:
+        """Whether the key's pane, which is not in the table, is in its state: it has a timer there."""
+        tag = window_tag(start, start + self._windows.size)
+        if self._timers.event_time.get(key, tag) is not None:
+            return True
+        context = self._runner.batch.contexts.get(key)
+        set_now = None if context is None else context._timers
+        return set_now is not None and set_now.get((TimeDomain.EVENT_TIME, tag)) is not None
+
+    def _some_in_hooks(self, keys: Iterable[bytes]) -> bool:
+        """Whether any of these keys is blocked, or may have a pane in its state."""
+        tables = self._blocked.keys.keys(), self._runner.batch.contexts.keys(), self._timers.event_time.keys()
+        return not all(table.isdisjoint(keys) for table in tables)
+
+    def _window(self, start: int) -> WindowPanes | None:
+        return self._panes.windows.get((start, start + self._windows.size, self._panes.form))
+
+    # What is known of the records before their keys are looked at.
+
+    def _in_time(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> Divided:
+        """The records whose windows are not over, and that no option of the computation diverts or drops: rule 4."""
+        import numpy as np
+
+        delivery, clocks, size = receipt.delivery, self._clocks, self._windows.size
+        stamps = np.array(delivery.timestamps, np.int64)
+        if len(indexes) != len(stamps):
+            stamps = stamps[list(indexes)]
+        fits = (stamps > -2 * _FAR) & (stamps < 2 * _FAR)
+        near = np.where(fits, stamps, 0)
+        starts = near - (near - self._windows.offset) % size
+        watermark: Any = clocks.watermark
+        if clocks.bounded:
+            watermark = np.array([clocks.watermark_of(delivery.keys[index]) for index in indexes], np.int64)
+        fits &= (starts > -_FAR) & (starts + size < _FAR) & (starts + size > watermark)
+        program = self._setup.program
+        if program.options.late.action is not LateAction.PROCESS and delivery.stream not in program.never_late:
+            fits &= stamps >= watermark
+        places = np.flatnonzero(fits)
+        return Divided(places, starts[places])
+
+    def _read(self, receipt: DeliveryReceipt, indexes: Sequence[int], found: Divided) -> None:
+        """Read the records: those that cannot be read, or have numbers that no column takes, fall under rule 3."""
+        delivery, program, fold = receipt.delivery, self._setup.program, self._windows.fold
+        may_drop = program.one_reading[delivery.stream]
+        if not (fold.reads or may_drop is not None) or not len(found.places):
+            return
+        read = may_drop or program.inputs[delivery.stream]
+        places = found.places.tolist()
+        encoded = [delivery.values[indexes[place]] for place in places]
+        try:
+            values = list(map(read, encoded))
+            kept = [value is not DROPPED for value in values] if may_drop is not None else []
+            if all(kept):
+                found.given = fold.read(values)
+                return
+        except HOOK_ERRORS:
+            values, kept = [], []
+            for place, one in zip(places, encoded, strict=True):
+                try:
+                    value = read(one)
+                    if value is not DROPPED:
+                        fold.read([value])
+                except HOOK_ERRORS:
+                    found.hooked[delivery.keys[indexes[place]]] = None
+                    value = DROPPED
+                    place = -1
+                values.append(value)
+                kept.append(value is not DROPPED)
+                if value is DROPPED and place >= 0:
+                    found.dropped.append(place)
+        else:
+            found.dropped = [place for place, keep in zip(places, kept, strict=True) if not keep]
+        found.keep(kept)
+        found.given = fold.read([value for value in values if value is not DROPPED])
+
+    def _note_overflows(self, found: Divided, keys: Sequence[bytes]) -> None:
+        """Integers that may leave the machine's range fall under rule 3. In hooks they are Python's."""
+        import numpy as np
+
+        fold = self._windows.fold
+        growth = fold.growth(found.given) if found.given else 0.0
+        if not growth:
+            return
+        for start in np.unique(found.starts).tolist():
+            window = self._window(start)
+            reach = 0.0 if window is None else window.known_reach(fold)
+            if reach + growth > _MOST_REACH:
+                found.hooked.update((keys[place], None) for place in np.flatnonzero(found.starts == start).tolist())
