@@ -217,6 +217,11 @@ class WorkerSection:
         "Decode each production and each changed state as its declared type, and fail the hook where that does not "
         "give an equal value. Without the check such a value is stored, and every later reader of it fails.",
     )
+    columns: bool = setting(
+        False,
+        "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, several times as fast; "
+        "needs openmillwheel[columns] at each worker, and cluster.format 3 (docs/windows.md).",
+    )
     slow_hook_seconds: float = setting(
         1.0,
         "A hook that keeps the event loop so long is named in the log and counted; 0: never.",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT"]
+__all__ = ["COLUMNS", "FORKS", "NEWEST_FORMAT", "OLDEST_FORMAT"]
 
-NEWEST_FORMAT: Final = 2
+NEWEST_FORMAT: Final = 3
 """The newest format that this version knows. A new cluster begins with it."""
 
 FORKS: Final = 2
 """The first format of clusters that may have forks: TopologyRecord.fork, and code that is loaded under another name."""
+
+COLUMNS: Final = 3
+"""The first format of clusters that may have windows by columns: entries of format 3, and base parts ``panes``."""
 
 OLDEST_FORMAT: Final = 1
 """The oldest format that this version still reads and writes. Version 0.1.0 stored no format, which reads as 0."""

@@ -55,7 +55,7 @@ from millwheel.server.status_page import ProcessHealth, register_name, register_
 from millwheel.server.telemetry import open_telemetry
 from millwheel.snapshots.service import SNAPSHOT_SERVICE, add_snapshots
 from millwheel.store.sequencer_allocation import reserve_sequencers
-from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.process.watermarks import AuthorityLink
 from millwheel.worker.process.worker import Worker, WorkerSettings
 
@@ -109,6 +109,8 @@ class DevSettings:
     """Seconds after which a hook that blocks the event loop is named in the log. 0: never."""
     cluster_format: int = 0
     """The format to raise the data to. 0: new data has the newest one, and all other data stays as it is."""
+    columns: bool = False
+    """Whether windows are kept by columns where a computation may have them."""
 
 
 @dataclass(slots=True)
@@ -250,7 +252,7 @@ async def _start_worker(
             address,
             path / "packages",
             lease=_LEASE_SECONDS,
-            core=IntervalSettings(cache_bytes=settings.cache_bytes),
+            core=IntervalSettings(cache_bytes=settings.cache_bytes, columns_from=columns_from(settings.columns)),
             check_values=settings.check_values,
             slow_hook=settings.slow_hook,
             admit_code=admit_code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from millwheel.authority import journal as authority
 from millwheel.model.incarnation import IncarnationId
@@ -14,6 +15,7 @@ from millwheel.worker.dedup import Dedup, decode_delta
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.interval import entry as interval
 from millwheel.worker.interval.commits.divided import divide, joined
+from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.interval.spilled_timers import SpilledPart
 from millwheel.worker.log import entry as log
 
@@ -50,6 +52,9 @@ _ENTRY: Final = interval.IntervalEntry(
     [(16, "count.7")],
     (1, 2, 3, 4, 5, 6),
     [("count.7.j0", 11, "count.7")],
+)
+_PANES: Final = PaneChange(
+    1_000_000, 2_000_000, b"\xa5count", b"\1\0\0\0\2\0\0\0", [b"dog"], [("<i8", b"\3" * 16)], b"\0\0\0\0"
 )
 _META: Final = interval.BaseMeta(
     interval.FORMAT, 1_100_000, 1_200_000, 1_050_000, (1, 2, 3, 4, 5, 6), [(b"a", b"m", 40), (b"m", None, 50)]
@@ -132,6 +137,13 @@ _AUTHORITY_PART: Final = authority.Part(
 
 FORMS: Final = (
     StoredForm("interval/entry", _ENTRY, interval.encode, lambda blob: interval.decode_entry(blob, _WHERE)),
+    StoredForm(
+        "interval/entry with windows by columns",
+        replace(_ENTRY, format=interval.PANES_FORMAT, panes=[_PANES]),
+        interval.encode,
+        lambda blob: interval.decode_entry(blob, _WHERE),
+    ),
+    _part("panes", _PANES, PaneChange),
     StoredForm("interval/divided entry", b"an entry that is long", _write_divided, _read_divided),
     _part("meta", _META, interval.BaseMeta),
     _part("holds", [(b"cat", 1_050_000)], list[tuple[bytes, int]]),

@@ -32,8 +32,9 @@ __all__ = [
 ]
 
 FORMAT: Final = 1
-PANES_FORMAT: Final = 2
-"""The format of entries with changes of panes. Versions that do not know them must not read such an entry."""
+PANES_FORMAT: Final = 3
+"""The format of entries with changes of windows by columns. Versions that do not know them must not read such an entry.
+2 is that of divided entries. A cluster has them from format ``COLUMNS`` on (``millwheel/model/formats.py``)."""
 
 TimerRow = tuple[bytes, bool, str, int, int | None, int, int]
 """Key, whether it is in processing time, tag, time, hold, timestamp of the cause, origin (position of its setting)."""

@@ -20,6 +20,7 @@ from millwheel.worker.interval.commits.base_parts import (
     INHERITED_PART,
     META_PART,
     OUTBOX_PART,
+    PANES_PART,
     TIMERS_PART,
     VOIDS_PART,
 )
@@ -35,6 +36,7 @@ from millwheel.worker.interval.entry import (
     encode,
     encode_part,
 )
+from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.interval.spilled_timers import FAR_PART, SpilledPart, is_spilled
 from millwheel.worker.journal_base import DEDUP_PART
 from millwheel.worker.names import RestoredNames
@@ -46,6 +48,7 @@ _TYPES: Final[Mapping[str, object]] = {
     HOLDS_PART: list[tuple[bytes, int]],
     TIMERS_PART: list[TimerRow],
     VOIDS_PART: list[VoidRow],
+    PANES_PART: PaneChange,
 }
 """The types of parts without names, by kind. They are only decoded, to see that a takeover can."""
 

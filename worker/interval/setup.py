@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import KeyInterval
 from millwheel.model.limits import MAX_ENTRY_BYTES
 from millwheel.model.units import any_timestamp_default
 from millwheel.sdk.compiled import CompiledComputation
+from millwheel.sdk.errors import UsageError
 from millwheel.sdk.scope import OutputBinding, Scope
 from millwheel.worker.interval.hook_meter import HookMeter
 from millwheel.worker.messages import Parent
 
-__all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup"]
+__all__ = ["IntervalConfig", "IntervalSettings", "IntervalSetup", "columns_from"]
+
+_MANY_RECORDS: Final = 16
+"""Adding as many records by columns takes as long as their hooks do."""
+
+
+def columns_from(wanted: bool) -> int:
+    """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not.
+
+    Raises:
+        UsageError: NumPy is missing.
+    """
+    if wanted and find_spec("numpy") is None:
+        raise UsageError("windows by columns need NumPy: install openmillwheel[columns] at each worker")
+    return _MANY_RECORDS if wanted else 0
 
 
 @dataclass(frozen=True, slots=True)

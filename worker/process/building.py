@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from millwheel.model.catalog import Catalog, OwnedInterval, code_of
+from millwheel.model.formats import COLUMNS
 from millwheel.model.incarnation import injector_group
 from millwheel.model.interval_map import interval_from_proto
 from millwheel.model.keys import interval_text
@@ -145,7 +146,9 @@ class Builder:
     def _config(
         self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str], code: str = ""
     ) -> IntervalConfig:
-        interval = owned.interval
+        interval, settings = owned.interval, self._settings
+        if self._catalog.format < COLUMNS:
+            settings = replace(settings, columns_from=0)
         return IntervalConfig(
             owned.incarnation,
             interval.journal,
@@ -154,7 +157,7 @@ class Builder:
             self.groups(inputs),
             self.slack((*inputs, *feedback)),
             feedback,
-            self._settings,
+            settings,
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
             code,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,17 +48,19 @@ class IntervalDriver(SingleCoreDriver[Any, Any]):
         meter: HookMeter | None = None,
         accepted: int = MIN_TIMESTAMP,
         keep: Callable[[tuple[str, str]], bool] | None = None,
+        outputs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """``accepted``: the watermark that the authority says it has broadcast for these keys.
 
-        ``keep``: a filter before the computation.
+        ``keep``: a filter before the computation. ``outputs``: other outputs.
         """
         super().__init__(now=1_000_000)
         topology = mw.Topology("test")
         given = topology.source("in", tuple[str, str])
         passed = given if keep is None else given.filter(keep)
-        outputs = {"out": str, "other": str, "late": tuple[str, str]}
+        if outputs is None:
+            outputs = {"out": str, "other": str, "late": tuple[str, str]}
         passed.key_by(lambda value: value[0]).process("test", computation, outputs, **options)
         program = compile_computation(topology, "test")
         bindings = {

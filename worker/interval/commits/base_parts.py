@@ -33,7 +33,7 @@ VOIDS_PART: Final = "voids"
 """The tombstones for timers in spilled parts."""
 OUTBOX_PART: Final = "outbox"
 PANES_PART: Final = "panes"
-"""Panes by columns."""
+"""Windows by columns. An older version refuses the kind of the part."""
 INHERITED_PART: Final = "inherited"
 """Productions of parents. While the committed head names such a part, the parents' sequences must stay alive."""
 

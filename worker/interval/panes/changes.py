@@ -96,7 +96,7 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
         try:
             _apply(table, change)
         except ModuleNotFoundError as error:
-            needed = "it has windows by columns: install `millwheel[columns]` at each worker of this cluster"
+            needed = "it has windows by columns: install openmillwheel[columns] at each worker"
             raise CorruptValueError(where, needed) from error
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error

@@ -1,0 +1,347 @@
+"""Windows by columns: their panes through failures, updates, splits and merges (4.2, 4.6, 6.2; G1, G2, G5, G7, G8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+import millwheel as mw
+from millwheel import agg, windows
+from millwheel.model.keys import ALL_KEYS, KeyInterval
+from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.store.contract import CorruptValueError, JournalHead
+from millwheel.windows.result import Row
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
+from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
+from millwheel.worker.interval.panes.table import PaneTable, named_form
+from millwheel.worker.messages import Appended, AppendEntry, Opened, OpenedParent, Parent, ReadStates, StatesRead, Tick
+from tests.worker.interval.driver import IntervalDriver
+
+COLUMNS = IntervalSettings(columns_from=1)
+SMALL = IntervalSettings(columns_from=1, batch_records=10)
+RETRY = mw.retry(initial=mw.seconds(1))
+
+
+class Results:
+    """Makes results. Those of the ``broken`` keys fail. ``made``: the keys of all attempts."""
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = set(broken)
+        self.made: list[str] = []
+
+    def __call__(self, key: str, start: int, end: int, value: Any, revision: int) -> str:
+        self.made.append(key)
+        if key in self.broken:
+            raise ValueError("no result")
+        return f"{key} {start}-{end} {value}"
+
+
+def counting(made: Results, size: int = 10, **options: Any) -> windows.Aggregate[Any]:
+    assigned = windows.tumbling(mw.Duration(size))
+    return windows.Aggregate(assigned, agg.count(), output="out", row=Row(str, made), **options)
+
+
+def driver_of(made: Results, settings: IntervalSettings = COLUMNS, **options: Any) -> IntervalDriver:
+    return IntervalDriver(counting(made), settings=settings, outputs={}, **options)
+
+
+def opened(driver: IntervalDriver, computation: Any = None, **options: Any) -> IntervalDriver:
+    """The next owner, which has the same journal."""
+    made = computation or counting(Results())
+    given: dict[str, Any] = {"settings": COLUMNS, **options}
+    successor = IntervalDriver(made, entries=list(driver.entries), outputs={}, **given)
+    successor.position = driver.position
+    return successor
+
+
+def panes(driver: IntervalDriver) -> dict[tuple[str, int], int]:
+    """The count of each pane in the table, by key and end."""
+    found: dict[tuple[str, int], int] = {}
+    for window in driver.state.panes.windows.values():
+        (column,) = window.present(window.rows, driver.state.panes.fold)
+        found.update(zip(((key.decode(), window.end) for key in window.rows), column.tolist(), strict=True))
+    return found
+
+
+def states(driver: IntervalDriver) -> dict[str, Any]:
+    cells = {key: cell.encoded for key, cell in driver.state.cells.items() if cell.encoded}
+    return {key.decode(): msgspec.msgpack.decode(blob, type=dict[tuple[int, int], Any]) for key, blob in cells.items()}
+
+
+def later(driver: IntervalDriver, seconds: int = 2) -> None:
+    driver.now += seconds * 1_000_000
+    driver.handle(Tick())
+
+
+def read_states(driver: IntervalDriver) -> int:
+    """Answer reads of rows: there are none. Returns the most keys of one read."""
+    asked = [one.keys for one in driver.take(ReadStates)]
+    for keys in asked:
+        driver.handle(StatesRead(keys, [None] * len(keys)))
+    return max(map(len, asked), default=0)
+
+
+@pytest.mark.guarantee("G2", section="6.2")
+def test_an_entry_has_new_values_and_a_takeover_reads_them() -> None:
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1), ("b", "", 2), ("a", "", 11))
+    driver.commit()
+    driver.deliver(("a", "", 3))
+    driver.commit()
+    last = decode_entry(driver.entries[-1], "the entry")
+    assert last.format == PANES_FORMAT
+    assert not last.states
+    assert not last.timers_set
+    assert panes(driver) == {("a", 10): 2, ("b", 10): 1, ("a", 20): 1} == panes(opened(driver))
+    driver.watermark(10)
+    driver.commit()
+    assert driver.sent() == [("a 0-10 2", 10), ("b 0-10 1", 10)]
+    assert panes(opened(driver)) == {("a", 20): 1} == panes(driver)
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+def test_a_base_amid_a_batch_has_the_committed_panes() -> None:
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1), ("b", "", 2))
+    driver.commit()
+    driver.deliver(("b", "", 25), ("c", "", 25))
+    driver.deliver(("c", "", 26), ("d", "", 26))  # in the batch behind the append, as the results are
+    driver.watermark(10)
+    assert panes(driver) == {("b", 30): 1, ("c", 30): 2, ("d", 30): 1}
+    before = {("a", 10): 1, ("b", 10): 1, ("b", 30): 1, ("c", 30): 1}
+    table = PaneTable()
+    apply_changes(table, list(whole_table(driver.state.panes)), "the base")
+    windows = table.windows.values()
+    assert {(key.decode(), one.end): one.columns[0][row] for one in windows for key, row in one.rows.items()} == before
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10), ("b 0-10 1", 10)]
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_failing_result_moves_and_the_policy_decides() -> None:
+    made = Results("a")
+    driver = driver_of(made, on_failure=mw.dead_letter(after=2, initial=mw.seconds(1)))
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    driver.watermark(10)
+    driver.commit()
+    assert driver.sent() == [("b 0-10 1", 10)]
+    assert states(driver) == {"a": {(0, 10): [-1, 1, 0]}}
+    successor = opened(driver, counting(Results("a")), on_failure=RETRY)
+    assert states(successor) == states(driver)
+    assert panes(successor) == {}
+    later(driver)
+    later(driver)
+    driver.commit_all()
+    assert states(driver) == {}
+    assert driver.state.counts.dead_letters == 1
+    assert driver.output == 10
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_moving_pane_holds_the_watermark_until_it_is_stored() -> None:
+    made = Results("a")
+    driver = driver_of(made, on_failure=RETRY)
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    driver.deliver(("b", "", 25))  # its append is in flight, so the move waits
+    driver.watermark(20)
+    assert panes(driver) == {("b", 30): 1}
+    assert driver.output == 10
+    driver.commit_all()
+    assert driver.output == 10
+    made.broken.clear()
+    later(driver)
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10)]
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_failing_result_is_not_overtaken_by_the_next_window() -> None:
+    made = Results("a")
+    driver = driver_of(made, on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("a", "", 11), ("b", "", 1), ("b", "", 11))
+    driver.commit()
+    for watermark in (10, 20):
+        driver.watermark(watermark)
+        driver.commit_all()
+    assert [value for value, _ in driver.sent()] == ["b 0-10 1", "b 10-20 1"]
+    made.broken.clear()
+    later(driver)
+    driver.commit_all()
+    assert [value for value, _ in driver.sent()] == ["a 0-10 1", "a 10-20 1"]
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_failing_results_do_not_starve_those_of_others() -> None:
+    made = Results(*(f"bad-{number:02}" for number in range(50)))
+    driver = driver_of(made, SMALL, on_failure=RETRY)
+    for start in (1, 11):
+        driver.deliver(*((f"bad-{number:02}", "", start) for number in range(50)), ("good", "", start))
+        driver.commit_all()
+    for watermark in (10, 20):
+        driver.watermark(watermark)
+        driver.commit_all()
+    assert driver.sent() == [("good 0-10 1", 10), ("good 10-20 1", 20)]
+    tried = len(made.made)
+    driver.watermark(21)
+    driver.watermark(22)
+    assert len(made.made) == tried, "no event tries the results of blocked keys again"
+
+
+@pytest.mark.guarantee("G1", section="6.1.1")
+def test_a_record_that_fails_leaves_its_pane_in_the_table() -> None:
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] == "bad":
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), keep=keep, on_failure=mw.dead_letter(after=2, initial=mw.seconds(1)))
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    driver.deliver(("b", "", 1), ("a", "bad", 1), ("a", "", 2))
+    driver.commit_all()
+    assert panes(driver) == {("a", 10): 1, ("b", 10): 2}
+    later(driver)
+    driver.commit_all()
+    driver.watermark(10)
+    driver.commit_all()
+    results = [one for one in driver.sent() if isinstance(one[0], str)]
+    assert sorted(results) == [("a 0-10 2", 10), ("b 0-10 2", 10)]
+    assert driver.state.counts.dead_letters == 1
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_a_move_that_cannot_be_sealed_waits_for_a_later_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not run again and again, and other keys go on."""
+    made = Results("a")
+    driver = driver_of(made, on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("b", "", 1), ("b", "", 11))
+    driver.commit()
+    monkeypatch.setattr("millwheel.worker.interval.commits.sealing.MAX_STATE_BYTES", 1)
+    driver.watermark(10)
+    driver.commit_all()
+    assert driver.sent() == [("b 0-10 1", 10)]
+    assert driver.output == 10
+    assert driver.core.failing.blocked == 1
+    tried = len(made.made)
+    driver.watermark(11)
+    assert len(made.made) == tried
+    monkeypatch.undo()
+    made.broken.clear()
+    later(driver)
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10)]
+
+
+@pytest.mark.guarantee("G13", section="4.4")
+def test_an_update_to_hooks_moves_panes_on_demand_and_bounded() -> None:
+    driver = driver_of(Results())
+    driver.deliver(*((f"k{number:03}", "", 1) for number in range(200)))
+    driver.commit_all()
+    made = Results()
+    successor = opened(driver, counting(made, early=windows.every(mw.seconds(10))), settings=SMALL)
+    successor.state.cells.evicted = True
+    assert len(panes(successor)) == 200, "nothing moves before it is needed"
+    successor.deliver(("k007", "", 2))
+    assert read_states(successor) == 1
+    successor.commit_all()
+    assert len(panes(successor)) == 199
+    assert states(successor) == {"k007": {(0, 10): [-1, 2, 11_000_000]}}, "its hook has set the time of an early result"
+    successor.watermark(10)
+    most, rounds = 0, 0
+    while len(successor.state.panes) or successor.state.timers.count:
+        most = max(most, read_states(successor))
+        successor.commit_all()
+        rounds += 1
+        assert rounds < 500
+    assert most <= 2 * SMALL.batch_records
+    assert sorted(made.made) == sorted([f"k{number:03}" for number in range(200)])
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
+def test_an_update_to_weak_productions_keeps_moved_panes() -> None:
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    successor = opened(driver, strong=False)
+    successor.deliver(("a", "", 2))
+    successor.commit_all()
+    assert panes(successor) == {("b", 10): 1} == panes(opened(successor, strong=False))
+    assert states(successor) == {"a": {(0, 10): [-1, 2, 0]}}
+
+
+@pytest.mark.guarantee("G1", section="4.4")
+@pytest.mark.parametrize("stamp", [MIN_TIMESTAMP, -(2**61), 2**60 - 3, 2**60, 2**61, MAX_TIMESTAMP - 1])
+def test_windows_at_the_ends_of_time_are_those_of_hooks(stamp: int) -> None:
+    results = []
+    for settings in (COLUMNS, IntervalSettings()):
+        driver = driver_of(Results(), settings)
+        for moved in (0, 1, 0, -1, 1):
+            if MIN_TIMESTAMP <= stamp + moved < MAX_TIMESTAMP:
+                driver.deliver(("a", "", stamp + moved))
+                driver.commit_all()
+        driver.watermark(MAX_TIMESTAMP)
+        driver.commit_all()
+        results.append(driver.sent())
+    assert results[0] == results[1]
+
+
+@pytest.mark.guarantee("G13", section="8.3")
+def test_at_the_limit_of_memory_new_panes_are_states() -> None:
+    driver = driver_of(Results(), IntervalSettings(columns_from=1, columns_bytes=2_000))
+    for first in range(0, 100, 10):
+        driver.deliver(*((f"k{number}", "", 1) for number in range(first, first + 10)))
+        driver.commit_all()
+    assert 10 <= len(driver.state.panes) <= 20
+    assert len(states(driver)) == 100 - len(driver.state.panes)
+    driver.watermark(10)
+    driver.commit_all()
+    assert len(driver.sent()) == 100
+
+
+@pytest.mark.guarantee("G13", section="8.3")
+def test_many_windows_of_few_keys_are_left_to_hooks() -> None:
+    driver = driver_of(Results())
+    for first in range(0, 1_200, 300):
+        driver.deliver(*(("a", "", 10 * number) for number in range(first, first + 300)))
+        driver.commit_all()
+    assert len(driver.state.panes) == 1_000
+    assert driver.state.panes.bytes < 400_000
+    driver.watermark(12_000)
+    driver.commit_all()
+    assert driver.sent() == [(f"a {start}-{start + 10} 1", start + 10) for start in range(0, 12_000, 10)]
+
+
+def parts_of(driver: IntervalDriver, keys: KeyInterval, journal: str) -> OpenedParent:
+    return OpenedParent(Parent(journal, keys), JournalHead(7, driver.state.committed, 0, ()), {}, list(driver.entries))
+
+
+@pytest.mark.guarantee("G12", section="7.1")
+def test_owners_of_a_merged_interval_number_rows_alike() -> None:
+    """A child's journal has row numbers before the child has a base. They do not depend on the parents' order."""
+    halves = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
+    parents = [driver_of(Results(), keys=halves[0]), driver_of(Results(), keys=halves[1])]
+    parents[0].deliver(("c", "", 1), ("a", "", 2))
+    parents[1].deliver(("z", "", 1), ("n", "", 2), ("n", "", 12))
+    for parent in parents:
+        parent.commit()
+    merged = [parts_of(parents[0], halves[0], "p1"), parts_of(parents[1], halves[1], "p2")]
+    child = _child(merged)
+    child.position = 100
+    child.deliver(("z", "", 3), ("b", "", 3))
+    child.commit()
+    expected = {("a", 10): 1, ("b", 10): 1, ("c", 10): 1, ("n", 10): 1, ("n", 20): 1, ("z", 10): 2}
+    assert panes(child) == expected
+    assert panes(_child(merged, child.entries)) == expected
+    assert panes(_child(list(reversed(merged)), child.entries)) == expected
+
+
+def _child(parents: Sequence[OpenedParent], entries: Sequence[bytes] = (), keys: KeyInterval = ALL_KEYS) -> IntervalDriver:
+    return IntervalDriver(
+        counting(Results()), settings=COLUMNS, outputs={}, parents=parents, entries=list(entries), keys=keys
+    )
