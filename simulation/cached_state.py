@@ -80,6 +80,7 @@ def differences(state: IntervalState | LogState, store: MemoryStore, *, recovere
         yield from twin.faults
         yield from _whole_differences(state, twin, recovered)
         yield from _key_differences(state, twin, store)
+        yield from _pane_differences(state, twin)
         yield from _production_differences(state, twin, recovered)
     yield from id_differences(state.dedup, partial(_stored_ids, state, store), twin.ids, recovered=recovered)
     yield from sequencer_differences(state.dedup, twin.ids, recovered=recovered)
@@ -127,6 +128,18 @@ def _key_differences(state: IntervalState, twin: IntervalTwin, store: MemoryStor
         known = b"" if not state.cells.evicted else _row(state, store, key)
         if key not in state.cells and known != stored:
             yield f"key {key!r}: no cell and {known!r} in its row, {stored!r} in the journal"
+
+
+def _pane_differences(state: IntervalState, twin: IntervalTwin) -> Iterator[str]:
+    """Differences in windows by columns. Each pane has its row."""
+    mine: dict[Any, Any] = {}
+    for name, window in state.panes.windows.items():
+        for key, row in window.settled().items():
+            mine[*name, row] = key, tuple(column[row].item() for column in window.columns)
+    its = {(*name, row): pane for name, panes in twin.windows.items() for row, pane in panes.items()}
+    for place in sorted({*mine, *its}):
+        if mine.get(place) != its.get(place):
+            yield f"pane {place} is {mine.get(place)} in memory, and {its.get(place)} in the journal"
 
 
 def _begins(state: IntervalState, store: MemoryStore, name: TimerName) -> bool:

@@ -7,6 +7,7 @@ others, and look at the plan as it is at that point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ __all__ = [
     "spilled_timers",
     "tight_bounds",
     "weak_timers",
+    "windows_by_columns",
 ]
 
 _AN_HOUR: Final = 3_600_000_000
@@ -166,9 +168,21 @@ def known_streams(plan: Plan) -> dict[str, set[str]]:
 
 def library_windows(plan: Plan, chance: Random) -> None:
     """One or two of the library's windows, each over a stream that carries injected records unchanged."""
-    known = known_streams(plan)
     shapes = chance.sample(("tumbling", "sliding", "session", "two_phase"), chance.choice((1, 2)))
-    for number, shape in enumerate(shapes):
+    _add_windows(plan, chance, shapes, 0)
+
+
+def windows_by_columns(plan: Plan, chance: Random) -> None:
+    """Windows of sums, which workers keep by columns, all or the panes that larger deliveries begin."""
+    _add_windows(plan, chance, ["columns"], 2)
+    plan.tuning["core"].update(columns_from=chance.choice((1, 1, 2)), columns_bytes=chance.choice((2_000, 64 << 20)))
+    if chance.random() < 0.5:
+        plan.tuning["core"].pop("cache_bytes", None)
+
+
+def _add_windows(plan: Plan, chance: Random, shapes: Sequence[str], first: int) -> None:
+    known = known_streams(plan)
+    for number, shape in enumerate(shapes, first):
         stream = chance.choice(sorted(known))
         size = chance.choice((1_000_000, 2_500_000, 7_000_000))
         output = f"lw{number}"
@@ -185,7 +199,7 @@ def library_windows(plan: Plan, chance: Random) -> None:
                     size,
                     chance.choice((size // 3, size * 2 // 5, min(size // 2, 900_000))),
                     chance.choice((0, 123_456)),
-                    chance.choice((0, 1_000_000, _AN_HOUR)),
+                    chance.choice((0, 1_000_000, _AN_HOUR)) if shape != "columns" else 0,
                 ],
             }
         )

@@ -21,6 +21,7 @@ from simulation.combined_options import (
     spilled_timers,
     tight_bounds,
     weak_timers,
+    windows_by_columns,
 )
 from simulation.connector_options import connectors
 from simulation.operator_options import operators
@@ -409,6 +410,7 @@ _CHANGES: Final[tuple[tuple[str, Callable[[Plan, Random], None], float], ...]] =
     ("spilled and divided", spilled_and_divided, 0.15),
     ("weak timers", weak_timers, 0.15),
     ("library windows", library_windows, 0.4),
+    ("columns", windows_by_columns, 0.4),
     ("tardy", _tardy, 0.5),
     ("bursts", _bursts, 0.35),
     ("files", _files, 0.35),

@@ -5,6 +5,7 @@ It checks the product's takeover, so it shares no code with it, except the row t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,7 @@ from millwheel.model.time import MIN_TIMESTAMP
 from millwheel.store.contract import JournalHead, PartId
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.interval.entry import BaseMeta, InheritedRow, IntervalEntry, ProductionRow, TimerRow, VoidRow
+from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.messages import Parent
 from simulation.store import finished
 from simulation.twin_ids import IdFacts
@@ -26,6 +28,8 @@ TimerName = tuple[bytes, bool, str]
 """Key, whether it is a timer of the wall clock, tag."""
 Setting = tuple[int, int | None, int, int]
 """Time, hold, cause, origin."""
+WindowName = tuple[int, int, bytes]
+"""Start, end, form of the columns."""
 Place = tuple[str, int, str]
 """Sequence (empty: the journal's own), position, consumer."""
 FloorRow = tuple[bytes, bytes | None, int]
@@ -55,6 +59,8 @@ class IntervalTwin:
     timers: dict[TimerName, Setting] = field(default_factory=dict)
     productions: dict[Place, ProductionRow] = field(default_factory=dict)
     """Each with one consumer. It contains all productions without an ACK."""
+    windows: dict[WindowName, dict[int, tuple[bytes, tuple[Any, ...]]]] = field(default_factory=dict)
+    """The panes of windows by columns: by window and row, the key and the numbers."""
     faults: list[str] = field(default_factory=list)
     """Contradictions between its parts."""
 
@@ -91,6 +97,10 @@ def _begin(child: IntervalTwin, parents: Sequence[tuple[Parent, IntervalTwin]]) 
     child.wall = max(twin.wall for twin in twins)
     child.output = min(twin.output for twin in twins)
     floors = [floor for twin in twins for floor in twin.ids.floors]
+    for name in {name for twin in twins for name in twin.windows}:
+        panes = [pane for twin in twins for pane in twin.windows.get(name, {}).values() if pane[0] in keys]
+        if panes:
+            child.windows[name] = dict(enumerate(sorted(panes)))
     for parent, twin in parents:
         twin.ids.end_former_lives(floors)
         for start, end, shown in [*twin.key_bounds, (twin.keys.start, twin.keys.end, twin.watermark)]:
@@ -157,6 +167,9 @@ def _read_base(journal: str, blobs: Mapping[PartId, bytes], twin: IntervalTwin) 
         _keep(twin, "", row)
     for sequence, row in _rows(blobs, "inherited", InheritedRow):
         _keep(twin, sequence, row)
+    for part, blob in blobs.items():
+        if part.name.startswith("panes/"):
+            _change_window(twin, msgspec.msgpack.decode(blob, type=tuple[int, PaneChange])[1])
     load_ids(twin.ids, blobs)
     twin.faults += _wrong_indexes(blobs)
     twin.faults += wrong_filters(blobs)
@@ -203,6 +216,29 @@ def _keep(twin: IntervalTwin, sequence: str, row: ProductionRow) -> None:
         twin.productions[sequence, position, consumer] = one
 
 
+def _change_window(twin: IntervalTwin, change: PaneChange) -> None:
+    """Apply a change of a window by columns."""
+    panes = twin.windows.setdefault((change.start, change.end, change.form), {})
+    rows = _numbers("<u4", change.rows)
+    keys = dict(zip(rows[len(rows) - len(change.keys) :], change.keys, strict=True))
+    numbers = [_numbers(kind, content) for kind, content in change.columns]
+    for row, *values in zip(rows, *numbers, strict=True):
+        if row not in keys and row not in panes:
+            twin.faults.append(f"row {row} of a window that ends at {change.end} has no key")
+        panes[row] = keys[row] if row in keys else panes[row][0], tuple(values)
+    for row in _numbers("<u4", change.closed):
+        if panes.pop(row, None) is None:
+            twin.faults.append(f"row {row} of a window that ends at {change.end} leaves twice")
+    if not panes:
+        del twin.windows[change.start, change.end, change.form]
+
+
+def _numbers(kind: str, content: bytes) -> list[Any]:
+    """The numbers of a column."""
+    code = {"<u4": "I", "<i8": "q", "<f8": "d", "|b1": "?"}[kind]
+    return [one for (one,) in struct.iter_unpack(f"<{code}", content)]
+
+
 def _apply(twin: IntervalTwin, entry: IntervalEntry) -> None:
     """Apply one commit."""
     if entry.watermark < twin.watermark:
@@ -225,5 +261,7 @@ def _apply(twin: IntervalTwin, entry: IntervalEntry) -> None:
         twin.productions.pop(("", position, consumer), None)
     for place in entry.acked_inherited:
         twin.productions.pop(place, None)
+    for change in entry.panes:
+        _change_window(twin, change)
     twin.ids.apply(entry.ids)
     twin.counts = tuple(map(sum, zip(twin.counts, entry.counts, strict=True)))

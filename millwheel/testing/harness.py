@@ -32,6 +32,7 @@ from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import TimerRow, decode_part
+from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Delivery, HookFailed
@@ -338,7 +339,7 @@ class TopologyHarness:
         """
         data = encode_key(key)
         core = self._cluster.core_of(self._known(computation), data)
-        encoded = self._encoded(core.state, data)
+        encoded = with_panes(core.state, self._encoded(core.state, data), panes_of(core.state.panes, data))
         if not encoded:
             return None
         state = core.state.program.state.decode(encoded)
@@ -364,6 +365,8 @@ class TopologyHarness:
         found = {(row[2], TimeDomain(row[1])): Timestamp(row[3]) for row in self._spilled_timers(state, data)}
         for domain, table in state.timers.tables.items():
             found |= {(tag, domain): Timestamp(setting.at) for tag, setting in table.of_key(data).items()}
+        for tag, setting in pane_timers(state.panes, data).items():
+            found[tag, TimeDomain.EVENT_TIME] = Timestamp(setting.at)
         found.pop((PAGES_TAG, TimeDomain.PROCESSING_TIME), None)
         return found
 

@@ -12,6 +12,7 @@ import msgspec
 
 import millwheel as mw
 from millwheel import agg, windows
+from simulation.blocks.by_columns import add_by_columns
 from simulation.blocks.records import Item
 
 __all__ = ["LIBRARY", "add_library", "spans_of"]
@@ -63,6 +64,9 @@ def spans_of(item: Item) -> tuple[int, int, int]:
 def add_library(topology: mw.Topology, node: dict[str, Any]) -> None:
     """Add a library window over the node's stream, and the computation that unpacks its results."""
     shape, size, every, offset, lateness = node["arguments"]
+    if shape == "columns":
+        add_by_columns(topology, node)
+        return
     name, output, too_late = node["name"], node["outputs"][0], node["outputs"][-1]
     ((source, field),) = node["inputs"].items()
     results = f"{name}-results"

@@ -11,6 +11,7 @@ from typing import Final
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain, Timestamp, format_timestamp
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
+from millwheel.worker.interval.panes.showing import first_pane
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 
@@ -47,7 +48,9 @@ def hold_subject(state: IntervalState, hold: HoldKind.ValueType, value: int, *, 
     if hold == HoldKind.HOLD_KIND_PRODUCTION:
         return _production(state, value)
     if hold == HoldKind.HOLD_KIND_TIMER:
-        first = state.timers.tables[TimeDomain.EVENT_TIME].first()
+        timers, end = state.timers.event_time, state.panes.first_end
+        by_columns = end is not None and (timers.first_time is None or end < timers.first_time)
+        first = first_pane(state.panes) if by_columns else timers.first()
         return "" if first is None else f"key {_shown(first[0])}, tag {first[1]!r}"
     return _hold(state, value, _MAX_TIMERS_ASKED if asked else _MAX_LOOKED_AT)
 

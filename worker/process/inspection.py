@@ -18,6 +18,7 @@ from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow
+from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows
@@ -120,6 +121,10 @@ class InspectionService(InspectionServiceServicer):
         sealed = state.journal.sealed
         response = wire.InspectKeyResponse(journal=state.config.journal)
         response.state, response.state_error = encoded, damage
+        try:
+            encoded = response.state = with_panes(state, encoded, panes_of(state.panes, request.key))
+        except Exception as error:  # of a migration in user code
+            response.state_error = error_message(error)
         if encoded:
             try:
                 response.state_text = state_text(state.program.state.decode(encoded))
@@ -128,6 +133,8 @@ class InspectionService(InspectionServiceServicer):
         for domain, table in state.timers.tables.items():
             processing = domain is TimeDomain.PROCESSING_TIME
             stored = {row[2]: TimerSetting._make(row[3:]) for row in spilled if row[1] is processing}
+            if not processing:
+                stored |= pane_timers(state.panes, request.key)
             for tag, setting in sorted((stored | table.of_key(request.key)).items()):
                 if tag == PAGES_TAG:
                     continue
@@ -190,8 +197,8 @@ def status_of(core: IntervalCore) -> wire.GetIntervalStatusResponse:
         output_watermark_us=state.output.value,
         queued_records=state.intake.records,
         pending_productions=state.outbox.unacked.records,
-        timers=state.timers.count,
-        cached_bytes=state.cells.bytes_held,
+        timers=state.timers.count + len(state.panes),
+        cached_bytes=state.cells.bytes_held + state.panes.bytes,
         stopped=core.stopped,
         records_total=counts.records,
         duplicates_total=counts.duplicates,

@@ -26,6 +26,8 @@ from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows
+from millwheel.worker.interval.panes.showing import keys_with_panes, pane_timers, panes_of, with_panes
+from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.state_text import state_text
@@ -85,6 +87,7 @@ class KeyListing:
         found = set(await _first(cells, size + 1, lambda key: _unpaged(key, bounds)))
         for table in state.timers.tables.values():
             found.update(await _first(table.keys(), size + 1, lambda key: _with_timers(state, key, bounds)))
+        found.update(await _first(keys_with_panes(state.panes), size + 1, lambda key: _unpaged(key, bounds)))
         unread: bytes | None = None
         if state.cells.evicted:
             rows, unread = await self._stored(core, bounds, size + 1)
@@ -118,7 +121,11 @@ class KeyListing:
             some = keys[first : first + _ROWS_AT_ONCE]
             # Noted before the store is read: meanwhile a cell may be evicted.
             blobs = {key: cells[key].encoded for key in some if key in cells}
+            panes = {key: found for key in some if (found := panes_of(core.state.panes, key))}
             blobs |= await self._owned.rows(core, [key for key in some if key not in blobs], damaged)
+            for key, found in panes.items():
+                with suppress(Exception):  # of a migration in user code: the page of the key shows it
+                    blobs[key] = with_panes(core.state, blobs.get(key, b""), found)
             sizes.update((key, len(blob)) for key, blob in blobs.items())
             if states:
                 if first:
@@ -199,13 +206,16 @@ class TimerListing:
     ) -> dict[_TimerPlace, int | None]:
         table, processing = core.state.timers.tables[domain], domain is TimeDomain.PROCESSING_TIME
 
+        panes = PaneTable() if processing else core.state.panes
+
         def places(one: bytes) -> Iterator[tuple[_TimerPlace, int | None]]:
-            for tag, setting in users_timers(table.of_key(one)).items():
+            for tag, setting in users_timers(table.of_key(one) | pane_timers(panes, one)).items():
                 place = _TimerPlace(setting.at, processing, one, tag)
                 if after is None or place > after:
                     yield place, setting.hold
 
-        return dict(await _first(table.keys() if key is None else [key], count, places))
+        keys = dict.fromkeys(chain(table.keys(), keys_with_panes(panes))) if key is None else [key]
+        return dict(await _first(keys, count, places))
 
     async def _with_spilled(
         self,
@@ -284,7 +294,8 @@ def _with_timers(state: IntervalState, key: bytes, bounds: KeyInterval) -> Seque
 
 
 def _timer_count(state: IntervalState, key: bytes) -> int:
-    return sum(len(users_timers(table.of_key(key))) for table in state.timers.tables.values())
+    set_now = sum(len(users_timers(table.of_key(key))) for table in state.timers.tables.values())
+    return set_now + len(pane_timers(state.panes, key))
 
 
 def _after(row: bytes) -> bytes | None:

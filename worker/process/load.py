@@ -214,8 +214,8 @@ def _interval_load(one: Metered, now: int) -> wire.IntervalLoad:
     state = core.state
     load.queued_records = state.intake.records
     load.pending_productions = state.outbox.unacked.records
-    load.keys = len(state.cells) - state.cells.pages
-    load.cached_bytes = state.cells.bytes_held
+    load.keys = len(state.cells) - state.cells.pages + state.panes.most_keys
+    load.cached_bytes = state.cells.bytes_held + state.panes.bytes
     load.independent = core.independent
     damaged = core.damaged_rows
     load.damaged_rows = len(damaged)

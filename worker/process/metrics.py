@@ -149,8 +149,11 @@ _GAUGES: dict[str, tuple[str, Callable[[IntervalCore], float]]] = {
         "Productions not yet ACKed by their consumers",
         lambda core: core.state.outbox.unacked.records,
     ),
-    "millwheel_timers": ("Timers set", lambda core: core.state.timers.count),
-    "millwheel_cache_bytes": ("Memory that cached states are counted with", lambda core: core.state.cells.bytes_held),
+    "millwheel_timers": ("Timers set", lambda core: core.state.timers.count + len(core.state.panes)),
+    "millwheel_cache_bytes": (
+        "Memory that cached states are counted with",
+        lambda core: core.state.cells.bytes_held + core.state.panes.bytes,
+    ),
     "millwheel_cached_keys": (
         "Keys whose state is in memory",
         lambda core: len(core.state.cells) - core.state.cells.pages,

@@ -21,6 +21,7 @@ from millwheel.rpc.v1.state_pb2_grpc import StateServiceServicer
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.interval import IntervalCore
+from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
 from millwheel.worker.process.listings import KeyListing, token_of, users_timers
 from millwheel.worker.process.owned_states import OwnedStates, not_owned
 
@@ -187,6 +188,9 @@ class StateService(StateServiceServicer):
         sealed = max(shown, *(cell.dirty for cell in cached.values())) if cached else shown
         encoded = {key: cell.encoded for key, cell in cached.items()}
         damaged: dict[bytes, str] = {}
+        panes = {key: found for key in keys if (found := panes_of(core.state.panes, key))}
+        if panes:
+            sealed = journal.sealed  # a pane does not say which commit changed it
         await self._add_rows(core, keys, encoded, damaged)
         await self._owned.committed(core, sealed)
         head = await self._heads.read(journal.name)
@@ -197,7 +201,7 @@ class StateService(StateServiceServicer):
             if size > _MAX_ANSWER_BYTES:
                 return  # all states of the cache would be copied for the first ones
             if key in encoded or key in damaged:
-                states[key] = _present(core, encoded.get(key, b""), damaged.get(key, ""))
+                states[key] = _present(core, encoded.get(key, b""), damaged.get(key, ""), panes.get(key, {}))
                 size += len(states[key].state)
             if number % 64 == 63:
                 await asyncio.sleep(0)  # ``migrate`` is user code: other work gets its turn
@@ -228,7 +232,10 @@ def _beside_state(core: IntervalCore, key: bytes) -> wire.ListedState:
     """What memory has of a key beside its state."""
     state, listed = core.state, wire.ListedState(key=key)
     for domain, table in state.timers.tables.items():
-        for tag, setting in sorted(users_timers(table.of_key(key)).items()):
+        timers = users_timers(table.of_key(key))
+        if domain is TimeDomain.EVENT_TIME:
+            timers |= pane_timers(state.panes, key)
+        for tag, setting in sorted(timers.items()):
             timer = listed.timers.add(tag=tag, timestamp_us=setting.at, wall_time=domain is TimeDomain.PROCESSING_TIME)
             if setting.hold is not None:
                 timer.hold_us = setting.hold
@@ -237,10 +244,10 @@ def _beside_state(core: IntervalCore, key: bytes) -> wire.ListedState:
     return listed
 
 
-def _present(core: IntervalCore, encoded: bytes, damage: str) -> wire.KeyState:
-    if damage or not encoded:
+def _present(core: IntervalCore, encoded: bytes, damage: str, panes: dict[tuple[int, int], Any]) -> wire.KeyState:
+    if damage or not (encoded or panes):
         return wire.KeyState(error=damage)
     try:
-        return wire.KeyState(state=core.state.program.state.present(encoded))
+        return wire.KeyState(state=core.state.program.state.present(with_panes(core.state, encoded, panes)))
     except Exception as error:  # of a codec, or of a migration in user code
         return wire.KeyState(error=error_message(error))

@@ -24,7 +24,7 @@ from millwheel.worker.interval.state import IntervalState
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column
 
-__all__ = ["PaneMover", "encoded_panes", "state_with_panes", "undo_moves"]
+__all__ = ["PaneMover", "encoded_panes", "undo_moves"]
 
 MAX_MOVED_BYTES: Final = MAX_STATE_BYTES // 2
 """A state beyond it takes no pane whose result has failed. Then the seal cannot fail by the move alone. The pane waits
@@ -127,19 +127,3 @@ def _plain_accumulators(form: Any, columns: list[Column]) -> list[Any]:
     if form.startswith("extreme "):
         return [one if has else None for one, has in zip(first, columns.pop(0).tolist(), strict=True)]
     return first
-
-
-def state_with_panes(panes: PaneTable, key: bytes, encoded: bytes) -> bytes:
-    """The key's state with its panes of the table, as of the last sealed commit, as the hooks would encode it.
-
-    ``encoded``: the state of its cell or row, in this version's form.
-    """
-    found = [(one, row) for one in panes.windows.values() if (row := one.settled_row(key)) is not None]
-    if not found:
-        return encoded
-    whole: dict[Any, Any] = msgspec.msgpack.decode(encoded, type=dict[tuple[int, int], Any]) if encoded else {}
-    for window, row in found:
-        columns = [column[[row]] for column in window.columns]
-        one = encoded_panes(window.form, {(window.start, window.end): columns})
-        whole |= msgspec.msgpack.decode(one, type=dict[tuple[int, int], Any])
-    return msgspec.msgpack.encode(whole)

@@ -184,6 +184,11 @@ class PaneTable:
         return sum(len(window.rows) for window in self.windows.values())
 
     @property
+    def most_keys(self) -> int:
+        """The number of keys of the window with most of them: about how many keys have panes."""
+        return max((len(window.rows) for window in self.windows.values()), default=0)
+
+    @property
     def first_end(self) -> int | None:
         """The end of the first window that has panes. No pane is due before it. None: there are none."""
         if not self._sought:

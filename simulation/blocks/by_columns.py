@@ -1,0 +1,81 @@
+"""Windows of sums, which a worker may keep by columns: the ids of each key and window, as bits of sums.
+
+So an id that is missing shows, and one that was added twice becomes another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+import millwheel as mw
+from millwheel import agg, windows
+from millwheel.agg.several import combined
+from millwheel.windows.result import Row
+from simulation.blocks.records import Item
+
+__all__ = ["add_by_columns"]
+
+_SUMS: Final = [f"sum{number}" for number in range(16)]
+_BITS: Final = 30
+"""Each sum has the bits of so many ids. With all of them it is far from the end of the machine's integers."""
+
+Packed: Any = msgspec.defstruct(
+    "Packed",
+    [("a", str), ("b", str), ("key", str), ("tainted", int), *((name, int) for name in _SUMS)],
+    module=__name__,
+)
+"""An item as numbers."""
+
+
+class Pack(mw.Computation[Item, None]):
+    """Converts items to numbers, with one of their fields as the key."""
+
+    def __init__(self, output: str, field: str) -> None:
+        self.output = output
+        self.field = field
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Item]) -> None:
+        """Forward the item as numbers."""
+        item, sums = record.value, dict.fromkeys(_SUMS, 0)
+        for one in item.ids:
+            sums[_SUMS[one // _BITS]] += 1 << one % _BITS
+        ctx.produce(self.output, Packed(item.a, item.b, getattr(item, self.field), int(item.tainted), **sums))
+
+
+class UnpackLate(mw.Computation[Packed, None]):
+    """Converts records that were too late back to items."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def process_record(self, ctx: mw.Context[None], record: mw.Record[Any]) -> None:
+        """Forward the record as the item that it was."""
+        packed = record.value
+        ctx.produce(self.output, Item(_ids(packed), packed.a, packed.b, bool(packed.tainted)))
+
+
+def _result(key: str, start: int, end: int, sums: Any, revision: int) -> Item:
+    """A result as a record; ``b`` contains the window and the revision."""
+    return Item(_ids(sums), key, f"{start} {end} {revision}", bool(sums.tainted))
+
+
+def _ids(sums: Any) -> list[int]:
+    return [_BITS * at + bit for at, name in enumerate(_SUMS) for bit in range(62) if getattr(sums, name) >> bit & 1]
+
+
+def add_by_columns(topology: mw.Topology, node: dict[str, Any]) -> None:
+    """Add tumbling windows of sums over the node's stream, and what converts records before them and after."""
+    _, size, _, offset, _ = node["arguments"]
+    name, output, too_late = node["name"], node["outputs"][0], node["outputs"][-1]
+    ((source, field),) = node["inputs"].items()
+    packed, late = f"{name}-sums", f"{name}-late"
+    aggregates: dict[str, Any] = {one: agg.sum(one) for one in _SUMS} | {"tainted": agg.max("tainted")}
+    tumbling = windows.tumbling(mw.Duration(size), offset=mw.Duration(offset))
+    aggregator = combined(aggregates).bind(Packed)
+    windowed = windows.Aggregate(tumbling, aggregator, output=output, too_late=late, row=Row(Item, _result))
+    topology.add(Pack(packed, field), name=f"{name}-packed", inputs={source: mw.key(field)}, outputs={packed: Packed})
+    topology.add(windowed, name=name, inputs={packed: mw.key("key")})
+    unpacked = {late: mw.key("key")}
+    topology.add(UnpackLate(too_late), name=f"{name}-unpacked-late", inputs=unpacked, outputs={too_late: Item})
