@@ -14,7 +14,7 @@ from millwheel.sdk.errors import UsageError
 from millwheel.sdk.records import Record
 from millwheel.sdk.typeinfo import generic_arguments, returned_type
 
-__all__ = ["Aggregator", "adding", "result_type_of"]
+__all__ = ["Aggregator", "adding", "fold_of", "result_type_of"]
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -74,6 +74,11 @@ class Aggregator(Generic[A, R]):
             UsageError: The type has not the field that is aggregated.
         """
         return self if self.specialise is None else self.specialise(record_type)
+
+
+def fold_of(aggregator: Aggregator[Any, Any]) -> Fold | None:
+    """How the aggregator adds many records at once, if it can."""
+    return aggregator._fold
 
 
 def adding(item: str, aggregator: Aggregator[A, R], fold: Fold | None = None) -> Aggregator[A, R]:

@@ -22,6 +22,7 @@ from simulation.mutations import (
     changes_master,
     changes_terms,
     changes_workers,
+    columns,
     commits,
     connectors,
     divided,

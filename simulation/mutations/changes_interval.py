@@ -197,7 +197,7 @@ rewriting(
     "timers-past-their-time",
     "G6",
     "a timer at exactly the watermark is due",
-    Firing.run_due,
+    Firing,
     "first <= upto and",
     "first < upto and",
     seeds=0,

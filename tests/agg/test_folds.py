@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millwheel import agg
-from millwheel.agg.aggregator import Aggregator
+from millwheel.agg.aggregator import Aggregator, fold_of
 from millwheel.agg.several import combined
 from millwheel.model.time import Timestamp
 from millwheel.sdk.columns import NotFoldedError
@@ -57,7 +57,7 @@ def same(a: Any, b: Any) -> bool:
 def test_a_fold_adds_what_its_aggregator_adds(name: str, batches: list[list[tuple[int, Bid]]]) -> None:
     """A batch that a fold refuses, or after which its sums may not fit into the machine's integers, has no effect."""
     aggregator = AGGREGATORS[name].bind(Bid)
-    fold = aggregator._fold
+    fold = fold_of(aggregator)
     assert fold is not None
     columns, expected = [np.zeros(5, kind) for kind in fold.kinds], [aggregator.new() for _ in range(5)]
     for batch in batches:
@@ -79,7 +79,7 @@ def test_a_fold_adds_what_its_aggregator_adds(name: str, batches: list[list[tupl
 @pytest.mark.parametrize("aggregator", [agg.sum("size"), agg.min("size"), agg.mean("size")])
 @pytest.mark.parametrize("size", ["many", True, 2.0, np.int64(2), 2**63])
 def test_what_is_no_exact_integer_is_left_to_the_aggregator(aggregator: Aggregator[Any, Any], size: Any) -> None:
-    fold = aggregator.bind(Bid)._fold
+    fold = fold_of(aggregator.bind(Bid))
     assert fold is not None
     with pytest.raises(NotFoldedError):
         fold.read([Bid(1.0, 2), Bid(1.0, size)])
@@ -87,14 +87,17 @@ def test_what_is_no_exact_integer_is_left_to_the_aggregator(aggregator: Aggregat
 
 def test_the_order_of_aggregates_is_part_of_the_form() -> None:
     both = {"n": agg.count(), "total": agg.sum("size")}
-    form, other = (combined(dict(names)).bind(Bid)._fold for names in (both.items(), reversed(both.items())))
+    form, other = (fold_of(combined(dict(names)).bind(Bid)) for names in (both.items(), reversed(both.items())))
     assert form is not None
     assert other is not None
     assert form.form != other.form
 
 
 def test_what_depends_on_the_value_has_no_fold() -> None:
-    assert agg.count(where=lambda bid: bid.size > 1).bind(Bid)._fold is None
-    assert agg.sum("size", where=lambda bid: True).bind(Bid)._fold is None
-    assert agg.sum(lambda bid: bid.size).bind(Bid)._fold is None
-    assert agg.last().bind(Bid)._fold is None
+    for aggregator in (
+        agg.count(where=lambda bid: bid.size > 1),
+        agg.sum("size", where=lambda bid: True),
+        agg.sum(lambda bid: bid.size),
+        agg.last(),
+    ):
+        assert fold_of(aggregator.bind(Bid)) is None

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel import agg, windows
-from millwheel.model.time import MAX_TIMESTAMP
 from millwheel.testing import TopologyHarness
 from millwheel.worker.interval import IntervalSettings
 
@@ -74,7 +73,9 @@ keys = st.sampled_from("abc")
 prices = st.one_of(st.integers(-5, 5), st.sampled_from([NOT_READ, NO_RESULT, 2**62, -(2**62)]))
 send = st.tuples(st.just("send"), st.lists(st.tuples(keys, st.integers(0, 40), prices), min_size=1, max_size=6))
 advance = st.tuples(st.just("advance"), st.integers(0, 45))
-others = st.sampled_from([("crash", None), ("break", "a"), ("mend", None), ("size", 20), ("size", 10), ("order", "thn")])
+others = st.sampled_from(
+    [("crash", None), ("break", "a"), ("mend", None), ("size", 20), ("size", 10), ("order", "thn")]
+)
 actions = st.lists(st.one_of(send, send, advance, others), max_size=14)
 
 
@@ -132,3 +133,78 @@ def test_columns_and_hooks_give_the_same(name: str, actions: list[Any], late: st
         ]
     options = {"late": late, "on_failure": policy}
     assert run(actions, SETTINGS[name], **options) == run(actions, HOOKS, **options)
+
+
+ONE = ("send", [("a", 1, 2), ("b", 2, 3), ("a", 11, 4)])
+SCRIPTS: dict[str, list[tuple[str, Any]]] = {
+    "the order of the aggregates changes": [ONE, ("order", "thn"), ONE, ("advance", 10), ("crash", None), ONE],
+    "windows become longer": [ONE, ("size", 20), ("send", [("a", 5, 1), ("a", 15, 1), ("b", 15, 1)]), ("crash", None)],
+    "windows become shorter": [("size", 20), ONE, ("size", 10), ("send", [("a", 5, 1), ("a", 15, 1)]), ("crash", None)],
+    "sums leave the machine's integers": [
+        ("send", [("a", 1, 2**62), ("b", 1, 1)]),
+        ("send", [("a", 2, 2**62)]),
+        ("crash", None),
+        ("send", [("a", 2, 2**62), ("b", 2, 1)]),
+        ("send", [("a", 3, -(2**62))]),
+        ("send", [("a", 3, -(2**62))]),
+    ],
+    "a record fails amid others of its key": [
+        ("send", [("a", 1, 2), ("a", 2, NOT_READ), ("a", 3, 5), ("b", 1, 2)]),
+        ONE,
+    ],
+    "records come late": [ONE, ("advance", 12), ("send", [("a", 1, 1), ("a", 11, 7), ("b", 2, 9), ("b", 13, 1)])],
+}
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("late", [None, "late"])
+def test_columns_and_hooks_agree_in_these_cases(script: str, late: str | None) -> None:
+    options: dict[str, Any] = {"late": late, "on_failure": mw.dead_letter(after=1)}
+    assert run(SCRIPTS[script], COLUMNS, **options) == run(SCRIPTS[script], HOOKS, **options)
+
+
+class Measured(msgspec.Struct):
+    key: str
+    value: float
+
+
+@pytest.mark.guarantee("G1", section="4.2")
+@pytest.mark.parametrize(
+    "values", [[0.1, 0.2, 0.3, 0.1], [1, 0.5, True], [0.0, -0.0], [-0.0, 0.0], [1e308, 1e308, -1e308]]
+)
+def test_floats_are_added_and_compared_as_in_hooks(values: list[Any]) -> None:
+    """Their order counts. Other numbers that a codec lets pass are those of the hook, too."""
+
+    def measured(settings: IntervalSettings) -> list[str]:
+        topology = mw.Topology("measured")
+        made = topology.source("values", Measured).map(lambda one: Measured(one.key, values[int(one.value)]), Measured)
+        aggregates = {
+            "total": agg.sum("value"),
+            "least": agg.min("value"),
+            "most": agg.max("value"),
+            "m": agg.mean("value"),
+        }
+        made.key_by("key").window(windows.tumbling(mw.seconds(10))).aggregate("found", **aggregates)
+        with TopologyHarness(topology, now=mw.Timestamp(NOON), settings=settings) as harness:
+            for number in range(len(values)):
+                harness.send("values", Measured("a", float(number)), mw.Timestamp(NOON + number))
+            harness.finish()
+            return [repr(one) for one in harness.values("found")]
+
+    assert measured(COLUMNS) == measured(HOOKS)
+
+
+@pytest.mark.guarantee("G12", section="7.1")
+def test_the_parts_of_a_split_interval_have_their_own_panes() -> None:
+    with TopologyHarness(totals(), split_at=["b"], now=mw.Timestamp(NOON), settings=COLUMNS) as harness:
+        for at in (1, 11):
+            batch = [(Bid(key, 1), mw.Timestamp(NOON + at * SECOND)) for key in "abc"]
+            harness.send_all("bids", batch)
+            harness.crash()
+        assert {
+            key: len(harness.state("totals", key)) for key in "abcd" if harness.state("totals", key)
+        } == dict.fromkeys("abc", 2)
+        assert len(harness.timers("totals", "a")) == 2
+        harness.finish()
+        assert len(harness.values("totals")) == 6

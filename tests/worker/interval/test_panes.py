@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,15 +11,16 @@ import pytest
 
 import millwheel as mw
 from millwheel import agg, windows
+from millwheel.agg.aggregator import fold_of
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.store.contract import CorruptValueError, JournalHead
 from millwheel.windows.result import Row
-from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
 from millwheel.worker.interval.panes.table import PaneTable, named_form
-from millwheel.worker.messages import Appended, AppendEntry, Opened, OpenedParent, Parent, ReadStates, StatesRead, Tick
+from millwheel.worker.messages import OpenedParent, Parent, ReadStates, StatesRead, Tick
 from tests.worker.interval.driver import IntervalDriver
 
 COLUMNS = IntervalSettings(columns_from=1)
@@ -341,7 +343,100 @@ def test_owners_of_a_merged_interval_number_rows_alike() -> None:
     assert panes(_child(list(reversed(merged)), child.entries)) == expected
 
 
-def _child(parents: Sequence[OpenedParent], entries: Sequence[bytes] = (), keys: KeyInterval = ALL_KEYS) -> IntervalDriver:
+def _child(
+    parents: Sequence[OpenedParent], entries: Sequence[bytes] = (), keys: KeyInterval = ALL_KEYS
+) -> IntervalDriver:
     return IntervalDriver(
         counting(Results()), settings=COLUMNS, outputs={}, parents=parents, entries=list(entries), keys=keys
     )
+
+
+@pytest.mark.guarantee("G12", section="7.1")
+def test_a_child_takes_over_the_panes_of_its_keys() -> None:
+    parent = driver_of(Results())
+    parent.deliver(("a", "", 1), ("z", "", 1), ("m", "", 12))
+    parent.commit()
+    child = _child([parts_of(parent, ALL_KEYS, "p")], keys=KeyInterval(b"m", None))
+    assert panes(child) == {("z", 10): 1, ("m", 20): 1}
+    child.watermark(20)
+    child.commit_all()
+    assert child.sent() == [("z 0-10 1", 10), ("m 10-20 1", 20)]
+
+
+@pytest.mark.guarantee("G12", section="7.1")
+def test_windows_in_two_forms_stay_apart_in_a_merge() -> None:
+    """While an update is under way, one parent may have the old columns, and another one the new ones."""
+    forms = [agg.several({"n": agg.count(), "m": agg.count()}), agg.several({"m": agg.count(), "n": agg.count()})]
+    tables = [PaneTable(fold_of(one)) for one in forms]
+    for table, key in zip(tables, (b"a", b"b"), strict=True):
+        assert table.fold is not None
+        window = table.window((0, 10, named_form(table.fold)), table.fold.kinds)
+        window.added.append((window.rows_of([key]), []))
+        seal_changes(table)
+    merged = PaneTable(fold_of(forms[0]))
+    merged.take_in(tables, ALL_KEYS)
+    assert {window.form: [*window.rows] for window in merged.windows.values()} == {
+        tables[0].form: [b"a"],
+        tables[1].form: [b"b"],
+    }
+    assert merged.others() == [merged.windows[0, 10, tables[1].form]]
+
+
+def test_a_worker_without_numpy_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    change = decode_entry(driver.entries[-1], "the entry").panes
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(CorruptValueError, match=r"install openmillwheel\[columns\]"):
+        apply_changes(PaneTable(), change, "an entry")
+    with pytest.raises(mw.UsageError, match=r"install openmillwheel\[columns\]"):
+        columns_from(True)
+    assert columns_from(False) == 0
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_moved_pane_of_a_record_holds_the_watermark() -> None:
+    """Its window ends while the move waits for an append in flight."""
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    successor = opened(driver, counting(Results(), early=windows.every(mw.seconds(10))))
+    successor.deliver(("b", "", 35))
+    successor.deliver(("a", "", 25))
+    successor.watermark(20)
+    assert panes(successor) == {}
+    assert successor.output == 10
+    successor.commit_all()
+    assert ("a 0-10 1", 10) in successor.sent()
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_due_pane_of_a_failing_record_comes_before_it() -> None:
+    """Until then an event does not look again at windows in which all keys are blocked."""
+    broken = ["bad"]
+
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] in broken:
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), keep=keep, on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    driver.deliver(("a", "bad", 25))
+    driver.commit_all()
+    driver.watermark(20)
+    driver.commit_all()
+    assert driver.sent() == [("b 0-10 1", 10)]
+    (window,) = driver.state.panes.windows.values()
+    assert window.passed == driver.state.blocked.unblocked
+    broken.clear()
+    later(driver)
+    assert panes(driver) == {}, "the pane has moved, and its hook runs before the record"
+    assert driver.output == 10
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10)]
+    driver.watermark(30)
+    driver.commit_all()
+    assert driver.sent() == [("a 20-30 1", 30)]

@@ -131,10 +131,10 @@ class BlockedKeys:
         batch = self.runner.batch
         context = batch.contexts.pop(key, None)
         batch.dead.discard(key)
-        undo_moves(self._panes, key, batch.moved.pop(key, ()))
         if context is not None:
             context._cell.value = UNSET
             self._setup.scope.produced_bytes -= context._produced
+            undo_moves(self._panes, key, batch.moved.pop(key, ()))
         records: list[RecordItem] = []
         for receipt, consumed in batch.consumed:
             keys = receipt.delivery.keys
@@ -213,7 +213,7 @@ class BlockedKeys:
         program = self._setup.program
         if blocked.alone or blocked.together or ((program.record_is_async or program.timer_is_async) and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        if isinstance(item, RecordItem) and self._timers.behind:
+        if isinstance(item, RecordItem) and (self._timers.behind or self.firing.panes.move_due(key)):
             return
         if item is None:
             self._unblock(key, blocked)

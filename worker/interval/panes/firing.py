@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from millwheel.model.time import LAST_TIMESTAMP, Timestamp
+from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
 from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.cache.cells import KeyCell
@@ -37,6 +37,7 @@ class PaneFiring:
         self._blocked = state.blocked
         self._holds = state.holds
         self._panes = state.panes
+        self._timers = state.timers
         self._windows = state.column_windows
         self._runner = runner
         self._outcomes = outcomes
@@ -49,6 +50,18 @@ class PaneFiring:
         """
         unblocked = self._blocked.unblocked
         return [window for window in self._panes.due(upto) if window.passed != unblocked]
+
+    def move_due(self, key: bytes) -> bool:
+        """Move the panes of a blocked key whose record is about to run, if one is due: its hook comes first (G5).
+
+        Returns:
+            Whether the record must wait for that.
+        """
+        upto = self._timers.due_until(TimeDomain.EVENT_TIME)
+        due = [window for window in self._panes.due(upto) if key in window.rows]
+        if due:
+            self._move(due[0], key)
+        return bool(due)
 
     def produce(self, window: WindowPanes) -> None:
         """Produce the results of a window that has ended, while the batch has room."""

@@ -1,0 +1,240 @@
+"""Mutations of windows by columns: a pane has one place, and counts once (sections 4.2, 4.6, 6.2, 7.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.panes import changes, gate
+from millwheel.worker.interval.panes.firing import PaneFiring
+from millwheel.worker.interval.panes.gate import PaneGate
+from millwheel.worker.interval.panes.moving import PaneMover
+from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
+from millwheel.worker.interval.pump import IntervalPump
+from simulation.mutations.base import rewriting
+
+__all__: list[str] = []
+
+_CORE: Final = "tests/worker/interval/test_panes.py::test_"
+_SCRIPTS: Final = "tests/windows/test_by_columns.py::test_"
+_FEW: Final = "a test shows it by itself, in seconds; seeds were not tried"
+
+rewriting(
+    "panes-in-two-places",
+    "G1",
+    "a pane in the state of its key takes no record in the table",
+    PaneGate._by_columns,
+    " and not self._in_state(key, start)",
+    "",
+)
+
+rewriting(
+    "panes-not-closed",
+    "G1",
+    "an entry says which panes have left the table",
+    changes,
+    "np.array(sorted(window.closing.values()), np.int64)",
+    "rows[:0]",
+)
+
+rewriting(
+    "ends-of-windows-unheld",
+    "G7",
+    "the end of a window by columns holds the output watermark",
+    IntervalPump.held,
+    "self._state.panes.first_end",
+    "None",
+)
+
+rewriting(
+    "moves-not-undone",
+    "G2",
+    "a pane is in the table again when what the batch did for its key is undone",
+    BlockedKeys,
+    "undo_moves(self._panes, key, batch.moved.pop(key, ()))",
+    "batch.moved.pop(key, ())",
+    seeds=0,
+    test=_CORE + "a_record_that_fails_leaves_its_pane_in_the_table",
+    why=_FEW,
+)
+
+rewriting(
+    "moves-unheld",
+    "G7",
+    "a pane that moves holds the output watermark until it is stored",
+    PaneMover.move,
+    "batch.hold = self._holds.covering(batch.hold, window.end)",
+    "pass",
+    seeds=0,
+    test=_CORE + "a_moved_pane_of_a_record_holds_the_watermark",
+    why=_FEW,
+)
+
+rewriting(
+    "closing-panes-not-in-bases",
+    "G12",
+    "a base has the panes that only a batch behind it closes",
+    WindowPanes.settled,
+    "rows.update((key, row) for key, row in self.closing.items() if row < self.sealed)",
+    "pass",
+    seeds=0,
+    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    why=_FEW,
+)
+
+rewriting(
+    "new-panes-in-bases",
+    "G12",
+    "a base has no pane that only a batch behind it makes",
+    WindowPanes.settled,
+    "{key: row for key, row in self.rows.items() if row < self.sealed}",
+    "dict(self.rows)",
+    seeds=0,
+    test=_CORE + "a_base_amid_a_batch_has_the_committed_panes",
+    why=_FEW,
+)
+
+rewriting(
+    "rows-of-a-child-by-parents",
+    "G12",
+    "a child numbers the rows of its windows by their keys",
+    PaneTable.take_in,
+    "sorted((key, at) for at, parent in enumerate(parents) for key in parent.rows if key in keys)",
+    "[(key, at) for at, parent in enumerate(parents) for key in parent.rows if key in keys]",
+    seeds=0,
+    test=_CORE + "owners_of_a_merged_interval_number_rows_alike",
+    why=_FEW,
+)
+
+rewriting(
+    "panes-of-siblings",
+    "G12",
+    "a child takes over the panes of its own keys",
+    PaneTable.take_in,
+    " if key in keys)",
+    ")",
+    seeds=0,
+    test=_CORE + "a_child_takes_over_the_panes_of_its_keys",
+    why=_FEW,
+)
+
+rewriting(
+    "results-of-blocked-keys",
+    "G5",
+    "the result of a window waits while its key is blocked",
+    PaneFiring._may_fire,
+    "if key in self._blocked.keys:",
+    "if False:",
+    seeds=0,
+    test=_CORE + "a_failing_result_is_not_overtaken_by_the_next_window",
+    why=_FEW,
+)
+
+rewriting(
+    "records-before-due-panes",
+    "G5",
+    "a due pane of a blocked key moves before the key's record runs again",
+    BlockedKeys,
+    " or self.firing.panes.move_due(key)",
+    "",
+    seeds=0,
+    test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
+    why=_FEW,
+)
+
+rewriting(
+    "results-tried-at-each-event",
+    "G8",
+    "results of blocked keys are not tried again before a key is unblocked",
+    PaneFiring.due,
+    " if window.passed != unblocked",
+    "",
+    seeds=0,
+    test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
+    why=_FEW,
+)
+
+rewriting(
+    "moves-that-cannot-be-sealed",
+    "G8",
+    "a move that cannot be sealed waits for a later try",
+    BlockedKeys.failed,
+    "if item is None and moved and not (timers or records):",
+    "if False:",
+    seeds=0,
+    test=_CORE + "a_move_that_cannot_be_sealed_waits_for_a_later_try",
+    why=_FEW,
+)
+
+rewriting(
+    "all-states-asked-for",
+    "G13",
+    "an update asks for so many states at a time as fit into a batch",
+    PaneFiring.produce,
+    " and not self.mover.asks_much",
+    "",
+    seeds=0,
+    test=_CORE + "an_update_to_hooks_moves_panes_on_demand_and_bounded",
+    why=_FEW,
+)
+
+rewriting(
+    "moves-in-weak-commits",
+    "G10",
+    "a batch with moved panes joins no weak commit",
+    CommitPipeline.try_commit,
+    " or batch.moved",
+    "",
+    seeds=0,
+    test=_CORE + "an_update_to_weak_productions_keeps_moved_panes",
+    why=_FEW,
+)
+
+rewriting(
+    "other-forms-passed-over",
+    "G1",
+    "panes in columns of another form move before a record of their key runs",
+    PaneTable.others,
+    "if one.form != self.form and one.rows",
+    "if False",
+    seeds=0,
+    test=_SCRIPTS + "columns_and_hooks_agree_in_these_cases",
+    why=_FEW,
+)
+
+rewriting(
+    "sums-that-wrap-around",
+    "G1",
+    "sums that may leave the machine's integers are left to hooks",
+    gate.PaneGate._note_overflows,
+    "if reach + growth > _MOST_REACH:",
+    "if False:",
+    seeds=0,
+    test=_SCRIPTS + "columns_and_hooks_agree_in_these_cases",
+    why=_FEW,
+)
+
+rewriting(
+    "panes-without-a-limit",
+    "G13",
+    "at the limit of memory further panes are states",
+    PaneGate.may_begin,
+    "and panes.bytes < settings.columns_bytes",
+    "",
+    seeds=0,
+    test=_CORE + "at_the_limit_of_memory_new_panes_are_states",
+    why=_FEW,
+)
+
+rewriting(
+    "windows-without-a-limit",
+    "G13",
+    "many windows of few keys are left to hooks",
+    PaneGate.divide,
+    "room = MAX_WINDOWS - len(self._panes.windows)",
+    "room = 1 << 60",
+    seeds=0,
+    test=_CORE + "many_windows_of_few_keys_are_left_to_hooks",
+    why=_FEW,
+)
