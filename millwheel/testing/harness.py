@@ -32,7 +32,7 @@ from millwheel.testing.store_effects import result_of
 from millwheel.testing.updating import check_update
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.interval.entry import TimerRow, decode_part
-from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
+from millwheel.worker.interval.shown_panes import pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.journal import CommitCounts
 from millwheel.worker.messages import Delivery, HookFailed

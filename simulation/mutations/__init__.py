@@ -75,6 +75,7 @@ __all__ = [
     "changes_master",
     "changes_terms",
     "changes_workers",
+    "columns",
     "commits",
     "connectors",
     "divided",

@@ -6,10 +6,10 @@ from typing import Final
 
 from millwheel.worker.interval.commits.commits import CommitPipeline
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
-from millwheel.worker.interval.panes import changes, gate
-from millwheel.worker.interval.panes.firing import PaneFiring
-from millwheel.worker.interval.panes.gate import PaneGate
-from millwheel.worker.interval.panes.moving import PaneMover
+from millwheel.worker.interval.hooks.pane_firing import PaneFiring
+from millwheel.worker.interval.hooks.pane_gate import PaneGate
+from millwheel.worker.interval.hooks.pane_moving import PaneMover
+from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
 from simulation.mutations.base import rewriting
@@ -24,7 +24,7 @@ rewriting(
     "panes-in-two-places",
     "G1",
     "a pane in the state of its key takes no record in the table",
-    PaneGate._by_columns,
+    PaneGate,
     " and not self._in_state(key, start)",
     "",
 )
@@ -123,7 +123,7 @@ rewriting(
     "results-of-blocked-keys",
     "G5",
     "the result of a window waits while its key is blocked",
-    PaneFiring._may_fire,
+    PaneFiring,
     "if key in self._blocked.keys:",
     "if False:",
     seeds=0,
@@ -207,7 +207,7 @@ rewriting(
     "sums-that-wrap-around",
     "G1",
     "sums that may leave the machine's integers are left to hooks",
-    gate.PaneGate._note_overflows,
+    PaneGate,
     "if reach + growth > _MOST_REACH:",
     "if False:",
     seeds=0,

@@ -62,7 +62,7 @@ def totals(late: str | None = None, size: int = 10, order: str = "nth", **option
     topology = mw.Topology("totals")
     bids = topology.source("bids", Bid).filter(lambda bid: bid.price != 0).map(checked, Bid)
     aggregates = {"n": agg.count(), "t": agg.sum("price"), "h": agg.max("price")}
-    windowed = bids.key_by("auction").window(windows.tumbling(mw.seconds(size)))
+    windowed: Any = bids.key_by("auction").window(windows.tumbling(mw.seconds(size)))
     several = {name: aggregates[name] for name in order}
     made = windowed.aggregate("totals", **several, **({} if late is None else {"too_late": late}), options=options)
     made.map(judged, Any).named("judged")
@@ -185,7 +185,8 @@ def test_floats_are_added_and_compared_as_in_hooks(values: list[Any]) -> None:
             "most": agg.max("value"),
             "m": agg.mean("value"),
         }
-        made.key_by("key").window(windows.tumbling(mw.seconds(10))).aggregate("found", **aggregates)
+        windowed: Any = made.key_by("key").window(windows.tumbling(mw.seconds(10)))
+        windowed.aggregate("found", **aggregates)
         with TopologyHarness(topology, now=mw.Timestamp(NOON), settings=settings) as harness:
             for number in range(len(values)):
                 harness.send("values", Measured("a", float(number)), mw.Timestamp(NOON + number))

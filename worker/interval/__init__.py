@@ -6,7 +6,7 @@
 - ``commits/``: from a batch of hooks to the journal, and the checkpoints that keep the journal short.
 - ``outbox/``: productions until their ACKs.
 - ``cache/``: key states in memory, and the pages of growing states.
-- ``panes/``: windows whose panes are kept by columns. Start reading in ``gate.py``.
+- ``panes/``: windows whose panes are kept by columns. Start reading in ``hooks/pane_gate.py``.
 """
 
 from millwheel.worker.interval.core import IntervalCore

@@ -11,7 +11,7 @@ from typing import Final
 from millwheel.model.time import MIN_TIMESTAMP, TimeDomain, Timestamp, format_timestamp
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.worker.interval.blocked_key_table import BlockedKey, Wait
-from millwheel.worker.interval.panes.showing import first_pane
+from millwheel.worker.interval.shown_panes import first_pane
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold
 

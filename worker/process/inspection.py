@@ -18,7 +18,7 @@ from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow
-from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
+from millwheel.worker.interval.shown_panes import pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.hook_status import failures_of, hooks_of, key_failure, waits_of
 from millwheel.worker.process.listings import KeyListing, TimerListing, page_size, spilled_rows

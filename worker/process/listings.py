@@ -26,8 +26,8 @@ from millwheel.sdk.scope import PAGES_TAG, TimerSetting
 from millwheel.store.contract import CorruptValueError, PartId, StateStore
 from millwheel.worker.interval import IntervalCore
 from millwheel.worker.interval.entry import TimerRow, decode_part, decode_rows
-from millwheel.worker.interval.panes.showing import keys_with_panes, pane_timers, panes_of, with_panes
 from millwheel.worker.interval.panes.table import PaneTable
+from millwheel.worker.interval.shown_panes import keys_with_panes, pane_timers, panes_of, with_panes
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.process.owned_states import OwnedStates
 from millwheel.worker.process.state_text import state_text

@@ -21,7 +21,7 @@ from millwheel.rpc.v1.state_pb2_grpc import StateServiceServicer
 from millwheel.sdk.error_texts import error_message
 from millwheel.store.contract import JournalHead, StateStore
 from millwheel.worker.interval import IntervalCore
-from millwheel.worker.interval.panes.showing import pane_timers, panes_of, with_panes
+from millwheel.worker.interval.shown_panes import pane_timers, panes_of, with_panes
 from millwheel.worker.process.listings import KeyListing, token_of, users_timers
 from millwheel.worker.process.owned_states import OwnedStates, not_owned
 

@@ -29,10 +29,10 @@ from millwheel.worker.interval.hooks.failures import (
     refuse_result,
 )
 from millwheel.worker.interval.hooks.firing import Firing
+from millwheel.worker.interval.hooks.pane_moving import undo_moves
 from millwheel.worker.interval.hooks.runner import Runner
 from millwheel.worker.interval.hooks.running_hooks import RunningHooks, StartedHook
 from millwheel.worker.interval.hooks.traced_hooks import TracedFiring, TracedOutcomes, TracedRunner
-from millwheel.worker.interval.panes.moving import undo_moves
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import HookFailed

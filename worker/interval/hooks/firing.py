@@ -12,8 +12,8 @@ from millwheel.sdk.records import Timer
 from millwheel.sdk.scope import TimerSetting
 from millwheel.worker.interval.blocked_key_table import TimerItem, Wait
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
-from millwheel.worker.interval.panes.firing import PaneFiring
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.interval.timers import effective_hold, held_at

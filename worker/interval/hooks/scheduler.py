@@ -9,8 +9,8 @@ from millwheel.worker.interval.blocked_key_table import BlockedKeyTable
 from millwheel.worker.interval.cache.pages import PageTable
 from millwheel.worker.interval.holds import Hold
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.pane_adding import PaneAdder
 from millwheel.worker.interval.hooks.runner import MAX_FAILED_HOOKS, Runner
-from millwheel.worker.interval.panes.adding import PaneAdder
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import IntervalEffect, ReadStates

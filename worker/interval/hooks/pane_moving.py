@@ -9,22 +9,18 @@ is undone with them (``BlockedKeys._undo``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import Any, Final
 
 from millwheel.model.limits import MAX_STATE_BYTES
 from millwheel.model.time import LAST_TIMESTAMP, Timestamp
 from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.hooks.runner import Runner
+from millwheel.worker.interval.panes.plain import encoded_panes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
 
-if TYPE_CHECKING:
-    from millwheel.sdk.columns import Column
-
-__all__ = ["PaneMover", "encoded_panes", "undo_moves"]
+__all__ = ["PaneMover", "undo_moves"]
 
 MAX_MOVED_BYTES: Final = MAX_STATE_BYTES // 2
 """A state beyond it takes no pane whose result has failed. Then the seal cannot fail by the move alone. The pane waits
@@ -101,29 +97,3 @@ def undo_moves(panes: PaneTable, key: bytes, windows: Sequence[WindowPanes]) -> 
     for window in windows:
         window.reopen(key)
         panes.changes(window)
-
-
-def encoded_panes(form: bytes, panes: dict[tuple[int, int], Sequence[Column]]) -> bytes:
-    """The state of a key with these panes, as ``windows.Aggregate`` encodes it.
-
-    Args:
-        form: What the columns are, encoded.
-        panes: By start and end, the columns with the pane's row alone.
-    """
-    plain_form = msgspec.msgpack.decode(form)
-    plain = {bounds: (-1, _plain_accumulators(plain_form, list(columns))[0], 0) for bounds, columns in panes.items()}
-    return msgspec.msgpack.encode(plain)
-
-
-def _plain_accumulators(form: Any, columns: list[Column]) -> list[Any]:
-    """Accumulators in plain types, encoded as those of the aggregators. It takes their columns from the list."""
-    if isinstance(form, list):
-        fields = [(name, _plain_accumulators(one, columns)) for name, one in form]
-        names = [name for name, _ in fields]
-        return [dict(zip(names, row, strict=True)) for row in zip(*(of for _, of in fields), strict=True)]
-    first: list[Any] = columns.pop(0).tolist()
-    if form.startswith("mean "):
-        return list(zip(first, columns.pop(0).tolist(), strict=True))
-    if form.startswith("extreme "):
-        return [one if has else None for one, has in zip(first, columns.pop(0).tolist(), strict=True)]
-    return first

@@ -15,8 +15,8 @@ from millwheel.sdk.context import Context
 from millwheel.worker.interval.blocked_key_table import Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
+from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.hooks.runner import HookOutcomes, Runner
-from millwheel.worker.interval.panes.moving import PaneMover
 from millwheel.worker.interval.panes.table import WindowPanes
 from millwheel.worker.interval.setup import IntervalSetup
 from millwheel.worker.interval.state import IntervalState
