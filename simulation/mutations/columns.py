@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millwheel.worker.interval.commits.commits import CommitPipeline
+from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
@@ -36,6 +36,15 @@ rewriting(
     changes,
     "np.array(sorted(window.closing.values()), np.int64)",
     "rows[:0]",
+)
+
+rewriting(
+    "later-records-added-first",
+    "G15",
+    "a record of a key is not added before an earlier one that waits for its hook",
+    PaneGate,
+    "if not later:",
+    "if True:",
 )
 
 rewriting(
@@ -127,7 +136,7 @@ rewriting(
     "if key in self._blocked.keys:",
     "if False:",
     seeds=0,
-    test=_CORE + "a_failing_result_is_not_overtaken_by_the_next_window",
+    test=_CORE + "a_failing_timer_is_not_overtaken_by_a_pane",
     why=_FEW,
 )
 
@@ -151,7 +160,7 @@ rewriting(
     " if window.passed != unblocked",
     "",
     seeds=0,
-    test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
+    test=_CORE + "an_event_passes_over_windows_of_blocked_keys",
     why=_FEW,
 )
 
@@ -183,11 +192,11 @@ rewriting(
     "moves-in-weak-commits",
     "G10",
     "a batch with moved panes joins no weak commit",
-    CommitPipeline.try_commit,
+    WeakCommits.may_join,
     " or batch.moved",
     "",
     seeds=0,
-    test=_CORE + "an_update_to_weak_productions_keeps_moved_panes",
+    test=_CORE + "a_moved_pane_joins_no_weak_commit",
     why=_FEW,
 )
 

@@ -146,7 +146,6 @@ SCRIPTS: dict[str, list[tuple[str, Any]]] = {
         ("crash", None),
         ("send", [("a", 2, 2**62), ("b", 2, 1)]),
         ("send", [("a", 3, -(2**62))]),
-        ("send", [("a", 3, -(2**62))]),
     ],
     "a record fails amid others of its key": [
         ("send", [("a", 1, 2), ("a", 2, NOT_READ), ("a", 3, 5), ("b", 1, 2)]),

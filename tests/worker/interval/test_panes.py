@@ -20,8 +20,8 @@ from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
 from millwheel.worker.interval.panes.table import PaneTable, named_form
-from millwheel.worker.messages import OpenedParent, Parent, ReadStates, StatesRead, Tick
-from tests.worker.interval.driver import IntervalDriver
+from millwheel.worker.messages import GroupWatermarks, OpenedParent, Parent, ReadStates, StatesRead, Tick
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 COLUMNS = IntervalSettings(columns_from=1)
 SMALL = IntervalSettings(columns_from=1, batch_records=10)
@@ -29,7 +29,7 @@ RETRY = mw.retry(initial=mw.seconds(1))
 
 
 class Results:
-    """Makes results. Those of the ``broken`` keys fail. ``made``: the keys of all attempts."""
+    """Makes results. Those of the ``broken`` keys fail, or of one window of a key. ``made``: the keys of attempts."""
 
     def __init__(self, *broken: str) -> None:
         self.broken = set(broken)
@@ -37,7 +37,7 @@ class Results:
 
     def __call__(self, key: str, start: int, end: int, value: Any, revision: int) -> str:
         self.made.append(key)
-        if key in self.broken:
+        if key in self.broken or f"{key} {start}" in self.broken:
             raise ValueError("no result")
         return f"{key} {start}-{end} {value}"
 
@@ -266,6 +266,23 @@ def test_an_update_to_hooks_moves_panes_on_demand_and_bounded() -> None:
 
 
 @pytest.mark.guarantee("G10", section="6.1.3")
+def test_a_moved_pane_joins_no_weak_commit() -> None:
+    """The open commit has sent what its records produced, and would forget which panes it moves."""
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    computation = counting(Results(), early=windows.each_change())
+    successor = opened(driver, computation, strong=False)
+    for key in ("c", "d", "a"):
+        successor.deliver((key, "", 2))
+    for _ in range(4):
+        later(successor)
+        successor.commit_all()
+    assert panes(successor) == {("b", 10): 1}
+    assert panes(opened(successor, computation, strong=False)) == {("b", 10): 1}
+
+
+@pytest.mark.guarantee("G10", section="6.1.3")
 def test_an_update_to_weak_productions_keeps_moved_panes() -> None:
     driver = driver_of(Results())
     driver.deliver(("a", "", 1), ("b", "", 1))
@@ -413,7 +430,6 @@ def test_a_moved_pane_of_a_record_holds_the_watermark() -> None:
 
 @pytest.mark.guarantee("G5", section="4.6")
 def test_a_due_pane_of_a_failing_record_comes_before_it() -> None:
-    """Until then an event does not look again at windows in which all keys are blocked."""
     broken = ["bad"]
 
     def keep(value: tuple[str, str]) -> bool:
@@ -429,14 +445,85 @@ def test_a_due_pane_of_a_failing_record_comes_before_it() -> None:
     driver.watermark(20)
     driver.commit_all()
     assert driver.sent() == [("b 0-10 1", 10)]
-    (window,) = driver.state.panes.windows.values()
-    assert window.passed == driver.state.blocked.unblocked
     broken.clear()
     later(driver)
-    assert panes(driver) == {}, "the pane has moved, and its hook runs before the record"
+    assert panes(driver) == {}
     assert driver.output == 10
+    driver.commit()
+    assert driver.state.intake.records == 1, "the pane has moved, and its hook runs before the record"
     driver.commit_all()
     assert driver.sent() == [("a 0-10 1", 10)]
     driver.watermark(30)
     driver.commit_all()
     assert driver.sent() == [("a 20-30 1", 30)]
+
+
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_failing_timer_is_not_overtaken_by_a_pane() -> None:
+    """One window of the key was begun by a hook, and the next one by columns."""
+    made = Results("a 0")
+    driver = driver_of(made, IntervalSettings(columns_from=2), on_failure=RETRY)
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    driver.deliver(("a", "", 11), ("b", "", 11))
+    driver.commit()
+    assert panes(driver) == {("a", 20): 1, ("b", 20): 1}
+    driver.watermark(20)
+    driver.commit_all()
+    assert driver.sent() == [("b 10-20 1", 20)]
+    made.broken.clear()
+    later(driver)
+    driver.commit_all()
+    assert driver.sent() == [("a 0-10 1", 10), ("a 10-20 1", 20)]
+
+
+@pytest.mark.guarantee("G8", section="4.6")
+def test_an_event_passes_over_windows_of_blocked_keys() -> None:
+    """A window of a million blocked keys would take a second of each event."""
+
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] == "bad":
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), keep=keep, on_failure=RETRY)
+    keys = [f"k{number}" for number in range(500)]
+    driver.deliver(*((key, "", 1) for key in keys))
+    driver.commit()
+    driver.deliver(*((key, "bad", 25) for key in keys))
+    driver.watermark(20)
+    assert len(driver.state.panes) == 500
+    calls = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        driver.core.step(GroupWatermarks({INJECTOR: 21}), driver.now)
+    finally:
+        sys.setprofile(None)
+    assert calls < 500
+
+
+@pytest.mark.guarantee("G15", section="6.1.1")
+def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
+    """The earlier one waits for the state of its key, and the later one may be committed only behind it."""
+    driver = driver_of(Results(), IntervalSettings(columns_from=2))
+    driver.deliver(("a", "", 11))
+    driver.commit()
+    driver.deliver(*((f"k{number}", "", 21) for number in range(20)), ("a", "", 21))
+    driver.commit()
+    driver.state.cells.flushed(driver.state.cells.dirty_rows())
+    driver.state.cells.evict(b"a")
+    records = [("a", "", 12), ("a", "", 22), *((f"k{number}", "", 22) for number in range(20))]
+    driver.deliver(*records)
+    driver.commit()
+    assert panes(driver)[("k3", 30)] == 2
+    assert panes(driver)[("a", 30)] == 1
+    assert driver.state.intake.records == 2
+    read_states(driver)
+    driver.commit_all()
+    assert driver.state.intake.records == 0
+    assert states(driver)["a"] == {(10, 20): [-1, 2, 0], (20, 30): [-1, 2, 0]}, "most records of its key need a hook"

@@ -115,7 +115,7 @@ class CommitPipeline:
                 self._journal.counts.duplicates += self._ids.duplicates
                 self._ids.duplicates = 0
                 return False
-        if not self._weak or batch.fired or batch.dead or batch.moved:
+        if not self._weak or batch.fired or batch.dead:
             out.extend(self._append(self._sealer.seal(self._runner.take_batch(), changed, stored_first=True)))
             return True
         self.open_commit_full = not waiting.join(self._in_flight, changed)

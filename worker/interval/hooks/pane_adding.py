@@ -54,21 +54,28 @@ class PaneAdder:
         if not self._panes.windows and (gate is None or not gate.may_begin(receipt)):
             return self._runner.run_hooks(receipt, indexes, alone)
         if gate is None or alone:
-            return self._run_hooks(receipt, indexes, dict.fromkeys(keys[index] for index in indexes), alone)
+            moving = dict.fromkeys(keys[index] for index in indexes)
+            return self._run_hooks(receipt, indexes, moving, alone)
         found = gate.divide(receipt, indexes)
-        places = found.places.tolist()
-        added = [indexes[place] for place in places]
+        added = [indexes[place] for place in found.places.tolist()]
         if added:
             self._add([keys[index] for index in added], found)
         done = added if not found.dropped else [*added, *(indexes[place] for place in found.dropped)]
         if done:
             self._runner.batch.added_of(receipt).extend(done)
             self._trace(receipt, added)
-        if len(done) == len(indexes):
+        if not found.left:
             return len(indexes), 0, len(added)
-        left = _without(indexes, [*places, *found.dropped])
-        _, waits, calls = self._run_hooks(receipt, left, found.hooked, alone)
+        ran, waits, calls = self._run_hooks(receipt, [indexes[place] for place in found.left], found.hooked, alone)
+        self._return(receipt, [indexes[place] for place in sorted([*found.left[ran:], *found.later])])
         return len(indexes), waits, len(added) + calls
+
+    def _return(self, receipt: DeliveryReceipt, indexes: Sequence[int]) -> None:
+        """Records return to the front of the queue: they have not run, although the caller counts them."""
+        if indexes:
+            self._intake.requeue((receipt, index) for index in indexes)
+            self._runner.batch.records -= len(indexes)
+            self._runner.batch.size -= len(indexes) * receipt.average
 
     def _add(self, keys: Sequence[bytes], found: Divided) -> None:
         """Add records of these keys to their panes."""
@@ -98,8 +105,8 @@ class PaneAdder:
     ) -> tuple[int, int, int]:
         """Run records in hooks, after the panes of some keys have moved to their states.
 
-        Records beyond the batch return to the queue. A record whose key's panes cannot move fails, as its hook would:
-        the state cannot be read.
+        A record whose key's panes cannot move fails, as its hook would: the state cannot be read. Returns how many of
+        the records, in their order, are done with or wait.
         """
         runner, keys, unmoved = self._runner, receipt.delivery.keys, dict[bytes, BaseException]()
         for key in moving:
@@ -108,26 +115,21 @@ class PaneAdder:
                     self._mover.move(key)
                 except HOOK_ERRORS as error:
                     unmoved[key] = error
-        called = 0
+        called, failed = 0, set[int]()
         for key, why in unmoved.items():
             first = next(index for index in indexes if keys[index] == key)
             called += 1 - runner.reading_failed(key, RecordItem(receipt, first), why)
-            indexes = [index for index in indexes if index != first]
-        if not indexes:
-            return 1, 0, called
-        ran, waits, calls = runner.run_hooks(receipt, indexes, alone)
-        if ran < len(indexes):
-            self._intake.requeue((receipt, index) for index in indexes[ran:])
-        return ran, waits, calls + called
+            failed.add(first)
+        if not failed:
+            return runner.run_hooks(receipt, indexes, alone)
+        rest, waits = [index for index in indexes if index not in failed], 0
+        while rest:  # not a part of them, because those that have failed are done with
+            ran, waiting, calls = runner.run_hooks(receipt, rest, alone)
+            rest, waits, called = rest[ran:], waits + waiting, called + calls
+        return len(indexes), waits, called
 
     def _trace(self, receipt: DeliveryReceipt, added: Sequence[int]) -> None:
         """The sampled records among those that were added have their spans."""
         traces = self._setup.meter.traces
         if traces is not None and receipt.delivery.traces is not None:
             traces.added(receipt.delivery, added)
-
-
-def _without(indexes: Sequence[int], places: Iterable[int]) -> list[int]:
-    """The indexes at all other places, in their order."""
-    gone = set(places)
-    return [index for place, index in enumerate(indexes) if place not in gone]

@@ -11,7 +11,8 @@ It keeps one invariant: *a pane has one place*, the table or the state of its ke
    divert or drop it.
 
 So a record is added only to the pane to which the hook would have added it, and in the same order. To add it cannot
-fail.
+fail. But a hook may fail or wait. So no record of a key is taken before an earlier one that needs a hook (G15): it
+returns to the queue, or goes to hooks, too.
 """
 
 from __future__ import annotations
@@ -39,26 +40,32 @@ __all__ = ["Divided", "PaneGate"]
 _FAR: Final = 1 << 60
 """Windows that reach beyond it, in either direction, are left to hooks: further bounds could leave the machine's
 integers. All records of such a window are, so that its panes have one place."""
+_FEW: Final = 8
+"""If more than one of so many records needs a hook, the keys of these have all of their records in hooks."""
 _MOST_REACH: Final = float(1 << 62)
 """Integers of a pane that may be beyond it are left to hooks. Half of the machine's range is a margin for rounding."""
 
 
 class Divided:
-    """Records of one delivery: those that are added to panes, those that are done, and those for hooks."""
+    """Records of one delivery, by their places: those that are added, that are done, for hooks, and for later."""
 
-    __slots__ = ("dropped", "given", "hooked", "places", "starts")
+    __slots__ = ("dropped", "given", "hooked", "later", "left", "places", "starts")
 
     def __init__(self, places: Column, starts: Column) -> None:
         self.places = places
-        """The records that are added, by their places among those to run."""
+        """The records that are added to panes."""
         self.starts = starts
         """The starts of their windows."""
         self.given: list[Column] = []
         """What the fold has read of them."""
         self.dropped: list[int] = []
-        """The places of records that a filter has dropped."""
+        """Records that a filter has dropped."""
         self.hooked: dict[bytes, None] = {}
-        """The keys whose panes must move before the other records run in hooks."""
+        """The keys whose panes must move before their records run in hooks."""
+        self.left: list[int] = []
+        """Records that run in hooks."""
+        self.later: list[int] = []
+        """Records that return to the queue."""
 
     def keep(self, kept: Sequence[bool] | Column) -> None:
         """Leave all records that are not kept to hooks."""
@@ -113,7 +120,30 @@ class PaneGate:
             hooked, by_columns = found.hooked, self._by_columns
             bounds = zip(own, found.starts.tolist(), strict=True)
             found.keep([key not in hooked and by_columns(key, start, begins, begun) for key, start in bounds])
+        if len(found.places) < len(indexes):
+            self._divide_others([keys[index] for index in indexes], found)
         return found
+
+    def _divide_others(self, keys: Sequence[bytes], found: Divided) -> None:
+        """Divide the records that are not added, and keep the order of each key. ``keys``: those of all records."""
+        apart = self._blocked.keys.keys() | found.hooked.keys()
+        found.dropped = [place for place in found.dropped if keys[place] not in apart]
+        taken = {*found.places.tolist(), *found.dropped}
+        found.left = [place for place in range(len(keys)) if place not in taken]
+        first: dict[bytes, int] = {}
+        for place in found.left:
+            first.setdefault(keys[place], place)
+        later = {place for place in taken if place > first.get(keys[place], place)}
+        if not later:
+            return
+        if _FEW * len(found.left) > len(keys):
+            found.hooked.update((keys[place], None) for place in sorted(later))
+            later = {place for place in taken if keys[place] in found.hooked}
+            found.left = sorted({*found.left, *later})
+        else:
+            found.later = sorted(later)
+        found.dropped = [place for place in found.dropped if place not in later]
+        found.keep([place not in later for place in found.places.tolist()])
 
     def _by_columns(self, key: bytes, start: int, begins: bool, begun: Container[int]) -> bool:
         """Whether the pane of a key in the window from ``start`` takes records in the table: rules 1 and 2.
