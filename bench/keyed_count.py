@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bench.load import expected_results
@@ -22,8 +23,12 @@ FORMS = {
     "keyed_count.plain": ("counts_plain", Count),
     "keyed_count.window.exactly_once": ("windowed", windows.Result[int]),
     "keyed_count.window.plain": ("windowed_plain", windows.Result[int]),
+    "keyed_count.columns.exactly_once": ("windowed", windows.Result[int]),
 }
 """By figure: the topology in bench/topologies.py, and the type of its results."""
+
+_OPTIONS = {"keyed_count.columns.exactly_once": ("--columns",)}
+"""By figure: the options of its server, if it has any."""
 
 _PATIENCE = 180.0
 
@@ -32,12 +37,12 @@ def measure(name: str, records: int, runs: int) -> Figure:
     """Records per second: the best of ``runs`` runs, each on a fresh server."""
     topology, result_type = FORMS[name]
     wanted = expected_results(records)
-    rates = [_run(topology, result_type, records, wanted) for _ in range(runs)]
+    rates = [_run(topology, result_type, records, wanted, _OPTIONS.get(name, ())) for _ in range(runs)]
     return Figure(name, max(rates), "records/s", tuple(rates))
 
 
-def _run(topology: str, result_type: Any, records: int, wanted: int) -> float:
-    with server() as address:
+def _run(topology: str, result_type: Any, records: int, wanted: int, options: Sequence[str]) -> float:
+    with server(*options) as address:
         submit(address, topology)
         command = [sys.executable, "-m", "bench.feed", address, str(records), topology]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:

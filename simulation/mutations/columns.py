@@ -54,6 +54,9 @@ rewriting(
     IntervalPump.held,
     "self._state.panes.first_end",
     "None",
+    seeds=0,
+    test=_CORE + "a_window_that_waits_for_room_holds_the_watermark",
+    why=_FEW,
 )
 
 rewriting(

@@ -14,13 +14,22 @@ from millwheel import agg, windows
 from millwheel.agg.aggregator import fold_of
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.store.contract import CorruptValueError, JournalHead
+from millwheel.store.contract import CorruptValueError, JournalHead, StateRow
 from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
 from millwheel.worker.interval.panes.table import PaneTable, named_form
-from millwheel.worker.messages import GroupWatermarks, OpenedParent, Parent, ReadStates, StatesRead, Tick
+from millwheel.worker.messages import (
+    Acknowledged,
+    GroupWatermarks,
+    OpenedParent,
+    Parent,
+    ReadStates,
+    SendDelivery,
+    StatesRead,
+    Tick,
+)
 from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 COLUMNS = IntervalSettings(columns_from=1)
@@ -515,7 +524,8 @@ def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
     driver.commit()
     driver.deliver(*((f"k{number}", "", 21) for number in range(20)), ("a", "", 21))
     driver.commit()
-    driver.state.cells.flushed(driver.state.cells.dirty_rows())
+    rows = driver.state.cells.dirty_rows()
+    driver.state.cells.flushed(rows)
     driver.state.cells.evict(b"a")
     records = [("a", "", 12), ("a", "", 22), *((f"k{number}", "", 22) for number in range(20))]
     driver.deliver(*records)
@@ -523,7 +533,28 @@ def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
     assert panes(driver)[("k3", 30)] == 2
     assert panes(driver)[("a", 30)] == 1
     assert driver.state.intake.records == 2
-    read_states(driver)
+    (read,) = driver.take(ReadStates)
+    driver.handle(StatesRead(read.keys, [StateRow(*row) for row in rows if row[0] == b"a"]))
     driver.commit_all()
     assert driver.state.intake.records == 0
     assert states(driver)["a"] == {(10, 20): [-1, 2, 0], (20, 30): [-1, 2, 0]}, "most records of its key need a hook"
+
+
+@pytest.mark.guarantee("G7", section="4.5")
+def test_a_window_that_waits_for_room_holds_the_watermark() -> None:
+    driver = driver_of(Results(), IntervalSettings(columns_from=1, outbox_records=1, batch_records=2))
+    keys = [f"k{number}" for number in range(10)]
+    driver.deliver(*((key, "", 1) for key in keys))
+    driver.commit_all()
+    driver.watermark(50)
+    driver.commit_all()
+    results: list[str] = []
+    while sends := driver.take(SendDelivery):
+        assert driver.output <= 10
+        assert driver.state.outbox.unacked.records <= 1 + 2 * 2
+        for send in sends:
+            results += map(msgspec.msgpack.decode, send.delivery.values)
+            driver.handle(Acknowledged(send.delivery.token))
+        driver.commit_all()
+    assert sorted(results) == [f"{key} 0-10 1" for key in keys]
+    assert driver.output == 50
