@@ -55,7 +55,7 @@ rewriting(
     "self._state.panes.first_end",
     "None",
     seeds=0,
-    test=_CORE + "a_window_that_waits_for_room_holds_the_watermark",
+    test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
     why=_FEW,
 )
 
