@@ -67,17 +67,15 @@ def whole_table(table: PaneTable) -> Iterator[PaneChange]:
     import numpy as np
 
     for window in table.windows.values():
-        settled = sorted((row, key) for key, row in window.settled().items())
-        first = 0
-        while first < len(settled):
-            last, size = first, 0
-            while last < len(settled) and size < _PART_BYTES:
-                size += len(settled[last][1]) + 8 * len(window.columns)
-                last += 1
-            some = settled[first:last]
-            rows = np.array([row for row, _ in some], np.int64)
-            yield _change(window, rows, [key for _, key in some], rows[:0])
-            first = last
+        settled = window.settled()
+        if not settled:
+            continue
+        rows = np.sort(np.fromiter(settled.values(), np.int64, len(settled)))
+        average = sum(map(len, settled)) // len(settled) + 8 * len(window.columns)
+        step = max(1, _PART_BYTES // (average + 1))
+        for first in range(0, len(rows), step):
+            some = rows[first : first + step]
+            yield _change(window, some, [window.keys[row] for row in some.tolist()], rows[:0])
 
 
 def _change(window: WindowPanes, rows: Rows, keys: list[bytes], closed: Rows) -> PaneChange:
