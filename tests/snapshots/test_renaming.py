@@ -17,6 +17,7 @@ from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.dedup.snapshot import load
 from millwheel.worker.interval.commits.divided import divide, entry_parts, joined
 from millwheel.worker.interval.entry import decode_entry, encode, encode_part
+from millwheel.worker.interval.panes.changes import PaneChange
 from millwheel.worker.interval.renaming import renamed_entry, renamed_part
 from millwheel.worker.names import RestoredNames
 from tests.worker.interval.driver import IntervalDriver
@@ -122,6 +123,15 @@ def found(driver: IntervalDriver) -> tuple[object, ...]:
     )
     rows = sorted(row for batch in state.outbox for row in state.outbox.rows_of(batch))
     return states, timers, rows
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+def test_a_base_with_windows_by_columns_is_restored() -> None:
+    change = PaneChange(0, 10, b"\xa5count", b"\0\0\0\0", [b"key"], [("<i8", b"\3" + bytes(7))], b"")
+    part, blob = PartId("panes/0", 7, 9), encode_part(change)
+    assert renamed_part(part, blob, RestoredNames(NAMES), part.name) == blob
+    with pytest.raises(CorruptValueError, match="not a base part"):
+        renamed_part(part, encode_part([1]), RestoredNames(NAMES), part.name)
 
 
 @pytest.mark.guarantee("G12", section="6.2")

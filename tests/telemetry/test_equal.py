@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel import agg, windows
 from millwheel.model.time import Timestamp
 from millwheel.worker.interval import IntervalSettings
 from millwheel.worker.messages import Acknowledge, Acknowledged, AppendEntry, ReadStates, SendDelivery, StatesRead
@@ -121,3 +123,31 @@ def test_a_batch_with_a_trace_ends_at_the_same_record() -> None:
         traced = TracedDriver(Doing(), lambda text: "produce" in text, settings=settings)
         steps = [("deliver", records), ("read", 0)]
         assert history(traced, steps) == history(plain, steps), limit
+
+
+def counts() -> mw.Computation[Any, Any]:
+    return windows.Aggregate(windows.tumbling(mw.Duration(10)), agg.count(), output="out")
+
+
+@pytest.mark.guarantee("G1", "G2", "G5", section="6.1")
+@examples(max_examples=40)
+@given(STEPS, st.sets(st.sampled_from(["quiet", "produce", "much", "timer"])))
+def test_traces_change_no_effect_of_windows_by_columns(steps: list[tuple[str, Any]], sampled: set[str]) -> None:
+    options: dict[str, Any] = {"settings": IntervalSettings(columns_from=2, batch_records=5), "outputs": {}}
+    plain = IntervalDriver(counts(), **options)
+    traced = TracedDriver(counts(), lambda text: any(one in text for one in sampled), **options)
+    assert history(traced, steps) == history(plain, steps)
+
+
+@pytest.mark.paper(section="6.1")
+def test_a_sampled_record_of_a_window_by_columns_has_its_spans() -> None:
+    driver = TracedDriver(counts(), lambda text: "seen" in text, settings=IntervalSettings(columns_from=1), outputs={})
+    driver.deliver(("a", "seen", 1), ("b", "", 1))
+    driver.commit_all()
+    driver.watermark(10)
+    driver.commit_all()
+    for send in driver.take(SendDelivery):
+        driver.handle(Acknowledged(send.delivery.token))
+    names = [name.split()[0] for name in driver.spans.names()]
+    assert {"process", "fire"} <= set(names)
+    assert not any("duplicate" in name for name in driver.spans.names())

@@ -14,12 +14,15 @@ from millwheel import agg, windows
 from millwheel.agg.aggregator import fold_of
 from millwheel.model.keys import ALL_KEYS, KeyInterval
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
+from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import CorruptValueError, JournalHead, StateRow
 from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
 from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
 from millwheel.worker.interval.panes.table import PaneTable, named_form
+from millwheel.worker.interval.pending import pending_work
+from millwheel.worker.interval.shown_panes import keys_with_panes, pane_timers, panes_of, with_panes
 from millwheel.worker.messages import (
     Acknowledged,
     GroupWatermarks,
@@ -560,3 +563,23 @@ def test_a_window_that_waits_for_room_holds_the_watermark() -> None:
         driver.commit_all()
     assert sorted(results) == [f"{key} 0-10 1" for key in keys]
     assert driver.output == 50
+
+
+@pytest.mark.guarantee("G8", section="4.5")
+def test_a_pane_that_holds_the_watermark_is_named_and_counted() -> None:
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] == "bad":
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), keep=keep, on_failure=RETRY)
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    driver.deliver(("a", "bad", 25))
+    driver.watermark(20)
+    assert driver.core.explain_hold() == (HoldKind.HOLD_KIND_TIMER, "key 'a', tag '0/10'")
+    assert pending_work(driver.state).sketch.total == 2
+    assert pane_timers(driver.state.panes, b"a").keys() == {"0/10"}
+    assert list(keys_with_panes(driver.state.panes)) == [b"a"]
+    shown = with_panes(driver.state, b"", panes_of(driver.state.panes, b"a"))
+    assert msgspec.msgpack.decode(shown, type=dict[tuple[int, int], Any]) == {(0, 10): [-1, 1, 0]}
