@@ -259,8 +259,10 @@ def session(gap: Duration) -> SessionWindows:
 
 
 def tumbling_size(windows: Assigner) -> tuple[int, int] | None:
-    """Size and offset of tumbling windows without a zone. None: the windows are others, or of over 35 years."""
-    if isinstance(windows, _Aligned) and windows.size == windows.every and windows.size < _LONGEST:
+    """Size and offset of tumbling windows without a zone. None: the windows are others, or one exceeds 35 years."""
+    if not isinstance(windows, _Aligned) or windows.size != windows.every:
+        return None
+    if windows.size < _LONGEST and abs(windows.offset) < _LONGEST:
         return windows.size, windows.offset
     return None
 

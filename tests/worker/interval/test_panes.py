@@ -583,3 +583,59 @@ def test_a_pane_that_holds_the_watermark_is_named_and_counted() -> None:
     assert list(keys_with_panes(driver.state.panes)) == [b"a"]
     shown = with_panes(driver.state, b"", panes_of(driver.state.panes, b"a"))
     assert msgspec.msgpack.decode(shown, type=dict[tuple[int, int], Any]) == {(0, 10): [-1, 1, 0]}
+
+
+@pytest.mark.guarantee("G13", section="4.6")
+def test_large_results_go_into_several_commits() -> None:
+    def large(key: str, start: int, end: int, value: Any, revision: int) -> str:
+        return f"{key}" * 100
+
+    made: Any = large
+    driver = driver_of(made, IntervalSettings(columns_from=1, batch_bytes=2_000))
+    driver.deliver(*((f"k{number:02}", "", 1) for number in range(40)))
+    driver.commit_all()
+    before = len(driver.entries)
+    driver.watermark(10)
+    driver.commit_all()
+    sizes = [len(decode_entry(entry, "an entry").productions) for entry in driver.entries[before:]]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 8
+
+
+@pytest.mark.guarantee("G5", section="4.1")
+def test_with_a_full_outbox_a_record_runs_after_its_due_pane() -> None:
+    driver = driver_of(Results(), IntervalSettings(columns_from=2, outbox_records=1, batch_records=2))
+    driver.deliver(*((f"k{number}", "", 1) for number in range(10)))
+    driver.commit_all()
+    driver.watermark(50)
+    driver.commit_all()
+    before = panes(driver)
+    assert len(before) > 3
+    key, _ = max(before)
+    driver.sent()
+    driver.deliver((key, "", 2))
+    driver.commit_all()
+    assert driver.sent() == [(f"{key} 0-10 1", 10)]
+    assert panes(driver).keys() == before.keys() - {(key, 10)}
+
+
+@pytest.mark.guarantee("G8", section="4.4")
+def test_a_damaged_row_is_read_again_after_a_while() -> None:
+    """Its pane cannot move. It waits, and is shown, and the row is not read again by each event."""
+    driver = driver_of(Results())
+    driver.deliver(("a", "", 1))
+    driver.commit()
+    successor = opened(driver, counting(Results(), early=windows.every(mw.seconds(10))), on_failure=RETRY)
+    successor.state.cells.evicted = True
+    successor.watermark(10)
+    for _ in range(3):
+        (read,) = successor.take(ReadStates)
+        successor.handle(StatesRead(read.keys, [None], {b"a": "damaged"}))
+        successor.watermark(11)
+        assert not successor.take(ReadStates)
+        assert successor.core.failing.blocked == 1
+        assert successor.output == 10
+        later(successor)
+    assert read_states(successor) == 1
+    successor.commit_all()
+    assert successor.sent() == [("a 0-10 1", 10)]

@@ -284,7 +284,11 @@ class BlockedKeys:
             return
         item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
         if item is None:
-            self._unblock(key, blocked)
+            if (window := next(self._panes.of_key(key), None)) is not None:
+                # A pane could not move. Without a delay its row would be read again and again.
+                self.result_failed(key, window.timer, StateDamagedError(why))
+            else:
+                self._unblock(key, blocked)
             return
         # The work runs alone, so that its attempts are counted until it is done.
         blocked.alone, blocked.together = max(blocked.alone + blocked.together, 1), 0

@@ -156,9 +156,14 @@ class Firing:
         keys = dict.fromkeys(keys)
         for window in self.panes.due(self._timers.due_until(TimeDomain.EVENT_TIME)):
             some = [key for key in keys if key in window.rows]
-            if not all(self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end) for key in some) or self.runner.full():
+            for key in some:
+                if not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end) and key not in self._blocked.keys:
+                    return False
+            if self.runner.full():
                 return False
             self.panes.produce_of(window, some)
+            if any(key in window.rows and key not in self._blocked.keys for key in some):
+                return False
         return all(self._fire_due_of(key, domain) for key in keys for domain in TimeDomain)
 
     def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:

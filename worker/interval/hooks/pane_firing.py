@@ -75,9 +75,10 @@ class PaneFiring:
             waiting += sum(key in window.rows for key in keys)
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
-        """Produce the results of some keys that have panes in a window that has ended."""
-        runner, meter = self._runner, self._setup.meter
-        began = meter.clock()
+        """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
+        runner, meter, scope = self._runner, self._setup.meter, self._setup.scope
+        budget = self._setup.settings.batch_bytes - runner.batch.size
+        began, made = meter.clock(), 0
         free = [key for key in keys if self._may_fire(key)]
         if not free:
             return
@@ -85,13 +86,19 @@ class PaneFiring:
         self._panes.changes(window)
         if self._windows is None or window.form != self._panes.form:
             for key in free:
+                made += 1
                 self._move(window, key)
+                if runner.batch_full():
+                    break
         else:
             accumulators = self._windows.fold.accumulators(window.present(free, self._panes.fold))
             for key, accumulator in zip(free, accumulators, strict=True):
+                made += 1
                 self._produce(window, key, accumulator)
-        runner.batch.records += len(free)
-        runner.measure("process_timer", meter.timers, len(free), began, None)
+                if scope.produced_bytes > budget:
+                    break
+        runner.batch.records += made
+        runner.measure("process_timer", meter.timers, made, began, None)
 
     def _may_fire(self, key: bytes) -> bool:
         if key in self._blocked.keys:
