@@ -3,118 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 import millwheel as mw
-from millwheel import agg, windows
-from millwheel.agg.aggregator import fold_of
+from millwheel import windows
 from millwheel.model.keys import ALL_KEYS, KeyInterval
-from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
-from millwheel.rpc.v1.watermark_pb2 import HoldKind
-from millwheel.store.contract import CorruptValueError, JournalHead, StateRow
-from millwheel.windows.result import Row
-from millwheel.worker.interval import IntervalSettings, columns_from
-from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
-from millwheel.worker.interval.panes.changes import apply_changes, seal_changes, whole_table
-from millwheel.worker.interval.panes.table import PaneTable, named_form
-from millwheel.worker.interval.pending import pending_work
-from millwheel.worker.interval.shown_panes import keys_with_panes, pane_timers, panes_of, with_panes
+from millwheel.worker.interval import IntervalSettings
+from millwheel.worker.interval.panes.changes import apply_changes, whole_table
+from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.messages import (
     Acknowledged,
     GroupWatermarks,
-    OpenedParent,
-    Parent,
-    ReadStates,
     SendDelivery,
-    StatesRead,
-    Tick,
 )
-from tests.worker.interval.driver import INJECTOR, IntervalDriver
-
-COLUMNS = IntervalSettings(columns_from=1)
-SMALL = IntervalSettings(columns_from=1, batch_records=10)
-RETRY = mw.retry(initial=mw.seconds(1))
-
-
-class Results:
-    """Makes results. Those of the ``broken`` keys fail, or of one window of a key. ``made``: the keys of attempts."""
-
-    def __init__(self, *broken: str) -> None:
-        self.broken = set(broken)
-        self.made: list[str] = []
-
-    def __call__(self, key: str, start: int, end: int, value: Any, revision: int) -> str:
-        self.made.append(key)
-        if key in self.broken or f"{key} {start}" in self.broken:
-            raise ValueError("no result")
-        return f"{key} {start}-{end} {value}"
-
-
-def counting(made: Results, size: int = 10, **options: Any) -> windows.Aggregate[Any]:
-    assigned = windows.tumbling(mw.Duration(size))
-    return windows.Aggregate(assigned, agg.count(), output="out", row=Row(str, made), **options)
-
-
-def driver_of(made: Results, settings: IntervalSettings = COLUMNS, **options: Any) -> IntervalDriver:
-    return IntervalDriver(counting(made), settings=settings, outputs={}, **options)
-
-
-def opened(driver: IntervalDriver, computation: Any = None, **options: Any) -> IntervalDriver:
-    """The next owner, which has the same journal."""
-    made = computation or counting(Results())
-    given: dict[str, Any] = {"settings": COLUMNS, **options}
-    successor = IntervalDriver(made, entries=list(driver.entries), outputs={}, **given)
-    successor.position = driver.position
-    return successor
-
-
-def panes(driver: IntervalDriver) -> dict[tuple[str, int], int]:
-    """The count of each pane in the table, by key and end."""
-    found: dict[tuple[str, int], int] = {}
-    for window in driver.state.panes.windows.values():
-        (column,) = window.present(window.rows, driver.state.panes.fold)
-        found.update(zip(((key.decode(), window.end) for key in window.rows), column.tolist(), strict=True))
-    return found
-
-
-def states(driver: IntervalDriver) -> dict[str, Any]:
-    cells = {key: cell.encoded for key, cell in driver.state.cells.items() if cell.encoded}
-    return {key.decode(): msgspec.msgpack.decode(blob, type=dict[tuple[int, int], Any]) for key, blob in cells.items()}
-
-
-def later(driver: IntervalDriver, seconds: int = 2) -> None:
-    driver.now += seconds * 1_000_000
-    driver.handle(Tick())
-
-
-def read_states(driver: IntervalDriver) -> int:
-    """Answer reads of rows: there are none. Returns the most keys of one read."""
-    asked = [one.keys for one in driver.take(ReadStates)]
-    for keys in asked:
-        driver.handle(StatesRead(keys, [None] * len(keys)))
-    return max(map(len, asked), default=0)
-
-
-@pytest.mark.guarantee("G2", section="6.2")
-def test_an_entry_has_new_values_and_a_takeover_reads_them() -> None:
-    driver = driver_of(Results())
-    driver.deliver(("a", "", 1), ("b", "", 2), ("a", "", 11))
-    driver.commit()
-    driver.deliver(("a", "", 3))
-    driver.commit()
-    last = decode_entry(driver.entries[-1], "the entry")
-    assert last.format == PANES_FORMAT
-    assert not last.states
-    assert not last.timers_set
-    assert panes(driver) == {("a", 10): 2, ("b", 10): 1, ("a", 20): 1} == panes(opened(driver))
-    driver.watermark(10)
-    driver.commit()
-    assert driver.sent() == [("a 0-10 2", 10), ("b 0-10 1", 10)]
-    assert panes(opened(driver)) == {("a", 20): 1} == panes(driver)
+from tests.worker.interval.column_windows import (
+    RETRY,
+    SMALL,
+    Results,
+    child_of,
+    counting,
+    driver_of,
+    later,
+    opened,
+    panes,
+    parts_of,
+    read_states,
+    states,
+)
+from tests.worker.interval.driver import INJECTOR
 
 
 @pytest.mark.guarantee("G12", section="6.2")
@@ -133,78 +51,6 @@ def test_a_base_amid_a_batch_has_the_committed_panes() -> None:
     assert {(key.decode(), one.end): one.columns[0][row] for one in windows for key, row in one.rows.items()} == before
     driver.commit_all()
     assert driver.sent() == [("a 0-10 1", 10), ("b 0-10 1", 10)]
-
-
-@pytest.mark.guarantee("G1", section="6.1.1")
-def test_a_failing_result_moves_and_the_policy_decides() -> None:
-    made = Results("a")
-    driver = driver_of(made, on_failure=mw.dead_letter(after=2, initial=mw.seconds(1)))
-    driver.deliver(("a", "", 1), ("b", "", 1))
-    driver.commit()
-    driver.watermark(10)
-    driver.commit()
-    assert driver.sent() == [("b 0-10 1", 10)]
-    assert states(driver) == {"a": {(0, 10): [-1, 1, 0]}}
-    successor = opened(driver, counting(Results("a")), on_failure=RETRY)
-    assert states(successor) == states(driver)
-    assert panes(successor) == {}
-    later(driver)
-    later(driver)
-    driver.commit_all()
-    assert states(driver) == {}
-    assert driver.state.counts.dead_letters == 1
-    assert driver.output == 10
-
-
-@pytest.mark.guarantee("G7", section="4.5")
-def test_a_moving_pane_holds_the_watermark_until_it_is_stored() -> None:
-    made = Results("a")
-    driver = driver_of(made, on_failure=RETRY)
-    driver.deliver(("a", "", 1))
-    driver.commit()
-    driver.deliver(("b", "", 25))  # its append is in flight, so the move waits
-    driver.watermark(20)
-    assert panes(driver) == {("b", 30): 1}
-    assert driver.output == 10
-    driver.commit_all()
-    assert driver.output == 10
-    made.broken.clear()
-    later(driver)
-    driver.commit_all()
-    assert driver.sent() == [("a 0-10 1", 10)]
-
-
-@pytest.mark.guarantee("G5", section="4.6")
-def test_a_failing_result_is_not_overtaken_by_the_next_window() -> None:
-    made = Results("a")
-    driver = driver_of(made, on_failure=RETRY)
-    driver.deliver(("a", "", 1), ("a", "", 11), ("b", "", 1), ("b", "", 11))
-    driver.commit()
-    for watermark in (10, 20):
-        driver.watermark(watermark)
-        driver.commit_all()
-    assert [value for value, _ in driver.sent()] == ["b 0-10 1", "b 10-20 1"]
-    made.broken.clear()
-    later(driver)
-    driver.commit_all()
-    assert [value for value, _ in driver.sent()] == ["a 0-10 1", "a 10-20 1"]
-
-
-@pytest.mark.guarantee("G8", section="4.6")
-def test_failing_results_do_not_starve_those_of_others() -> None:
-    made = Results(*(f"bad-{number:02}" for number in range(50)))
-    driver = driver_of(made, SMALL, on_failure=RETRY)
-    for start in (1, 11):
-        driver.deliver(*((f"bad-{number:02}", "", start) for number in range(50)), ("good", "", start))
-        driver.commit_all()
-    for watermark in (10, 20):
-        driver.watermark(watermark)
-        driver.commit_all()
-    assert driver.sent() == [("good 0-10 1", 10), ("good 10-20 1", 20)]
-    tried = len(made.made)
-    driver.watermark(21)
-    driver.watermark(22)
-    assert len(made.made) == tried, "no event tries the results of blocked keys again"
 
 
 @pytest.mark.guarantee("G1", section="6.1.1")
@@ -294,34 +140,6 @@ def test_a_moved_pane_joins_no_weak_commit() -> None:
     assert panes(opened(successor, computation, strong=False)) == {("b", 10): 1}
 
 
-@pytest.mark.guarantee("G10", section="6.1.3")
-def test_an_update_to_weak_productions_keeps_moved_panes() -> None:
-    driver = driver_of(Results())
-    driver.deliver(("a", "", 1), ("b", "", 1))
-    driver.commit()
-    successor = opened(driver, strong=False)
-    successor.deliver(("a", "", 2))
-    successor.commit_all()
-    assert panes(successor) == {("b", 10): 1} == panes(opened(successor, strong=False))
-    assert states(successor) == {"a": {(0, 10): [-1, 2, 0]}}
-
-
-@pytest.mark.guarantee("G1", section="4.4")
-@pytest.mark.parametrize("stamp", [MIN_TIMESTAMP, -(2**61), 2**60 - 3, 2**60, 2**61, MAX_TIMESTAMP - 1])
-def test_windows_at_the_ends_of_time_are_those_of_hooks(stamp: int) -> None:
-    results = []
-    for settings in (COLUMNS, IntervalSettings()):
-        driver = driver_of(Results(), settings)
-        for moved in (0, 1, 0, -1, 1):
-            if MIN_TIMESTAMP <= stamp + moved < MAX_TIMESTAMP:
-                driver.deliver(("a", "", stamp + moved))
-                driver.commit_all()
-        driver.watermark(MAX_TIMESTAMP)
-        driver.commit_all()
-        results.append(driver.sent())
-    assert results[0] == results[1]
-
-
 @pytest.mark.guarantee("G13", section="8.3")
 def test_at_the_limit_of_memory_new_panes_are_states() -> None:
     driver = driver_of(Results(), IntervalSettings(columns_from=1, columns_bytes=2_000))
@@ -348,10 +166,6 @@ def test_many_windows_of_few_keys_are_left_to_hooks() -> None:
     assert driver.sent() == [(f"a {start}-{start + 10} 1", start + 10) for start in range(0, 12_000, 10)]
 
 
-def parts_of(driver: IntervalDriver, keys: KeyInterval, journal: str) -> OpenedParent:
-    return OpenedParent(Parent(journal, keys), JournalHead(7, driver.state.committed, 0, ()), {}, list(driver.entries))
-
-
 @pytest.mark.guarantee("G12", section="7.1")
 def test_owners_of_a_merged_interval_number_rows_alike() -> None:
     """A child's journal has row numbers before the child has a base. They do not depend on the parents' order."""
@@ -362,22 +176,14 @@ def test_owners_of_a_merged_interval_number_rows_alike() -> None:
     for parent in parents:
         parent.commit()
     merged = [parts_of(parents[0], halves[0], "p1"), parts_of(parents[1], halves[1], "p2")]
-    child = _child(merged)
+    child = child_of(merged)
     child.position = 100
     child.deliver(("z", "", 3), ("b", "", 3))
     child.commit()
     expected = {("a", 10): 1, ("b", 10): 1, ("c", 10): 1, ("n", 10): 1, ("n", 20): 1, ("z", 10): 2}
     assert panes(child) == expected
-    assert panes(_child(merged, child.entries)) == expected
-    assert panes(_child(list(reversed(merged)), child.entries)) == expected
-
-
-def _child(
-    parents: Sequence[OpenedParent], entries: Sequence[bytes] = (), keys: KeyInterval = ALL_KEYS
-) -> IntervalDriver:
-    return IntervalDriver(
-        counting(Results()), settings=COLUMNS, outputs={}, parents=parents, entries=list(entries), keys=keys
-    )
+    assert panes(child_of(merged, child.entries)) == expected
+    assert panes(child_of(list(reversed(merged)), child.entries)) == expected
 
 
 @pytest.mark.guarantee("G12", section="7.1")
@@ -385,43 +191,11 @@ def test_a_child_takes_over_the_panes_of_its_keys() -> None:
     parent = driver_of(Results())
     parent.deliver(("a", "", 1), ("z", "", 1), ("m", "", 12))
     parent.commit()
-    child = _child([parts_of(parent, ALL_KEYS, "p")], keys=KeyInterval(b"m", None))
+    child = child_of([parts_of(parent, ALL_KEYS, "p")], keys=KeyInterval(b"m", None))
     assert panes(child) == {("z", 10): 1, ("m", 20): 1}
     child.watermark(20)
     child.commit_all()
     assert child.sent() == [("z 0-10 1", 10), ("m 10-20 1", 20)]
-
-
-@pytest.mark.guarantee("G12", section="7.1")
-def test_windows_in_two_forms_stay_apart_in_a_merge() -> None:
-    """While an update is under way, one parent may have the old columns, and another one the new ones."""
-    forms = [agg.several({"n": agg.count(), "m": agg.count()}), agg.several({"m": agg.count(), "n": agg.count()})]
-    tables = [PaneTable(fold_of(one)) for one in forms]
-    for table, key in zip(tables, (b"a", b"b"), strict=True):
-        assert table.fold is not None
-        window = table.window((0, 10, named_form(table.fold)), table.fold.kinds)
-        window.added.append((window.rows_of([key]), []))
-        seal_changes(table)
-    merged = PaneTable(fold_of(forms[0]))
-    merged.take_in(tables, ALL_KEYS)
-    assert {window.form: [*window.rows] for window in merged.windows.values()} == {
-        tables[0].form: [b"a"],
-        tables[1].form: [b"b"],
-    }
-    assert merged.others() == [merged.windows[0, 10, tables[1].form]]
-
-
-def test_a_worker_without_numpy_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = driver_of(Results())
-    driver.deliver(("a", "", 1))
-    driver.commit()
-    change = decode_entry(driver.entries[-1], "the entry").panes
-    monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(CorruptValueError, match=r"install openmillwheel\[columns\]"):
-        apply_changes(PaneTable(), change, "an entry")
-    with pytest.raises(mw.UsageError, match=r"install openmillwheel\[columns\]"):
-        columns_from(True)
-    assert columns_from(False) == 0
 
 
 @pytest.mark.guarantee("G7", section="4.5")
@@ -519,123 +293,3 @@ def test_an_event_passes_over_windows_of_blocked_keys() -> None:
     finally:
         sys.setprofile(None)
     assert calls < 500
-
-
-@pytest.mark.guarantee("G15", section="6.1.1")
-def test_no_record_is_added_before_one_that_needs_a_hook() -> None:
-    """The earlier one waits for the state of its key, and the later one may be committed only behind it."""
-    driver = driver_of(Results(), IntervalSettings(columns_from=2))
-    driver.deliver(("a", "", 11))
-    driver.commit()
-    driver.deliver(*((f"k{number}", "", 21) for number in range(20)), ("a", "", 21))
-    driver.commit()
-    rows = driver.state.cells.dirty_rows()
-    driver.state.cells.flushed(rows)
-    driver.state.cells.evict(b"a")
-    records = [("a", "", 12), ("a", "", 22), *((f"k{number}", "", 22) for number in range(20))]
-    driver.deliver(*records)
-    driver.commit()
-    assert panes(driver)[("k3", 30)] == 2
-    assert panes(driver)[("a", 30)] == 1
-    assert driver.state.intake.records == 2
-    (read,) = driver.take(ReadStates)
-    driver.handle(StatesRead(read.keys, [StateRow(*row) for row in rows if row[0] == b"a"]))
-    driver.commit_all()
-    assert driver.state.intake.records == 0
-    assert states(driver)["a"] == {(10, 20): [-1, 2, 0], (20, 30): [-1, 2, 0]}, "most records of its key need a hook"
-
-
-@pytest.mark.guarantee("G7", section="4.5")
-def test_a_window_that_waits_for_room_holds_the_watermark() -> None:
-    driver = driver_of(Results(), IntervalSettings(columns_from=1, outbox_records=1, batch_records=2))
-    keys = [f"k{number}" for number in range(10)]
-    driver.deliver(*((key, "", 1) for key in keys))
-    driver.commit_all()
-    driver.watermark(50)
-    driver.commit_all()
-    results: list[str] = []
-    while sends := driver.take(SendDelivery):
-        assert driver.output <= 10
-        assert driver.state.outbox.unacked.records <= 1 + 2 * 2
-        for send in sends:
-            results += map(msgspec.msgpack.decode, send.delivery.values)
-            driver.handle(Acknowledged(send.delivery.token))
-        driver.commit_all()
-    assert sorted(results) == [f"{key} 0-10 1" for key in keys]
-    assert driver.output == 50
-
-
-@pytest.mark.guarantee("G8", section="4.5")
-def test_a_pane_that_holds_the_watermark_is_named_and_counted() -> None:
-    def keep(value: tuple[str, str]) -> bool:
-        if value[1] == "bad":
-            raise ValueError("not read")
-        return True
-
-    driver = driver_of(Results(), keep=keep, on_failure=RETRY)
-    driver.deliver(("a", "", 1))
-    driver.commit()
-    driver.deliver(("a", "bad", 25))
-    driver.watermark(20)
-    assert driver.core.explain_hold() == (HoldKind.HOLD_KIND_TIMER, "key 'a', tag '0/10'")
-    assert pending_work(driver.state).sketch.total == 2
-    assert pane_timers(driver.state.panes, b"a").keys() == {"0/10"}
-    assert list(keys_with_panes(driver.state.panes)) == [b"a"]
-    shown = with_panes(driver.state, b"", panes_of(driver.state.panes, b"a"))
-    assert msgspec.msgpack.decode(shown, type=dict[tuple[int, int], Any]) == {(0, 10): [-1, 1, 0]}
-
-
-@pytest.mark.guarantee("G13", section="4.6")
-def test_large_results_go_into_several_commits() -> None:
-    def large(key: str, start: int, end: int, value: Any, revision: int) -> str:
-        return f"{key}" * 100
-
-    made: Any = large
-    driver = driver_of(made, IntervalSettings(columns_from=1, batch_bytes=2_000))
-    driver.deliver(*((f"k{number:02}", "", 1) for number in range(40)))
-    driver.commit_all()
-    before = len(driver.entries)
-    driver.watermark(10)
-    driver.commit_all()
-    sizes = [len(decode_entry(entry, "an entry").productions) for entry in driver.entries[before:]]
-    assert sum(sizes) == 40
-    assert max(sizes) <= 8
-
-
-@pytest.mark.guarantee("G5", section="4.1")
-def test_with_a_full_outbox_a_record_runs_after_its_due_pane() -> None:
-    driver = driver_of(Results(), IntervalSettings(columns_from=2, outbox_records=1, batch_records=2))
-    driver.deliver(*((f"k{number}", "", 1) for number in range(10)))
-    driver.commit_all()
-    driver.watermark(50)
-    driver.commit_all()
-    before = panes(driver)
-    assert len(before) > 3
-    key, _ = max(before)
-    driver.sent()
-    driver.deliver((key, "", 2))
-    driver.commit_all()
-    assert driver.sent() == [(f"{key} 0-10 1", 10)]
-    assert panes(driver).keys() == before.keys() - {(key, 10)}
-
-
-@pytest.mark.guarantee("G8", section="4.4")
-def test_a_damaged_row_is_read_again_after_a_while() -> None:
-    """Its pane cannot move. It waits, and is shown, and the row is not read again by each event."""
-    driver = driver_of(Results())
-    driver.deliver(("a", "", 1))
-    driver.commit()
-    successor = opened(driver, counting(Results(), early=windows.every(mw.seconds(10))), on_failure=RETRY)
-    successor.state.cells.evicted = True
-    successor.watermark(10)
-    for _ in range(3):
-        (read,) = successor.take(ReadStates)
-        successor.handle(StatesRead(read.keys, [None], {b"a": "damaged"}))
-        successor.watermark(11)
-        assert not successor.take(ReadStates)
-        assert successor.core.failing.blocked == 1
-        assert successor.output == 10
-        later(successor)
-    assert read_states(successor) == 1
-    successor.commit_all()
-    assert successor.sent() == [("a 0-10 1", 10)]
