@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Column = NDArray[Any]
-    Rows = NDArray[Any]
+    # Builds have no NumPy. Without TypeAlias, mypy takes such names for variables there.
+    Column: TypeAlias = NDArray[Any]
+    Rows: TypeAlias = NDArray[Any]
     """The row of each record. A row may occur many times."""
 
 __all__ = ["ColumnWindows", "Fold", "NotFoldedError"]

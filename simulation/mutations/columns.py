@@ -6,6 +6,7 @@ from typing import Final
 
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
+from millwheel.worker.interval.hooks.firing import Firing
 from millwheel.worker.interval.hooks.pane_firing import PaneFiring
 from millwheel.worker.interval.hooks.pane_gate import PaneGate
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -146,12 +147,24 @@ rewriting(
 rewriting(
     "records-before-due-panes",
     "G5",
-    "a due pane of a blocked key moves before the key's record runs again",
+    "a due pane of a blocked key moves before the key's record or timer runs again",
     BlockedKeys,
-    " or self.firing.panes.move_due(key)",
-    "",
+    "item is not None and self.firing.panes.move_due(key, item)",
+    "False",
     seeds=0,
     test=_CORE + "a_due_pane_of_a_failing_record_comes_before_it",
+    why=_FEW,
+)
+
+rewriting(
+    "panes-not-ahead",
+    "G5",
+    "panes of a merged parent that were due are due before the child's watermark reaches them",
+    Firing.run_ahead,
+    "if self._produce_ahead(key, upto, above) and ",
+    "if ",
+    seeds=0,
+    test=_CORE + "due_panes_come_in_order_after_a_merge",
     why=_FEW,
 )
 

@@ -169,6 +169,10 @@ def _settle(state: IntervalState, whole: _IntervalWhole, productions: Production
     if state.clocks.bounded:
         for key, _, setting in state.timers.tables[TimeDomain.EVENT_TIME].items():
             state.timers.note_due(key, setting.at)
+        highest = max(bound for _, _, bound in state.clocks.key_bounds.rows())
+        for window in state.panes.due(highest):
+            for key in window.rows:
+                state.timers.note_due(key, window.end)
 
 
 class _Reader:

@@ -39,7 +39,8 @@ class IntervalTimers:
         self.wall_stands = False
         """Whether no timer in processing time fires: it would read records, and the topology drains."""
         self.ahead: dict[bytes, None] = {}
-        """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark."""
+        """Keys that may have timers that are due by their watermark bounds, and not yet by the interval's watermark.
+        Also those that have such panes by columns."""
 
     @property
     def count(self) -> int:

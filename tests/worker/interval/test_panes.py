@@ -32,7 +32,7 @@ from tests.worker.interval.column_windows import (
     read_states,
     states,
 )
-from tests.worker.interval.driver import INJECTOR
+from tests.worker.interval.driver import INJECTOR, IntervalDriver
 
 
 @pytest.mark.guarantee("G12", section="6.2")
@@ -184,6 +184,42 @@ def test_owners_of_a_merged_interval_number_rows_alike() -> None:
     assert panes(child) == expected
     assert panes(child_of(merged, child.entries)) == expected
     assert panes(child_of(list(reversed(merged)), child.entries)) == expected
+
+
+def _sent_after_a_merge(columns_from: int) -> tuple[list[Any], list[Any]]:
+    """What a child sends at once, and after its watermark has risen. Only the parent of "y" and "z" is far."""
+    halves = KeyInterval(b"", b"m"), KeyInterval(b"m", None)
+    settings = IntervalSettings(columns_from=columns_from, batch_records=1)
+    low, high = (driver_of(Results(), settings, keys=keys) for keys in halves)
+    low.deliver(("a", "", 30))
+    low.commit_all()
+    low.watermark(5)
+    low.deliver(("a", "", 31))
+    low.commit_all()
+    high.deliver(("y", "", 1), ("z", "", 1))
+    high.commit_all()
+    high.deliver(("z", "", 11))  # too few to begin a window by columns
+    high.commit_all()
+    high.watermark(25)
+    high.commit()  # the result of "y"
+    assert [one for one, _ in high.sent()] == ["y 0-10 1"]
+    parents = [parts_of(low, halves[0], "p1"), parts_of(high, halves[1], "p2")]
+    child = IntervalDriver(counting(Results()), settings=settings, outputs={}, parents=parents, entries=[])
+    child.position = 1_000
+    child.commit_all()
+    assert child.state.clocks.watermark == 5
+    sent = child.sent()
+    child.watermark(40)
+    child.commit_all()
+    return sent, child.sent()
+
+
+@pytest.mark.guarantee("G5", section="7.1")
+def test_due_panes_come_in_order_after_a_merge() -> None:
+    """They were due for their parent. So they are due before the child's watermark has reached them."""
+    at_once, after = _sent_after_a_merge(2)
+    assert [one for one, _ in at_once if one.startswith("z")] == ["z 0-10 1", "z 10-20 1"]
+    assert (at_once, after) == _sent_after_a_merge(0)
 
 
 @pytest.mark.guarantee("G12", section="7.1")

@@ -290,6 +290,31 @@ def test_with_a_full_outbox_a_record_runs_after_its_due_pane() -> None:
     assert panes(driver).keys() == before.keys() - {(key, 10)}
 
 
+@pytest.mark.guarantee("G5", section="4.6")
+def test_a_due_pane_of_a_blocked_key_precedes_its_timers() -> None:
+    """The key waits for a retry when both windows end. One of them is in the table, and the other in its state."""
+
+    def keep(value: tuple[str, str]) -> bool:
+        if value[1] == "bad":
+            raise ValueError("not read")
+        return True
+
+    driver = driver_of(Results(), IntervalSettings(columns_from=2), keep=keep, on_failure=RETRY)
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit_all()
+    driver.deliver(("a", "", 11))
+    driver.commit_all()
+    driver.deliver(("a", "bad", 31))
+    driver.commit_all()
+    assert driver.core.failing.blocked == 1
+    assert panes(driver) == {("a", 10): 1, ("b", 10): 1}
+    driver.watermark(25)
+    driver.commit_all()
+    later(driver)
+    driver.commit_all()
+    assert driver.sent() == [("b 0-10 1", 10), ("a 0-10 1", 10), ("a 10-20 1", 20)]
+
+
 @pytest.mark.guarantee("G8", section="4.4")
 def test_a_damaged_row_is_read_again_after_a_while() -> None:
     """Its pane cannot move. It waits, and is shown, and the row is not read again by each event."""

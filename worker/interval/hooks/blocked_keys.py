@@ -213,7 +213,9 @@ class BlockedKeys:
         program = self._setup.program
         if blocked.alone or blocked.together or ((program.record_is_async or program.timer_is_async) and blocked.items):
             item = self.firing.next_due(key) or (blocked.items[0] if blocked.items else None)
-        if isinstance(item, RecordItem) and (self._timers.behind or self.firing.panes.move_due(key)):
+        if isinstance(item, RecordItem) and self._timers.behind:
+            return
+        if item is not None and self.firing.panes.move_due(key, item):
             return
         if item is None:
             self._unblock(key, blocked)

@@ -153,9 +153,9 @@ class Firing:
         Returns:
             Whether all of them have fired, or wait with their blocked key. False: the batch was full before.
         """
-        keys = dict.fromkeys(keys)
-        for window in self.panes.due(self._timers.due_until(TimeDomain.EVENT_TIME)):
-            some = [key for key in keys if key in window.rows]
+        upto = {key: self._timers.due_until(TimeDomain.EVENT_TIME, key) for key in keys}
+        for window in self.panes.due(max(upto.values())) if upto else ():
+            some = [key for key in upto if key in window.rows and window.end <= upto[key]]
             for key in some:
                 if not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end) and key not in self._blocked.keys:
                     return False
@@ -164,7 +164,7 @@ class Firing:
             self.panes.produce_of(window, some)
             if any(key in window.rows and key not in self._blocked.keys for key in some):
                 return False
-        return all(self._fire_due_of(key, domain) for key in keys for domain in TimeDomain)
+        return all(self._fire_due_of(key, domain) for key in upto for domain in TimeDomain)
 
     def _fire_due_of(self, key: bytes, domain: TimeDomain) -> bool:
         all_fired = self._fire_of_key(key, domain, self._timers.due_until(domain, key))
@@ -195,14 +195,30 @@ class Firing:
     def run_ahead(self) -> None:
         """Fire timers that are due by their key's watermark bound, and not yet by the interval's watermark (7.1)."""
         for key in list(self._timers.ahead):
-            if self.runner.full():
+            if self.runner.full() or self.panes.mover.asks_much:
                 return
             if key in self._blocked.keys:
                 continue
             # Timers that the watermark has reached fire before, by ``run_due``.
-            upto = self._clocks.key_bounds.bound_of(key)
-            if self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above=self._clocks.watermark):
+            upto, above = self._clocks.key_bounds.bound_of(key), self._clocks.watermark
+            if self._produce_ahead(key, upto, above) and self._fire_of_key(key, TimeDomain.EVENT_TIME, upto, above):
                 del self._timers.ahead[key]
+
+    def _produce_ahead(self, key: bytes, upto: int, above: int) -> bool:
+        """Produce the results of a key's panes that end by ``upto``, with its earlier timers, in their order (G5).
+
+        ``above``: see ``_fire_of_key``. Returns whether all are produced. A pane that has moved to its state is not: the
+        move may be undone.
+        """
+        for window in self.panes.due_of(key, upto):
+            if window.end <= above or not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end, above):
+                return False
+            if self.runner.full():
+                return False
+            self.panes.produce_of(window, [key])
+            if key in window.rows or key in self._blocked.keys:
+                return False
+        return True
 
     def may_fire(self, key: bytes, timer: TimerItem) -> bool:
         """Whether a due timer may fire in this batch. Otherwise settings of the batch's hooks take effect before."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from millwheel.model.time import LAST_TIMESTAMP, TimeDomain, Timestamp
 from millwheel.sdk.context import Context
-from millwheel.worker.interval.blocked_key_table import Wait
+from millwheel.worker.interval.blocked_key_table import Item, RecordItem, Wait
 from millwheel.worker.interval.cache.cells import KeyCell
 from millwheel.worker.interval.hooks.failures import HOOK_ERRORS
 from millwheel.worker.interval.hooks.pane_moving import PaneMover
@@ -51,14 +51,18 @@ class PaneFiring:
         unblocked = self._blocked.unblocked
         return [window for window in self._panes.due(upto) if window.passed != unblocked]
 
-    def move_due(self, key: bytes) -> bool:
-        """Move the panes of a blocked key whose record is about to run, if one is due: its hook comes first (G5).
+    def due_of(self, key: bytes, upto: int) -> list[WindowPanes]:
+        """The windows that end by ``upto`` in which the key has a pane, in the order of their ends."""
+        return [window for window in self._panes.due(upto) if key in window.rows]
+
+    def move_due(self, key: bytes, item: Item) -> bool:
+        """Move the panes of a blocked key whose record or timer is about to run, if one is due before it (G5).
 
         Returns:
-            Whether the record must wait for that.
+            Whether the record or timer must wait for the hooks of the panes.
         """
-        upto = self._timers.due_until(TimeDomain.EVENT_TIME)
-        due = [window for window in self._panes.due(upto) if key in window.rows]
+        timed = not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME
+        due = self.due_of(key, item[0] if timed else self._timers.due_until(TimeDomain.EVENT_TIME, key))
         if due:
             self._move(due[0], key)
         return bool(due)
