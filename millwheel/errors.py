@@ -16,6 +16,7 @@ __all__ = [
     "CorruptValueError",
     "DamagedValueError",
     "MillwheelError",
+    "NotInstalledError",
     "Problem",
     "StoreError",
     "did_you_mean",
@@ -24,6 +25,10 @@ __all__ = [
 
 class MillwheelError(Exception):
     """The base class of all errors that MillWheel raises deliberately."""
+
+
+class NotInstalledError(Exception):
+    """This process lacks an optional library that stored data needs. The data is whole. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ All others are left to the aggregator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millwheel.sdk.columns import Fold, NotFoldedError
@@ -73,13 +73,13 @@ class SumFold(Fold):
         """See Fold."""
         return _listed(columns[0])
 
-    def growth(self, given: Sequence[Column]) -> float:
+    def steps(self, given: Sequence[Column]) -> Column | None:
         """See Fold."""
-        return _total(given[0])
+        return _sizes(given[0])
 
-    def reach(self, columns: Sequence[Column]) -> float:
+    def reach(self, columns: Sequence[Column]) -> Column | None:
         """See Fold."""
-        return _total(columns[-1])
+        return _sizes(columns[-1])
 
 
 class MeanFold(SumFold):
@@ -171,13 +171,13 @@ class SeveralFold(Fold):
         fields = [fold.accumulators(own) for fold, own, _ in self._parts(columns, ())]
         return [self._make(*row) for row in zip(*fields, strict=True)]
 
-    def growth(self, given: Sequence[Column]) -> float:
+    def steps(self, given: Sequence[Column]) -> Column | None:
         """See Fold."""
-        return max(fold.growth(read) for fold, _, read in self._parts((), given))
+        return _largest(fold.steps(read) for fold, _, read in self._parts((), given))
 
-    def reach(self, columns: Sequence[Column]) -> float:
+    def reach(self, columns: Sequence[Column]) -> Column | None:
         """See Fold."""
-        return max(fold.reach(own) for fold, own, _ in self._parts(columns, ()))
+        return _largest(fold.reach(own) for fold, own, _ in self._parts(columns, ()))
 
     def _parts(
         self, columns: Sequence[Column], given: Sequence[Column]
@@ -211,11 +211,19 @@ def _add(sums: Column, rows: Rows, numbers: Column) -> None:
         np.add.at(sums, rows, numbers)
 
 
-def _total(numbers: Column) -> float:
-    """The sum of absolute values, if they are integers. Floats have no range to leave."""
+def _sizes(numbers: Column) -> Column | None:
+    """Absolute values of integers. Floats have no range to leave."""
     import numpy as np
 
-    return float(np.abs(numbers.astype(np.float64)).sum()) if numbers.dtype.kind == "i" else 0.0
+    return np.abs(numbers.astype(np.float64)) if numbers.dtype.kind == "i" else None
+
+
+def _largest(sizes: Iterable[Column | None]) -> Column | None:
+    """The largest of several sizes in each place."""
+    import numpy as np
+
+    known = [one for one in sizes if one is not None]
+    return np.maximum.reduce(known) if known else None
 
 
 def _ordered(numbers: Column, kept: Column) -> bool:

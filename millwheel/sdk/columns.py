@@ -58,13 +58,13 @@ class Fold(ABC):
     def accumulators(self, columns: Sequence[Column]) -> list[Any]:
         """The accumulators of all rows, as the aggregator itself makes them."""
 
-    def growth(self, given: Sequence[Column]) -> float:
-        """The most by which these records change an integer of any one pane, up or down. It may be too large."""
-        return 0.0
+    def steps(self, given: Sequence[Column]) -> Column | None:
+        """For each record, the most by which it changes an integer of its pane. None: there are no sums of integers."""
+        return None
 
-    def reach(self, columns: Sequence[Column]) -> float:
-        """The most by which the integers of any one pane differ from zero. It may be too large."""
-        return 0.0
+    def reach(self, columns: Sequence[Column]) -> Column | None:
+        """For each row, the most by which its integers differ from zero. None: there are no sums of integers."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,12 @@ from millwheel.master.replica import MasterReplica
 from millwheel.master.restores import repeated_restore
 from millwheel.master.term import Term
 from millwheel.master.validation import validate
-from millwheel.model.catalog import LIVE_STATES
+from millwheel.model.catalog import LIVE_STATES, Catalog
+from millwheel.model.formats import COLUMNS
 from millwheel.model.incarnation import IncarnationId, name_of_incarnation, new_incarnation, new_journal
 from millwheel.model.page_keys import row_owner
 from millwheel.rpc.clock import wall_now
-from millwheel.rpc.failures import RequestError
+from millwheel.rpc.failures import FailureCode, RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots.chunks import read_file
@@ -39,7 +40,7 @@ from millwheel.store.repetition import CertainCalls
 from millwheel.store.sequencer_allocation import SequencerBlock, reserve_sequencers
 from millwheel.worker.names import RestoredNames
 
-__all__ = ["restore_snapshot"]
+__all__ = ["refuse_older_cluster", "restore_snapshot"]
 
 _ROWS: Final = 200
 _ROWS_BYTES: Final = 2 << 20
@@ -58,7 +59,7 @@ async def restore_snapshot(
 
     Raises:
         RequestError: The snapshot is damaged, its code lacks a signature that the policy wants, or its topology or one
-            of its streams exists in this cluster. Or there can be no such fork.
+            of its streams exists in this cluster. Or there can be no such fork, or the cluster's format is too old.
     """
     manifest = await read_manifest(folder)
     original = manifest.topology.spec.name
@@ -76,6 +77,7 @@ async def restore_snapshot(
         raise name_taken(taken)
     refuse_problems(spec.name, validate(spec, known))
     refuse_fork(known, record, renamed=spec.name != original)
+    refuse_older_cluster(known, manifest)
     fresh = _FreshNames(manifest, spec.name, await reserve_sequencers(replica.store, max(manifest.drawn, known.drawn)))
     try:
         await term.ask(BeginRestore(fresh.sequencer, _restore_record(spec.name, fresh)))
@@ -93,6 +95,19 @@ async def restore_snapshot(
         raise
     assert isinstance(answer, catalog.TopologyRecord)
     return answer
+
+
+def refuse_older_cluster(known: Catalog, manifest: wire.SnapshotManifest) -> None:
+    """Raise RequestError if the snapshot may have windows by columns, and not all processes here may read them."""
+    if manifest.cluster_format >= COLUMNS > known.format:
+        raise RequestError(
+            FailureCode.FAILED_PRECONDITION,
+            f"the snapshot is of a cluster of format {manifest.cluster_format}, and this cluster has format "
+            f"{known.format}: what is stored from format {COLUMNS} on cannot be read by all processes here",
+            f"let all processes run this version, and raise the format by cluster.format = {COLUMNS}, or by `millwheel "
+            f"server start-dev --cluster-format {COLUMNS}` (docs/upgrading.md)",
+            reason="FORMAT_TOO_OLD",
+        )
 
 
 def _restore_record(topology: str, fresh: _FreshNames) -> catalog.RestoreRecord:

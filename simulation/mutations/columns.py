@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from millwheel.snapshots import restoring
 from millwheel.worker.interval.commits.weak_commits import WeakCommits
 from millwheel.worker.interval.hooks.blocked_keys import BlockedKeys
 from millwheel.worker.interval.hooks.firing import Firing
@@ -13,6 +14,7 @@ from millwheel.worker.interval.hooks.pane_moving import PaneMover
 from millwheel.worker.interval.panes import changes
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 from millwheel.worker.interval.pump import IntervalPump
+from millwheel.worker.process.building import Builder
 from simulation.mutations.base import rewriting
 
 __all__: list[str] = []
@@ -261,5 +263,29 @@ rewriting(
     "room = 1 << 60",
     seeds=0,
     test=_CORE + "many_windows_of_few_keys_are_left_to_hooks",
+    why=_FEW,
+)
+
+rewriting(
+    "columns-before-their-format",
+    "G12",
+    "columns are written from the cluster's format 3 on",
+    Builder,
+    "if settings.columns_from and self._catalog.format < COLUMNS:",
+    "if False:",
+    seeds=0,
+    test="tests/worker/test_building.py::test_columns_wait_for_their_format_and_the_log_says_so",
+    why=_FEW,
+)
+
+rewriting(
+    "columns-restored-to-older-clusters",
+    "G12",
+    "a cluster of an older format gets no entries of format 3 from a snapshot",
+    restoring.refuse_older_cluster,
+    "if manifest.cluster_format >= COLUMNS > known.format:",
+    "if False:",
+    seeds=0,
+    test="tests/snapshots/test_changed_topology.py::test_an_older_cluster_gets_no_newer_entries",
     why=_FEW,
 )

@@ -7,6 +7,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from millwheel import agg
+from millwheel.agg.aggregator import fold_of
+from millwheel.agg.several import combined
 from millwheel.authority import journal as authority
 from millwheel.model.incarnation import IncarnationId
 from millwheel.model.keys import ALL_KEYS
@@ -15,7 +18,9 @@ from millwheel.worker.dedup import Dedup, decode_delta
 from millwheel.worker.dedup.results import IdDelta
 from millwheel.worker.interval import entry as interval
 from millwheel.worker.interval.commits.divided import divide, joined
-from millwheel.worker.interval.panes.changes import PaneChange
+from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
+from millwheel.worker.interval.panes.plain import encoded_panes
+from millwheel.worker.interval.panes.table import PaneTable
 from millwheel.worker.interval.spilled_timers import SpilledPart
 from millwheel.worker.log import entry as log
 
@@ -56,6 +61,55 @@ _ENTRY: Final = interval.IntervalEntry(
 _PANES: Final = PaneChange(
     1_000_000, 2_000_000, b"\xa5count", b"\1\0\0\0\2\0\0\0", [b"dog"], [("<i8", b"\3" * 16)], b"\0\0\0\0"
 )
+
+
+class _Bid(msgspec.Struct):
+    size: int
+    price: float
+
+
+_BIDS: Final = [_Bid(3, 0.5), _Bid(-4, 2.0)]
+_AGGREGATES: Final[dict[str, Any]] = {
+    "count": agg.count(),
+    "sum_int": agg.sum("size"),
+    "sum_float": agg.sum("price"),
+    "mean_int": agg.mean("size"),
+    "mean_float": agg.mean("price"),
+    "min_int": agg.min("size"),
+    "max_float": agg.max("price"),
+}
+_PANE: Final = {
+    "count": 2,
+    "sum_int": -1,
+    "sum_float": 2.5,
+    "mean_int": [2, -1],
+    "mean_float": [2, 2.5],
+    "min_int": -4,
+    "max_float": 2.0,
+}
+
+
+def _write_pane(_: Any) -> bytes:
+    """A change with the pane of two bids, as an entry has it. Its form has those of all folds."""
+    fold = fold_of(combined(_AGGREGATES).bind(_Bid))
+    assert fold is not None
+    table = PaneTable(fold)
+    window = table.window((0, 10, table.form), fold.kinds)
+    window.added.append((window.rows_of([b"cat"] * len(_BIDS)), fold.read(_BIDS)))
+    (change,) = seal_changes(table)
+    return interval.encode_part(change)
+
+
+def _read_pane(blob: bytes) -> Any:
+    """The pane in plain types, as it moves to the state of its key."""
+    table = PaneTable()
+    apply_changes(table, [interval.decode_part(blob, PaneChange, _WHERE)], _WHERE)
+    (window,) = table.windows.values()
+    return msgspec.msgpack.decode(
+        encoded_panes(window.form, {(0, 10): window.columns}), type=dict[tuple[int, int], Any]
+    )
+
+
 _META: Final = interval.BaseMeta(
     interval.FORMAT, 1_100_000, 1_200_000, 1_050_000, (1, 2, 3, 4, 5, 6), [(b"a", b"m", 40), (b"m", None, 50)]
 )
@@ -144,6 +198,7 @@ FORMS: Final = (
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
     _part("panes", _PANES, PaneChange),
+    StoredForm("interval/pane of all folds", {(0, 10): [-1, _PANE, 0]}, _write_pane, _read_pane),
     StoredForm("interval/divided entry", b"an entry that is long", _write_divided, _read_divided),
     _part("meta", _META, interval.BaseMeta),
     _part("holds", [(b"cat", 1_050_000)], list[tuple[bytes, int]]),

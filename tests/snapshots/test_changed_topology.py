@@ -9,14 +9,16 @@ from typing import Any, cast
 import pytest
 
 from millwheel.coordination.contract import Put
+from millwheel.model.catalog import Catalog
 from millwheel.model.catalog_keys import CLUSTER_SETTINGS, topology_key
-from millwheel.model.formats import NEWEST_FORMAT, OLDEST_FORMAT
+from millwheel.model.formats import COLUMNS, NEWEST_FORMAT, OLDEST_FORMAT
 from millwheel.rpc.failures import RequestError
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import snapshot_pb2 as wire
 from millwheel.snapshots import creating
 from millwheel.snapshots.location import SnapshotLocation
 from millwheel.snapshots.manifest import read_manifest
+from millwheel.snapshots.restoring import refuse_older_cluster
 from millwheel.store.memory import MemoryStore
 from tests.coordination.memory import MemoryCoordinator, read_catalog
 
@@ -55,6 +57,23 @@ async def test_a_snapshot_has_the_format_of_its_cluster(tmp_path: Path, number: 
     )
     taken = await create(coordinator, await read_catalog(coordinator), tmp_path / "a")
     assert taken.manifest.cluster_format == number
+
+
+@pytest.mark.guarantee("G12", section="6.2")
+@pytest.mark.parametrize(
+    ("taken", "number", "refused"), [(COLUMNS, COLUMNS - 1, True), (COLUMNS, COLUMNS, False), (COLUMNS - 1, 1, False)]
+)
+def test_an_older_cluster_gets_no_newer_entries(taken: int, number: int, refused: bool) -> None:
+    """Its workers of an earlier version could not read them."""
+    known = Catalog()
+    known.format = number
+    manifest = wire.SnapshotManifest(cluster_format=taken)
+    if not refused:
+        refuse_older_cluster(known, manifest)
+        return
+    with pytest.raises(RequestError, match="--cluster-format 3") as error:
+        refuse_older_cluster(known, manifest)
+    assert error.value.reason == "FORMAT_TOO_OLD"
 
 
 @pytest.mark.guarantee("G1", section="6.1")

@@ -14,6 +14,7 @@ import pytest
 
 from millwheel.client.watermark_streams import PendingOf
 from millwheel.coordination.contract import KeyChange, Put
+from millwheel.errors import NotInstalledError
 from millwheel.model.catalog import OwnedInterval
 from millwheel.model.catalog_keys import SEQUENCER, chunk_key, injector_key, topology_key, worker_key
 from millwheel.model.deliveries import Sender
@@ -227,6 +228,25 @@ async def test_an_interval_that_stays_down_is_reported(tmp_path: Path, monkeypat
     ((place, absent),) = one.ownership.absent().items()
     assert place == ("c.1.j1", 10)
     assert absent.why == "KeyError: 'x'; too many errors in succession: it stays down until this worker restarts"
+    await one.ownership.drop_all()
+
+
+async def test_what_is_not_installed_here_is_no_damage(tmp_path: Path) -> None:
+    """Nothing is to be restored: the interval waits for a worker that has the library."""
+    one = worker(tmp_path)
+
+    def open_journal(event: Any) -> Sequence[Any]:
+        raise NotInstalledError("journal c.1.j1, entry 3: install openmillwheel[columns] at this worker")
+
+    hosted(one, "c.1.j1", 4).react = open_journal
+    one.hosts.hosted["c.1.j1"].host.post(Tick())
+    await until(lambda: not one.hosts.hosted)
+    assert not one.ownership.quarantined
+    ((place, absent),) = one.ownership.absent().items()
+    assert place == ("c.1.j1", 4)
+    assert "install openmillwheel[columns]" in absent.why
+    one.ownership.start([owned("c.1.j1", 4)])
+    assert "install openmillwheel[columns]" in one.ownership.absence(owned("c.1.j1", 4))
     await one.ownership.drop_all()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Final
 
 from millwheel.model.incarnation import IncarnationId
@@ -27,11 +27,18 @@ def columns_from(wanted: bool) -> int:
     """``IntervalSettings.columns_from`` of a worker, which wants windows by columns or not.
 
     Raises:
-        UsageError: NumPy is missing.
+        UsageError: NumPy is missing, or cannot be loaded here.
     """
-    if wanted and find_spec("numpy") is None:
-        raise UsageError("windows by columns need NumPy: install openmillwheel[columns] at each worker")
-    return _MANY_RECORDS if wanted else 0
+    if not wanted:
+        return 0
+    try:
+        import_module("numpy")  # at the start: it takes some tenths of a second
+    except Exception as error:  # also what a wheel for another processor raises
+        raise UsageError(
+            f"windows by columns need NumPy, and it cannot be loaded ({error}): install openmillwheel[columns] at each "
+            "worker"
+        ) from error
+    return _MANY_RECORDS
 
 
 @dataclass(frozen=True, slots=True)

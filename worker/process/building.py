@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -33,6 +34,8 @@ from millwheel.worker.process.tallies import Place
 from millwheel.worker.traces import OwnerTraces
 
 __all__ = ["Builder", "Built", "retention_of"]
+
+log = logging.getLogger("millwheel.worker")
 
 
 @dataclass(slots=True)
@@ -89,6 +92,8 @@ class Builder:
         self._batch_time = batch_time
         self._slow_hook = slow_hook
         self._spans = spans
+        self._warned = False
+        """Whether the log says that windows by columns need another format of the cluster."""
 
     def build(self, owned: OwnedInterval) -> Built | None:
         """The core of an interval. None while its code is not loaded, or if the catalog does not have it any more."""
@@ -147,7 +152,8 @@ class Builder:
         self, owned: OwnedInterval, inputs: tuple[str, ...], feedback: frozenset[str], code: str = ""
     ) -> IntervalConfig:
         interval, settings = owned.interval, self._settings
-        if self._catalog.format < COLUMNS:
+        if settings.columns_from and self._catalog.format < COLUMNS:
+            self._warn_of_format()
             settings = replace(settings, columns_from=0)
         return IntervalConfig(
             owned.incarnation,
@@ -161,6 +167,16 @@ class Builder:
             tuple(Parent(parent.journal, interval_from_proto(parent.keys)) for parent in interval.parents),
             code,
         )
+
+    def _warn_of_format(self) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "worker.columns has no effect: the cluster has format %d, and windows by columns need %d. Raise "
+                "cluster.format (docs/upgrading.md). Intervals take it up when they are opened again.",
+                self._catalog.format,
+                COLUMNS,
+            )
 
     def _draining(self, owned: OwnedInterval, spec: topology.ComputationSpec) -> Built:
         """The draining interval of a removed computation. It only sends what it has already produced."""

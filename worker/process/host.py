@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
+from millwheel.errors import NotInstalledError
 from millwheel.rpc.clock import wall_now
 from millwheel.rpc.v1.delivery_pb2 import DeliveryOutcome
 from millwheel.sdk.error_texts import error_message
@@ -113,6 +114,8 @@ class CoreHost(EventHost):
         self.fault = ""
         self.damage = ""
         """The missing or damaged stored value, if it is the reason why the interval was given up."""
+        self.lack = ""
+        """What is not installed at this worker, if it is the reason why the interval was given up."""
 
     def start(self) -> None:
         """Start the core."""
@@ -137,6 +140,10 @@ class CoreHost(EventHost):
             log.error("journal %s: the interval stops: its stored data is damaged: %s", self.journal, error)
             self.damage = str(error)
             self._give_up(self.damage)
+        elif isinstance(error, NotInstalledError):
+            log.error("journal %s: the interval cannot run here: %s", self.journal, error)
+            self.lack = str(error)
+            self._give_up(self.lack)
         else:
             log.error("journal %s: the interval is given up after an internal error", self.journal, exc_info=error)
             self.fault = f"internal error: {error_message(error)}"

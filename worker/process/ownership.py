@@ -181,8 +181,8 @@ class Ownership:
             self._quarantine(hosted, host.damage)
         self.hosts.remove(host.journal)
         self._background.run(host.close())
-        if host.fault and not self._restart_later(host.journal):
-            self._unbuilt[host.journal] = f"{reason}; {_STAYS_DOWN}"
+        if host.lack or (host.fault and not self._restart_later(host.journal)):
+            self._unbuilt[host.journal] = host.lack or f"{reason}; {_STAYS_DOWN}"
             self._unopened.append(hosted.owned)
 
     def _quarantine(self, hosted: Hosted, why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,13 +12,15 @@ import pytest
 import millwheel as mw
 from millwheel import agg, windows
 from millwheel.agg.aggregator import fold_of
+from millwheel.errors import NotInstalledError
 from millwheel.model.keys import ALL_KEYS
 from millwheel.model.time import MAX_TIMESTAMP, MIN_TIMESTAMP
 from millwheel.rpc.v1.watermark_pb2 import HoldKind
 from millwheel.store.contract import CorruptValueError, StateRow
+from millwheel.windows.result import Row
 from millwheel.worker.interval import IntervalSettings, columns_from
 from millwheel.worker.interval.entry import PANES_FORMAT, decode_entry
-from millwheel.worker.interval.panes.changes import apply_changes, seal_changes
+from millwheel.worker.interval.panes.changes import PaneChange, apply_changes, seal_changes
 from millwheel.worker.interval.panes.table import PaneTable, named_form
 from millwheel.worker.interval.pending import pending_work
 from millwheel.worker.interval.shown_panes import keys_with_panes, pane_timers, panes_of, with_panes
@@ -40,6 +43,7 @@ from tests.worker.interval.column_windows import (
     read_states,
     states,
 )
+from tests.worker.interval.driver import IntervalDriver
 
 
 @pytest.mark.guarantee("G2", section="6.2")
@@ -185,11 +189,69 @@ def test_a_worker_without_numpy_says_what_is_missing(monkeypatch: pytest.MonkeyP
     driver.commit()
     change = decode_entry(driver.entries[-1], "the entry").panes
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(CorruptValueError, match=r"install openmillwheel\[columns\]"):
+    with pytest.raises(NotInstalledError, match=r"install openmillwheel\[columns\]"):
         apply_changes(PaneTable(), change, "an entry")
+    with pytest.raises(NotInstalledError):
+        opened(driver)
     with pytest.raises(mw.UsageError, match=r"install openmillwheel\[columns\]"):
         columns_from(True)
     assert columns_from(False) == 0
+    monkeypatch.undo()
+    successor = opened(driver)
+    assert panes(successor) == {("a", 10): 1}, "nothing was damaged"
+
+
+def test_a_numpy_that_does_not_load_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel for another processor is found, and raises."""
+    (tmp_path / "numpy.py").write_text("raise RuntimeError('NumPy was built for another processor')")
+    monkeypatch.delitem(sys.modules, "numpy")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(mw.UsageError, match=r"another processor.*install openmillwheel\[columns\]"):
+        columns_from(True)
+
+
+@pytest.mark.parametrize("form", ["variance float", [["v", "variance float"], ["n", "count"]]])
+def test_columns_of_a_later_version_are_refused(form: Any) -> None:
+    """They are not taken for those of another aggregate."""
+    columns = [("<i8", b"\1" * 8), ("<f8", b"\1" * 8), ("<f8", b"\1" * 8), ("<i8", b"\1" * 8)]
+    change = PaneChange(0, 10, msgspec.msgpack.encode(form), b"\0\0\0\0", [b"a"], columns, b"")
+    with pytest.raises(CorruptValueError, match="variance float"):
+        apply_changes(PaneTable(), [change], "an entry")
+
+
+def test_columns_of_other_types_are_refused() -> None:
+    change = PaneChange(0, 10, msgspec.msgpack.encode("mean float"), b"", [], [("<f8", b""), ("<i8", b"")], b"")
+    with pytest.raises(CorruptValueError, match="mean float"):
+        apply_changes(PaneTable(), [change], "an entry")
+
+
+@pytest.mark.guarantee("G13", section="4.2")
+def test_the_limit_of_integers_is_that_of_each_pane() -> None:
+    """Those of all panes together are far beyond it, as with times in microseconds."""
+
+    def number(value: tuple[str, str]) -> int:
+        return int(value[1])
+
+    def deliver(value: int, at: int) -> None:
+        driver.deliver(*((key, str(value), at) for key in keys))
+        driver.commit_all()
+
+    keys = [f"k{place:04}" for place in range(3_000)]
+    mean, row = agg.mean(number).bind(tuple[str, str]), Row(str, Results())
+    computation: Any = windows.Aggregate(windows.tumbling(mw.Duration(10)), mean, output="out", row=row)
+    driver = IntervalDriver(computation, settings=COLUMNS, outputs={})
+    deliver(1 << 51, 1)
+    deliver(1 << 51, 2)
+    assert len(driver.state.panes) == len(keys)
+    driver.deliver((keys[0], str(1 << 62), 3), (keys[1], "0", 3))
+    driver.commit_all()
+    assert len(driver.state.panes) == len(keys) - 2
+    driver.watermark(10)
+    driver.commit_all()
+    found = {text.split()[0]: text.split()[2] for text, _ in driver.sent()}
+    assert len(found) == len(keys)
+    assert found[keys[0]] == str(float(((1 << 52) + (1 << 62)) / 3))
+    assert found[keys[2]] == str(float(1 << 51))
 
 
 @pytest.mark.guarantee("G15", section="6.1.1")

@@ -96,8 +96,10 @@ class PaneAdder:
         assert windows is not None, "records are added while the computation has columns"
         window = self._panes.window((start, start + windows.size, self._panes.form), windows.fold.kinds)
         known = len(window.keys)
+        steps = windows.fold.steps(given) if given else None
+        if steps is not None:
+            window.reach = window.known_reach(windows.fold) + float(steps.sum())
         window.added.append((window.rows_of(keys), given))
-        window.reach = window.known_reach(windows.fold) + (windows.fold.growth(given) if given else 0.0)
         self._runner.batch.size += sum(map(len, window.keys[known:]))
 
     def _run_hooks(

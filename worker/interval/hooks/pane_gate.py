@@ -237,11 +237,28 @@ class PaneGate:
         import numpy as np
 
         fold = self._windows.fold
-        growth = fold.growth(found.given) if found.given else 0.0
-        if not growth:
+        steps = fold.steps(found.given) if found.given else None
+        if steps is None:
             return
         for start in np.unique(found.starts).tolist():
-            window = self._window(start)
+            window, places = self._window(start), np.flatnonzero(found.starts == start)
             reach = 0.0 if window is None else window.known_reach(fold)
+            growth = float(steps[places].sum())
+            if reach + growth <= _MOST_REACH:
+                continue
+            # These are sums over all panes. No single one may be near the limit.
+            own = [keys[place] for place in places.tolist()]
+            growth = _most_of_a_key(own, steps[places].tolist())
+            if window is not None:
+                window.reach = None
+                reach = window.known_reach(fold)
             if reach + growth > _MOST_REACH:
-                found.hooked.update((keys[place], None) for place in np.flatnonzero(found.starts == start).tolist())
+                found.hooked.update(dict.fromkeys(own))
+
+
+def _most_of_a_key(keys: Sequence[bytes], steps: Sequence[float]) -> float:
+    """The largest sum of the steps of one key."""
+    sums = dict[bytes, float]()
+    for key, step in zip(keys, steps, strict=True):
+        sums[key] = sums.get(key, 0.0) + step
+    return max(sums.values())

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from millwheel.errors import NotInstalledError
 from millwheel.store.contract import CorruptValueError
+from millwheel.worker.interval.panes.plain import check_form
 from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 
 if TYPE_CHECKING:
@@ -88,14 +90,17 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
     """Apply changes in the order in which they were made, as a takeover does.
 
     Raises:
-        CorruptValueError: A change contradicts those before it, or NumPy is missing; the error names ``where``.
+        CorruptValueError: A change contradicts those before it; the error names ``where``.
+        NotInstalledError: NumPy is missing.
     """
     for change in changes:
         try:
             _apply(table, change)
-        except ModuleNotFoundError as error:
-            needed = "it has windows by columns: install openmillwheel[columns] at each worker"
-            raise CorruptValueError(where, needed) from error
+        except ImportError as error:
+            raise NotInstalledError(
+                f"{where}: it has windows by columns, and NumPy is not here ({error}): install openmillwheel[columns] at "
+                "this worker, and start it again"
+            ) from error
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error
     if changes:
@@ -106,7 +111,10 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
 def _apply(table: PaneTable, change: PaneChange) -> None:
     import numpy as np
 
-    window = table.window((change.start, change.end, change.form), [kind for kind, _ in change.columns])
+    name, kinds = (change.start, change.end, change.form), [kind for kind, _ in change.columns]
+    if name not in table.windows:
+        check_form(change.form, kinds)
+    window = table.window(name, kinds)
     rows, keys = np.frombuffer(change.rows, _ROW).astype(np.int64), change.keys
     if len(rows):
         known = window.keys

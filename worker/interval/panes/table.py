@@ -66,7 +66,7 @@ class WindowPanes:
         self.closing: dict[bytes, int] = {}
         """The rows whose panes leave the table with the batch at hand."""
         self.reach: float | None = None
-        """See ``Fold.reach``. None: it is not known yet."""
+        """See ``known_reach``. None: it is not known."""
         self.passed = -1
         """See ``PaneFiring``."""
 
@@ -134,9 +134,19 @@ class WindowPanes:
         return columns
 
     def known_reach(self, fold: Fold) -> float:
-        """See ``Fold.reach``. It is kept, and grows with each addition."""
+        """The most by which an integer of any pane differs from zero. It is kept, and each addition raises it.
+
+        So it is soon too large where many panes have additions. With ``reach`` None it is computed again.
+        """
+        import numpy as np
+
         if self.reach is None:
-            self.reach = fold.reach(self.columns)
+            sizes = fold.reach(self.columns)
+            for rows, given in self.added:
+                steps = fold.steps(given) if given else None
+                if sizes is not None and steps is not None:
+                    np.add.at(sizes, rows, steps)
+            self.reach = 0.0 if sizes is None else float(sizes.max(initial=0.0))
         return self.reach
 
     def close(self, key: bytes) -> None:
