@@ -167,9 +167,8 @@ def _read_base(journal: str, blobs: Mapping[PartId, bytes], twin: IntervalTwin) 
         _keep(twin, "", row)
     for sequence, row in _rows(blobs, "inherited", InheritedRow):
         _keep(twin, sequence, row)
-    for part, blob in blobs.items():
-        if part.name.startswith("panes/"):
-            _change_window(twin, msgspec.msgpack.decode(blob, type=tuple[int, PaneChange])[1])
+    for change in _rows(blobs, "panes", PaneChange):
+        _change_window(twin, change)
     load_ids(twin.ids, blobs)
     twin.faults += _wrong_indexes(blobs)
     twin.faults += wrong_filters(blobs)

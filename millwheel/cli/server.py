@@ -101,8 +101,8 @@ def start_dev(
         bool,
         typer.Option(
             "--columns",
-            help="Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, several times "
-            "as fast. It needs openmillwheel[columns], and data of format 3.",
+            help="Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as "
+            "fast. It needs openmillwheel[columns], and data of format 3.",
         ),
     ] = False,
     slow_hook_seconds: Annotated[

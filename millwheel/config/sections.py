@@ -219,7 +219,7 @@ class WorkerSection:
     )
     columns: bool = setting(
         False,
-        "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, several times as fast; "
+        "Keep tumbling windows of counts, sums, means, least and greatest numbers by columns, about twice as fast; "
         "needs openmillwheel[columns] at each worker, and cluster.format 3 (docs/computations.md).",
     )
     slow_hook_seconds: float = setting(

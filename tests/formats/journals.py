@@ -197,7 +197,7 @@ FORMS: Final = (
         interval.encode,
         lambda blob: interval.decode_entry(blob, _WHERE),
     ),
-    _part("panes", _PANES, PaneChange),
+    _part("panes", [_PANES], list[PaneChange]),
     StoredForm("interval/pane of all folds", {(0, 10): [-1, _PANE, 0]}, _write_pane, _read_pane),
     StoredForm("interval/divided entry", b"an entry that is long", _write_divided, _read_divided),
     _part("meta", _META, interval.BaseMeta),

@@ -128,10 +128,10 @@ def found(driver: IntervalDriver) -> tuple[object, ...]:
 @pytest.mark.guarantee("G12", section="6.2")
 def test_a_base_with_windows_by_columns_is_restored() -> None:
     change = PaneChange(0, 10, b"\xa5count", b"\0\0\0\0", [b"key"], [("<i8", b"\3" + bytes(7))], b"")
-    part, blob = PartId("panes/0", 7, 9), encode_part(change)
+    part, blob = PartId("panes/0", 7, 9), encode_part([change])
     assert renamed_part(part, blob, RestoredNames(NAMES), part.name) == blob
     with pytest.raises(CorruptValueError, match="not a base part"):
-        renamed_part(part, encode_part([1]), RestoredNames(NAMES), part.name)
+        renamed_part(part, encode_part([[1]]), RestoredNames(NAMES), part.name)
 
 
 @pytest.mark.guarantee("G12", section="6.2")

@@ -17,6 +17,7 @@ from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2
 from millwheel.sdk.compiled import compile_computation
 from millwheel.worker.interval import IntervalCore, IntervalSettings
+from millwheel.worker.interval.hook_meter import BatchTime
 from millwheel.worker.interval.measures import IntervalMeasures
 from millwheel.worker.process.building import Builder
 
@@ -39,9 +40,8 @@ def builder(number: int, settings: IntervalSettings) -> Builder:
         has=lambda _: True, compile=lambda code, name, computation: compile_computation(topology, computation)
     )
     routing = SimpleNamespace(bind=lambda stream, encode: SimpleNamespace(derived=()), locate=None)
-    return Builder(
-        cast("Any", known), cast("Any", programs), cast("Any", routing), settings, lambda _: IntervalMeasures(), None
-    )  # type: ignore[arg-type]
+    doubles = cast("Any", known), cast("Any", programs), cast("Any", routing)
+    return Builder(*doubles, settings, lambda _: IntervalMeasures(), BatchTime())
 
 
 def built(by: Builder, journal: str) -> IntervalCore:

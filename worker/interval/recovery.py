@@ -235,7 +235,7 @@ class _Reader:
             for sequence, production in decode_part(blob, list[InheritedRow], where):
                 self._keep(sequence, production)
         elif kind == PANES_PART:
-            apply_changes(self.panes, [decode_part(blob, PaneChange, where)], where)
+            apply_changes(self.panes, decode_part(blob, list[PaneChange], where), where)
         else:
             raise CorruptValueError(where, "a part of a kind that this version does not know")
 

@@ -48,7 +48,7 @@ _TYPES: Final[Mapping[str, object]] = {
     HOLDS_PART: list[tuple[bytes, int]],
     TIMERS_PART: list[TimerRow],
     VOIDS_PART: list[VoidRow],
-    PANES_PART: PaneChange,
+    PANES_PART: list[PaneChange],
 }
 """The types of parts without names, by kind. They are only decoded, to see that a takeover can."""
 

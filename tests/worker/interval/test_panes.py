@@ -123,6 +123,60 @@ def test_an_update_to_hooks_moves_panes_on_demand_and_bounded() -> None:
     assert sorted(made.made) == sorted([f"k{number:03}" for number in range(200)])
 
 
+@pytest.mark.guarantee("G5", section="4.6")
+def test_panes_that_wait_for_states_precede_later_timers() -> None:
+    """An update leaves so many panes to hooks that states are read in turns. The last key also has a later window."""
+    driver = driver_of(Results(), IntervalSettings(columns_from=2))
+    driver.deliver(("k199", "", 11))
+    driver.commit_all()
+    driver.deliver(*((f"k{number:03}", "", 1) for number in range(200)))
+    driver.commit_all()
+    successor = opened(driver, counting(Results(), early=windows.every(mw.seconds(10))), settings=SMALL)
+    successor.state.cells.evicted = True
+    successor.watermark(20)
+    sent: list[str] = []
+    for _ in range(200):
+        read_states(successor)
+        successor.commit_all()
+        sent += [value for value, _ in successor.sent()]
+    assert len(sent) == 201
+    assert [one for one in sent if one.startswith("k199")] == ["k199 0-10 1", "k199 10-20 1"]
+
+
+@pytest.mark.guarantee("G8", section="4.4")
+def test_a_large_state_takes_one_pane_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its later windows are given up or produced by the failure policy, as in hooks."""
+    monkeypatch.setattr("millwheel.worker.interval.hooks.pane_moving.MAX_MOVED_BYTES", 10)
+    settings = IntervalSettings(columns_from=2)
+    driver = driver_of(Results("a 0"), settings, on_failure=mw.dead_letter(after=1, initial=mw.seconds(1)))
+    for at in (11, 21):
+        driver.deliver(("a", "", at))
+        driver.commit()
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit()
+    driver.deliver(("a", "", 31), ("b", "", 31))
+    driver.commit()
+    driver.watermark(30)
+    for _ in range(4):
+        driver.commit_all()
+        later(driver, 100)
+    results = [one for one, _ in driver.sent() if isinstance(one, str) and one.startswith("a")]
+    assert results == ["a 10-20 1", "a 20-30 1"]
+    assert driver.state.counts.dead_letters == 1
+    assert panes(driver) == {("a", 40): 1, ("b", 40): 1}
+
+
+@pytest.mark.guarantee("G13", section="6.2")
+def test_a_base_has_many_small_windows_in_one_part() -> None:
+    driver = driver_of(Results())
+    driver.deliver(*(("a", "", 10 * number) for number in range(300)))
+    driver.commit_all()
+    base = driver.base()
+    assert [part.name for part in base.parts if part.name.startswith("panes")] == ["panes/0"]
+    successor = IntervalDriver(counting(Results()), outputs={}, parts=dict(base.parts), entries=[])
+    assert len(successor.state.panes) == 300
+
+
 @pytest.mark.guarantee("G10", section="6.1.3")
 def test_a_moved_pane_joins_no_weak_commit() -> None:
     """The open commit has sent what its records produced, and would forget which panes it moves."""

@@ -378,6 +378,26 @@ def test_a_due_pane_of_a_blocked_key_precedes_its_timers() -> None:
 
 
 @pytest.mark.guarantee("G8", section="4.4")
+def test_a_dropped_record_needs_no_state_beside_panes() -> None:
+    """Columns are off, and other keys still have panes. The row of its key is damaged, and its hook never reads it."""
+
+    def keep(value: tuple[str, str]) -> bool:
+        return value[1] != "drop"
+
+    policy = mw.dead_letter(after=1)
+    driver = driver_of(Results(), keep=keep, on_failure=policy)
+    driver.deliver(("a", "", 1), ("b", "", 1))
+    driver.commit_all()
+    successor = opened(driver, settings=IntervalSettings(), keep=keep, on_failure=policy)
+    successor.state.cells.evicted = True
+    successor.deliver(("c", "drop", 2))
+    successor.commit_all()
+    assert not successor.take(ReadStates)
+    assert not successor.state.intake.records
+    assert len(panes(successor)) == 2
+
+
+@pytest.mark.guarantee("G8", section="4.4")
 def test_a_damaged_row_is_read_again_after_a_while() -> None:
     """Its pane cannot move. It waits, and is shown, and the row is not read again by each event."""
     driver = driver_of(Results())

@@ -8,7 +8,8 @@ from millwheel.worker.interval.commits.parts import numbered
 from millwheel.worker.interval.commits.spilling import Spilling
 from millwheel.worker.interval.entry import FORMAT, BaseMeta, InheritedRow, ProductionRow, encode_part
 from millwheel.worker.interval.outbox.outbox import Outbox
-from millwheel.worker.interval.panes.changes import whole_table
+from millwheel.worker.interval.panes.changes import change_bytes, whole_table
+from millwheel.worker.interval.panes.table import MAX_WINDOWS
 from millwheel.worker.interval.state import IntervalState
 from millwheel.worker.messages import WriteParts
 
@@ -56,8 +57,7 @@ def write_base(state: IntervalState, spilling: Spilling) -> WriteParts:
     blobs |= numbered(TIMERS_PART, near, state.settings.timer_part)
     blobs |= numbered(VOIDS_PART, state.timers.spilled.void_rows(), _MAX_SMALL_ROWS)
     blobs |= numbered(OUTBOX_PART, own_rows(outbox), MAX_OUTBOX_ROWS, _row_bytes)
-    for number, change in enumerate(whole_table(state.panes)):
-        blobs[f"{PANES_PART}/{number}"] = encode_part(change)
+    blobs |= numbered(PANES_PART, list(whole_table(state.panes)), MAX_WINDOWS, change_bytes)
     inherited = inherited_rows(outbox)
     blobs |= numbered(INHERITED_PART, inherited, MAX_OUTBOX_ROWS, lambda row: _row_bytes(row[1]))
     return journal.write_base(blobs, state.ids.dedup.snapshot(), spilled, kept)

@@ -107,9 +107,9 @@ class Firing:
     def run_due(self, domain: TimeDomain, upto: int) -> None:
         """Fire the timers of one domain that are due by ``upto``, up to the limits of the batch.
 
-        Invariant: after the call, unless the batch is full, each key that still has a timer due by ``upto`` is blocked.
-        So none of its records runs before the timer. If ``upto`` is less than what is due, ``run_due_of`` must run
-        before each record.
+        Invariant: after the call, unless the batch is full or panes wait for many states to be read, each key that
+        still has a timer due by ``upto`` is blocked. So none of its records runs before the timer. If ``upto`` is less
+        than what is due, ``run_due_of`` must run before each record.
 
         A timer waits with its blocked key for the next batch in two cases. A hook of this batch set or cancelled it, or
         such a hook set an earlier timer. Settings take effect when their batch is sealed.
@@ -122,6 +122,8 @@ class Firing:
                 if self.runner.full():
                     return
                 self.panes.produce(window)
+                if self.panes.mover.asks_much:
+                    return
         self._run_timers(domain, upto)
 
     def _run_timers(self, domain: TimeDomain, upto: int) -> None:
@@ -207,8 +209,8 @@ class Firing:
     def _produce_ahead(self, key: bytes, upto: int, above: int) -> bool:
         """Produce the results of a key's panes that end by ``upto``, with its earlier timers, in their order (G5).
 
-        ``above``: see ``_fire_of_key``. Returns whether all are produced. A pane that has moved to its state is not: the
-        move may be undone.
+        ``above``: see ``_fire_of_key``. Returns whether all are produced. A pane that has moved to the state of the key
+        is not: the move may be undone.
         """
         for window in self.panes.due_of(key, upto):
             if window.end <= above or not self._fire_of_key(key, TimeDomain.EVENT_TIME, window.end, above):

@@ -54,7 +54,7 @@ class PaneAdder:
         if not self._panes.windows and (gate is None or not gate.may_begin(receipt)):
             return self._runner.run_hooks(receipt, indexes, alone)
         if gate is None or alone:
-            moving = dict.fromkeys(keys[index] for index in indexes)
+            moving = self._panes.with_panes((keys[index] for index in indexes), self._panes.windows.values())
             return self._run_hooks(receipt, indexes, moving, alone)
         found = gate.divide(receipt, indexes)
         added = [indexes[place] for place in found.places.tolist()]

@@ -27,9 +27,9 @@ __all__ = ["PaneFiring"]
 class PaneFiring:
     """Produces results into the runner's batch.
 
-    Invariant (G5): after ``produce``, unless the batch is full, each key that still has a pane in the window is
-    blocked. So no record of the key runs before. A key that is blocked already keeps its pane, and its result is not
-    made. So is a key with a context in the batch: what its hooks did is committed first.
+    Invariant (G5): after ``produce``, unless the batch is full or the mover asks for much, each key that still has a
+    pane in the window is blocked. So no record of the key runs before. A key that is blocked already keeps its pane,
+    and its result is not made. So is a key with a context in the batch: what its hooks did is committed first.
     """
 
     def __init__(self, state: IntervalState, runner: Runner, outcomes: HookOutcomes) -> None:
@@ -61,8 +61,10 @@ class PaneFiring:
         Returns:
             Whether the record or timer must wait for the hooks of the panes.
         """
-        timed = not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME
-        due = self.due_of(key, item[0] if timed else self._timers.due_until(TimeDomain.EVENT_TIME, key))
+        upto = self._timers.due_until(TimeDomain.EVENT_TIME, key)
+        if not isinstance(item, RecordItem) and item[1] is TimeDomain.EVENT_TIME:
+            upto = min(upto, item[0])
+        due = self.due_of(key, upto)
         if due:
             self._move(due[0], key)
         return bool(due)
@@ -80,8 +82,7 @@ class PaneFiring:
 
     def produce_of(self, window: WindowPanes, keys: Sequence[bytes]) -> None:
         """Produce the results of some keys that have panes in a window that has ended, until the batch is full."""
-        runner, meter, scope = self._runner, self._setup.meter, self._setup.scope
-        budget = self._setup.settings.batch_bytes - runner.batch.size
+        runner, meter = self._runner, self._setup.meter
         began, made = meter.clock(), 0
         free = [key for key in keys if self._may_fire(key)]
         if not free:
@@ -99,7 +100,7 @@ class PaneFiring:
             for key, accumulator in zip(free, accumulators, strict=True):
                 made += 1
                 self._produce(window, key, accumulator)
-                if scope.produced_bytes > budget:
+                if runner.batch_full():
                     break
         runner.batch.records += made
         runner.measure("process_timer", meter.timers, made, began, None)
@@ -120,9 +121,9 @@ class PaneFiring:
         try:
             value = windows.make(context.key, window.start, window.end, accumulator, 0)
             context.produce(windows.output, value, timestamp=Timestamp(context._stamp))
-        except HOOK_ERRORS as error:
+        except HOOK_ERRORS:
             self._setup.scope.produced_bytes -= context._produced
-            self._move(window, key, error)
+            self._move(window, key)
             return
         assert context._productions is not None, "a result is one production at least"
         self._runner.batch.results.append((key, context._productions))
@@ -130,18 +131,14 @@ class PaneFiring:
             traces.fired(key)
         window.close(key)
 
-    def _move(self, window: WindowPanes, key: bytes, error: BaseException | None = None) -> None:
+    def _move(self, window: WindowPanes, key: bytes) -> None:
         """Move the panes of a key to its state, where its hook produces the result with the next batch.
 
-        If that is not possible, the pane stays, and its key is blocked: its state must be read before, cannot be read,
-        or has no room. ``error``: why its result could not be made. None: its columns have another form.
+        If that is not possible, the pane stays, and its key is blocked: its state must be read before, or cannot be
+        read. A large state takes the pane in this window alone. Its timer takes it out again with the next batch.
         """
         try:
-            if self.mover.has_room(key):
-                if self.mover.move(key):
-                    self._blocked.block(key, Wait.READY)
-                return
-            error = error or RuntimeError("the state of the key is too large for a further pane")
-        except HOOK_ERRORS as unread:
-            error = unread
-        self._outcomes.result_failed(key, window.timer, error)
+            if self.mover.move(key, None if self.mover.has_room(key) else window):
+                self._blocked.block(key, Wait.READY)
+        except HOOK_ERRORS as error:
+            self._outcomes.result_failed(key, window.timer, error)

@@ -110,8 +110,8 @@ class PaneGate:
         self._read(receipt, indexes, found)
         own = [keys[indexes[place]] for place in found.places.tolist()]
         self._note_overflows(found, own)
-        for window in self._panes.others():
-            found.hooked.update((keys[index], None) for index in indexes if keys[index] in window.rows)
+        if others := self._panes.others():
+            found.hooked.update(dict.fromkeys(self._panes.with_panes((keys[index] for index in indexes), others)))
         begins = self.may_begin(receipt)
         new = [start for start in set(found.starts.tolist()) if self._window(start) is None]
         room = MAX_WINDOWS - len(self._panes.windows)

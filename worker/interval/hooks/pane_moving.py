@@ -2,8 +2,8 @@
 
 A pane in a state is what ``windows.Aggregate`` itself would make: an entry of its dict, and a timer at the window's
 end. All panes of a key move together, on demand: when a record of the key needs a hook that may touch them, or when a
-result of the key cannot be made by columns. The move is an effect of the key in the batch, like those of its hooks. It
-is undone with them (``BlockedKeys._undo``).
+result of the key cannot be made by columns. Then a large state takes them one by one. The move is an effect of the key
+in the batch, like those of its hooks. It is undone with them (``BlockedKeys._undo``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from millwheel.worker.interval.state import IntervalState
 __all__ = ["PaneMover", "undo_moves"]
 
 MAX_MOVED_BYTES: Final = MAX_STATE_BYTES // 2
-"""A state beyond it takes no pane whose result has failed. Then the seal cannot fail by the move alone. The pane waits
-until other windows of the key have ended."""
+"""A state beyond it takes one pane at a time whose result must be made there. Else many could make it too large."""
 
 
 class PaneMover:
@@ -40,8 +39,9 @@ class PaneMover:
         self._asked: set[bytes] = set()
         """Keys whose states are being read for a move."""
 
-    def move(self, key: bytes) -> bool:
-        """Move all panes of the key. Returns False if its state must be read before: then the key is blocked.
+    def move(self, key: bytes, only: WindowPanes | None = None) -> bool:
+        """Move all panes of the key, or the one in a window. Returns False if its state must be read before: then the
+        key is blocked.
 
         Raises:
             Exception: The state cannot be decoded. Nothing has moved.
@@ -54,7 +54,8 @@ class PaneMover:
             return False
         try:
             state = context.state
-            found = [(window, self._pane(window, key)) for window in self._panes.of_key(key)]
+            moving = self._panes.of_key(key) if only is None else (only,)
+            found = [(window, self._pane(window, key)) for window in moving]
         except BaseException:
             if opened is None:
                 del batch.contexts[key]  # it has no effect, so it is no work
@@ -79,7 +80,7 @@ class PaneMover:
         return codec.decode(codec.present(encoded_panes(window.form, {bounds: columns})))[bounds]
 
     def has_room(self, key: bytes) -> bool:
-        """Whether the key's state, if it is in memory, has room for the key's panes."""
+        """Whether the key's state, if it is in memory, has room for all panes of the key."""
         cell = self._cells.cached().get(key)
         return cell is None or len(cell.encoded) <= MAX_MOVED_BYTES
 

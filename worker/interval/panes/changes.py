@@ -18,7 +18,7 @@ from millwheel.worker.interval.panes.table import PaneTable, WindowPanes
 if TYPE_CHECKING:
     from millwheel.sdk.columns import Column, Rows
 
-__all__ = ["PaneChange", "apply_changes", "seal_changes", "whole_table"]
+__all__ = ["PaneChange", "apply_changes", "change_bytes", "seal_changes", "whole_table"]
 
 _ROW: Final = "<u4"
 _PART_BYTES: Final = 1 << 20
@@ -86,6 +86,11 @@ def _change(window: WindowPanes, rows: Rows, keys: list[bytes], closed: Rows) ->
     return PaneChange(window.start, window.end, window.form, packed, keys, columns, closed.astype(_ROW).tobytes())
 
 
+def change_bytes(change: PaneChange) -> int:
+    """Approximate size of a change."""
+    return len(change.rows) + sum(map(len, change.keys)) + sum(len(content) for _, content in change.columns)
+
+
 def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -> None:
     """Apply changes in the order in which they were made, as a takeover does.
 
@@ -98,8 +103,8 @@ def apply_changes(table: PaneTable, changes: Sequence[PaneChange], where: str) -
             _apply(table, change)
         except ImportError as error:
             raise NotInstalledError(
-                f"{where}: it has windows by columns, and NumPy is not here ({error}): install openmillwheel[columns] at "
-                "this worker, and start it again"
+                f"{where}: it has windows by columns, and NumPy is not here ({error}): install openmillwheel[columns] "
+                "at this worker, and start it again"
             ) from error
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptValueError(where, f"a change of windows that cannot be applied: {error!r}") from error

@@ -220,6 +220,13 @@ class PaneTable:
         """The windows in which the key has a pane here."""
         return (window for window in list(self.windows.values()) if key in window.rows)
 
+    def with_panes(self, keys: Iterable[bytes], windows: Iterable[WindowPanes]) -> list[bytes]:
+        """Those of the keys that have a pane in one of the windows, in increasing order."""
+        wanted, found = set(keys), set[bytes]()
+        for window in windows:
+            found |= window.rows.keys() & wanted
+        return sorted(found)
+
     def window(self, name: WindowName, kinds: Iterable[str]) -> WindowPanes:
         """The window, which the batch at hand changes. It is made if it is not there."""
         found = self.windows.get(name)
