@@ -204,14 +204,14 @@ class _SessionReader(SplitReader[T, SessionPosition]):
         return replace(read, lost=self._lost - before)
 
     def _log_lost(self) -> None:
-        lost = self._inbox.lost - self._logged
-        if lost > 0:
+        by_now = self._inbox.lost  # the library's thread goes on
+        if by_now > self._logged:
             log.warning(
                 "%d messages of %r at QoS 0 were lost: %s messages waited for a read, because consumers of the stream "
                 "are slow. Messages of QoS 1 wait at the broker",
-                lost, self._topics, f"{MOST_UNSURE:,}",
+                by_now - self._logged, self._topics, f"{MOST_UNSURE:,}",
             )  # fmt: skip
-            self._logged, self._log_after = self._inbox.lost, time.monotonic() + _LOG_SECONDS
+            self._logged, self._log_after = by_now, time.monotonic() + _LOG_SECONDS
 
     async def _read(self) -> Read[T, SessionPosition]:
         self._link.check()
