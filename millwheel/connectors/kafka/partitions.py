@@ -142,10 +142,15 @@ class PartitionReader(SplitReader[T, int], Generic[T]):
         low, _ = self._bounds()
         begins = offset_since(low, high, found.offset)
         if begins.uncertain and not self._skip_removed:
+            helps = (
+                "Nothing is left there, so no other time helps: begin with what comes by skip_removed=True, and take "
+                "it back by an update when each partition has a position"
+                if begins.empty
+                else "Give a later time, or begin with what is there by skip_removed=True"
+            )
             raise KafkaError(
                 f"{self._place}: what was before offset {low} was removed by the topic's retention, and some of it may "
-                f"be as new as start=, {format_timestamp(start)}. Give a later time, or begin with what is there by "
-                "skip_removed=True"
+                f"be as new as start=, {format_timestamp(start)}. {helps}"
             )
         return begins.offset
 
