@@ -31,6 +31,10 @@ MOST_SPLITS: Final = 100_000
 """The most splits of a source. The names of all of them are one state."""
 MOST_BYTES: Final = 16 << 20
 """The most of one read (G13): the records as they are stored, and what they become for consumers of their stream."""
+_REMEDY: Final = (
+    "it is tried again by itself, and cannot be given up: see whether the source can be reached and has the split, or "
+    "mend its code; then `millwheel topology update`"
+)
 _READS_AT_ONCE: Final = 100
 _PAUSE_AFTER: Final = 100_000
 """A clock that stands still, as in a test, lets a split read so often. Then it must pass so many microseconds."""
@@ -75,6 +79,7 @@ class FindSplits(Computation[None, Found]):
     """Finds the splits of a source, and produces each of them once."""
 
     _begins_with = ""
+    _remedy = _REMEDY
 
     def __init__(self, source: Source[Any, Any], identity: str, output: str, timing: Timing) -> None:
         self._source = source
@@ -121,6 +126,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
     """Reads the splits of a source, each as a key."""
 
     _feeds = True
+    _remedy = _REMEDY
 
     def __init__(
         self,
