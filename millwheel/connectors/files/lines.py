@@ -157,6 +157,7 @@ class LinesReader(SplitReader[T, FilePosition]):
             data = text.at(position.offset, asked)
         ended = closed and len(data) < asked and self._is_unchanged()
         records: list[tuple[Any, Timestamp | None]] = []
+        numbers = [position.line + 1]
         if position.inside is Inside.LINE:
             size = data.find(b"\n") + 1
             self._move(data[:size] or data, int(size > 0), Inside.NOTHING if size else Inside.LINE)
@@ -169,14 +170,14 @@ class LinesReader(SplitReader[T, FilePosition]):
             if len(lines) > (most := min(READ_LINES, reader.most_records, self.most_records)):
                 del lines[most:]
                 size = sum(map(len, lines)) + len(lines)
-            values, inside = self._parsed(reader, lines)
+            values, numbers, inside = self._parsed(reader, lines)
             records = [(value, None) for value in values]
             self._move(data[:size], len(lines), inside)
         ended = ended and self._position.offset == position.offset + len(data)
         behind = text.left(self._position.offset, self._position.line)
         if ended:
             self._open = None  # a decompressor is large
-        return Read(records, self._position, ended=ended, behind=behind)
+        return Read(records, self._position, ended=ended, behind=behind, places=lambda index: f"line {numbers[index]}")
 
     def _is_unchanged(self) -> bool:
         """Whether the file is as it was when it was opened. Otherwise it is opened again: it may have grown."""
@@ -185,9 +186,11 @@ class LinesReader(SplitReader[T, FilePosition]):
         self._open = None
         return False
 
-    def _parsed(self, reader: LineReader, lines: list[bytes]) -> tuple[list[Any], Inside]:
-        """The records of lines, and what the place behind them is inside of."""
-        number, inside, values = self._position.line, self._position.inside, []
+    def _parsed(self, reader: LineReader, lines: list[bytes]) -> tuple[list[Any], list[int], Inside]:
+        """The records of lines, the number of each one's line, and what the place behind them is inside of."""
+        number, inside = self._position.line, self._position.inside
+        values: list[Any] = []
+        numbers: list[int] = []
         for one in lines:
             number += 1
             line = one.removesuffix(b"\r")
@@ -202,7 +205,9 @@ class LinesReader(SplitReader[T, FilePosition]):
                 except LineError as error:
                     values.append(self._bad(number, str(error), line))
                     inside = Inside.QUOTES if isinstance(error, OpenQuoteError) else Inside.NOTHING
-        return values, inside
+            if len(values) > len(numbers):
+                numbers.append(number)
+        return values, numbers, inside
 
     def _bad(self, number: int, error: str, line: bytes) -> BadRecord:
         return BadRecord(self._path, f"line {number}", error, line[:_RAW_BYTES])
