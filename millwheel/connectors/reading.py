@@ -248,7 +248,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
                 at = stated if at_of is None else _timestamp(at_of(value))
                 if at is None:
                     at = asked
-                elif checks and isinstance(at, int) and not is_likely(at, asked):
+                elif checks and type(at) is int and not is_likely(at, asked):  # produce refuses other types
                     _refuse_unlikely(at, asked)
                 ctx.produce(self._output, value, timestamp=at)
             except Exception as error:
@@ -317,7 +317,7 @@ class ReadSplits(Computation[Split, SplitState[P]], Generic[P]):
 
 def _refuse_unlikely(at: Timestamp, now: int) -> None:
     """Raise UnlikelyTimeError. A time in another unit is left to ``produce``: all records have that."""
-    if not isinstance(at, bool) and not wrong_unit(at, now):
+    if not wrong_unit(at, now):
         raise UnlikelyTimeError(f"{describe_unlikely(at)}; if that is meant, give source(..., any_timestamp=True)")
 
 
