@@ -17,12 +17,12 @@ from millwheel.errors import Problem
 from millwheel.master.migrating import state_problem
 from millwheel.master.record_compatibility import StreamDifference, stream_difference
 from millwheel.model.catalog import Catalog, code_of
+from millwheel.model.connector_parts import MAKES_BATCHES
 from millwheel.rpc.v1 import catalog_pb2 as catalog
 from millwheel.rpc.v1 import topology_pb2 as specs
 from millwheel.sdk.spreading import ANY_SHARD
 
 __all__ = [
-    "MAKES_BATCHES",
     "MAX_PREVIOUS_BYTES",
     "changed_computations",
     "keep_previous",
@@ -41,8 +41,6 @@ _SECOND_PHASES: Final = (
     "millwheel.windows.two_phase:MergePartials",
 )
 """Implementations that merge what a first phase computes. Their states are those of a step with one phase."""
-MAKES_BATCHES: Final = "millwheel.connectors.writing:MakeBatches"
-"""The implementation that collects the records of a sink's shards."""
 
 
 def plain_spec(spec: specs.TopologySpec) -> specs.TopologySpec:
