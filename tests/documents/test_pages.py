@@ -201,6 +201,7 @@ def loaded() -> ForkServerContext:
 def test_every_example_on_a_page_works(page: str, tmp_path: Path, loaded: ForkServerContext) -> None:
     desk, printed = tmp_path / "desk", tmp_path / "printed"
     desk.mkdir()
+    printed.touch()
     _prepare(page, desk)
     reader = loaded.Process(target=read_apart, args=(page, desk, printed))
     reader.start()
