@@ -159,8 +159,8 @@ class RegistryFormat(Generic[T]):
             # A writer may have registered it a moment ago, by another server of the registry.
             if (seconds := self._unknown.wait(number, time.monotonic())) > 0:
                 raise KafkaError(
-                    f"{error}: it is asked again for {seconds:.0f} s, for its servers learn of a new schema one after the "
-                    "other"
+                    f"{error}: it is asked again for {seconds:.0f} s, for its servers learn of a new schema one after "
+                    "the other"
                 ) from error
             raise
         self._unknown.found(number)
