@@ -356,7 +356,7 @@ async def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str,
 
 
 async def test_a_file_of_settings_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KafkaError, match=r"cannot read the settings for Kafka.*kafka.properties"):
+    with pytest.raises(KafkaError, match=r"cannot read the file of settings.*kafka.properties"):
         await source("bids", Bid, settings=str(tmp_path / "kafka.properties")).splits()
 
 
