@@ -107,14 +107,20 @@ class TableWriter(SinkWriter[T]):
         """
 
         async def attempt(repeated: bool) -> int:
-            if repeated:
-                await self._look()
+            is_fresh = False
             while True:
+                if repeated or is_fresh:
+                    await self._look()
                 clock = time.time_ns() // 1_000
-                target = next_progress(self._found, self._place, batch, clock, self._table.progress)
-                if await self._moved_to(target):
-                    return target.time
-                await self._look()  # another process has moved it
+                try:
+                    target = next_progress(self._found, self._place, batch, clock, self._table.progress)
+                except CassandraError:
+                    if is_fresh or repeated:
+                        raise
+                else:
+                    if await self._moved_to(target):
+                        return target.time
+                is_fresh = True  # another process, or a person, has changed the progress
 
         return await self._settled(attempt)
 
