@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from millwheel.model.time import Timestamp
 from millwheel.sdk.errors import UsageError
 from millwheel.sdk.typeinfo import Field, describe_type, field_of, members, type_name
 
-__all__ = ["LEAST_GRACE_SECONDS", "FieldColumn", "RowColumns", "TableLayout", "fields_of"]
+__all__ = ["LEAST_GRACE_SECONDS", "FieldColumn", "TableColumns", "TableLayout", "fields_of"]
 
 LEAST_GRACE_SECONDS: Final = 3_600
 """How long Cassandra must remember what was deleted (``gc_grace_seconds``). A write may arrive late by a minute or two,
@@ -77,7 +77,7 @@ def fields_of(kind: Any) -> tuple[inspect.Field, ...]:
     return described.fields
 
 
-class RowColumns:
+class TableColumns:
     """How rows of a type fill a table."""
 
     def __init__(self, kind: Any, table: TableLayout) -> None:
@@ -116,8 +116,19 @@ class RowColumns:
         Raises:
             ValueError: A part of the primary key is missing.
         """
+        return self._values_of(row, self.columns, unset)
+
+    def key_of(self, row: Any) -> list[Any]:
+        """The values of a row for the primary key.
+
+        Raises:
+            ValueError: A part of it is missing.
+        """
+        return self._values_of(row, self.columns[: self.keys], None)
+
+    def _values_of(self, row: Any, columns: Sequence[FieldColumn], unset: Any) -> list[Any]:
         values = []
-        for number, column in enumerate(self.columns):
+        for number, column in enumerate(columns):
             value = row.get(column.attribute, UNSET) if self._items else getattr(row, column.attribute)
             if number < self.keys and (value is None or value is UNSET):
                 raise ValueError(f"{column.name} is a part of the primary key, and is {value}")

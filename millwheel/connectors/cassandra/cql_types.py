@@ -90,6 +90,8 @@ def converter(field: inspect.Type, column: CqlType, *, is_timestamp: bool = Fals
     if column.name == "list" and not column.frozen:
         raise UnfitError(f"is a list, to which a repeated write would append: make it frozen<{_shown(column)}>")
     parts = _parts_of(field)
+    if not parts:
+        raise UnfitError("cannot be filled by a field that is always None")
     found = [_of_one(part, column, is_timestamp=is_timestamp) for part in parts]
     if len(found) != 1 and any(one is not None for one in found):
         raise UnfitError(f"is {_shown(column)}, and the field may be of {len(parts)} types")

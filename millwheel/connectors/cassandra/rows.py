@@ -87,13 +87,12 @@ def shown_record(records: Sequence[tuple[Any, Timestamp]], number: int) -> str:
 
 
 def _change(spec: TableSpec[T], table: PreparedTable, number: int, value: T) -> RowChange:
-    row = value if spec.row is None else spec.row(value)
-    values, keys = table.columns.values(row, UNSET_VALUE), table.columns.keys
+    row, columns = value if spec.row is None else spec.row(value), table.columns
     if spec.delete is not None and spec.delete(value):
-        delete = table.delete.bind([0, *values[:keys]])
+        delete = table.delete.bind([0, *columns.key_of(row)])
         return RowChange(tuple(delete.values[1:]), number, delete=delete)
-    upsert = table.upsert.bind([*values, 0])
-    return RowChange(tuple(upsert.values[:keys]), number, upsert=upsert)
+    upsert = table.upsert.bind([*columns.values(row, UNSET_VALUE), 0])
+    return RowChange(tuple(upsert.values[: columns.keys]), number, upsert=upsert)
 
 
 def _keep_unset(later: BoundStatement, former: BoundStatement) -> None:

@@ -13,7 +13,7 @@ from millwheel.connectors.cassandra.errors import CassandraError
 from millwheel.errors import did_you_mean
 from millwheel.store.cassandra.settings import ClusterSettings
 
-__all__ = ["Access", "read_settings"]
+__all__ = ["CassandraAccess", "read_settings"]
 
 _MOST_SECONDS: Final = 20
 """A write is a conditional update and then the rows. Both end within the minute that a call has."""
@@ -33,7 +33,7 @@ class _File(msgspec.Struct):
     timeout_seconds: float = 10.0
 
 
-class Access(NamedTuple):
+class CassandraAccess(NamedTuple):
     """How a writer reaches the cluster.
 
     Attributes:
@@ -47,7 +47,7 @@ class Access(NamedTuple):
     serial: int
 
 
-def read_settings(path: str, keyspace: str) -> Access:
+def read_settings(path: str, keyspace: str) -> CassandraAccess:
     """Read the file.
 
     Raises:
@@ -76,7 +76,7 @@ def read_settings(path: str, keyspace: str) -> Access:
     )
     level = getattr(ConsistencyLevel, known.consistency.upper())
     local = known.consistency == "local_quorum"
-    return Access(cluster, level, ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL)
+    return CassandraAccess(cluster, level, ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL)
 
 
 def _converted(path: str) -> _File:

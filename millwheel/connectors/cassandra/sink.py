@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from millwheel.connectors.cassandra.columns import fields_of
 from millwheel.connectors.cassandra.spec import TableSpec
@@ -23,15 +23,35 @@ _MOST_SECONDS: Final = 20 * 365 * 86_400
 """Cassandra's limit of a time to live: 20 years."""
 
 
+@overload
+def sink(
+    table: str,
+    kind: type[T],
+    *,
+    settings: str | os.PathLike[str],
+    row: None = None,
+    delete: Callable[[T], bool] | None = None,
+    ttl: Duration | None = None,
+) -> Sink[T]: ...
+@overload
 def sink(
     table: str,
     kind: Any,
     *,
     settings: str | os.PathLike[str],
-    row: Callable[[T], Any] | None = None,
+    row: Callable[[T], Any],
     delete: Callable[[T], bool] | None = None,
     ttl: Duration | None = None,
-) -> Sink[T]:
+) -> Sink[T]: ...
+def sink(
+    table: str,
+    kind: Any,
+    *,
+    settings: str | os.PathLike[str],
+    row: Callable[[Any], Any] | None = None,
+    delete: Callable[[Any], bool] | None = None,
+    ttl: Duration | None = None,
+) -> Sink[Any]:
     """A sink that keeps the newest row of each primary key in a table, which must be there.
 
     Each record writes the row of its key: its fields become the columns of their names. A field that is None empties

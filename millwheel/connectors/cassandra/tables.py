@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cassandra import InvalidRequest, Unauthorized
+from cassandra import RequestValidationException
 from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import PreparedStatement
 
-from millwheel.connectors.cassandra.columns import RowColumns, TableLayout
+from millwheel.connectors.cassandra.columns import TableColumns, TableLayout
 from millwheel.connectors.cassandra.errors import CassandraError
 from millwheel.connectors.cassandra.progress import PROGRESS
-from millwheel.connectors.cassandra.settings import Access
+from millwheel.connectors.cassandra.settings import CassandraAccess
 from millwheel.connectors.cassandra.spec import TableSpec
 from millwheel.store.cassandra.schema import table_id, until_known
 
@@ -49,7 +49,7 @@ class PreparedTable:
         level: The consistency of writes.
     """
 
-    columns: RowColumns
+    columns: TableColumns
     upsert: PreparedStatement
     delete: PreparedStatement
     progress: str
@@ -59,13 +59,15 @@ class PreparedTable:
     level: int
 
 
-def prepare_table(spec: TableSpec[Any], access: Access, cluster: Cluster, driver: DriverSession) -> PreparedTable:
+def prepare_table(
+    spec: TableSpec[Any], access: CassandraAccess, cluster: Cluster, driver: DriverSession
+) -> PreparedTable:
     """Check the table, make the table of the progress if there is none, and prepare the statements.
 
     Raises:
         CassandraError: The table does not take the rows, or a right is missing.
     """
-    columns = RowColumns(spec.kind, _layout(spec, driver))
+    columns = TableColumns(spec.kind, _layout(spec, driver))
     progress = f"{_name(spec.keyspace)}.{PROGRESS}"
     _see_to_progress(spec.keyspace, progress, driver)
 
@@ -133,7 +135,7 @@ def _see_to_progress(keyspace: str, progress: str, driver: DriverSession) -> Non
     create = _CREATE.format(table=progress)
     try:
         driver.execute(f"{create} WITH ID = {table_id(keyspace, create)}")
-    except (Unauthorized, InvalidRequest) as error:
+    except RequestValidationException as error:
         raise CassandraError(
             f"the table {progress} is missing, and cannot be made ({error}): let an administrator run {create}, and "
             "GRANT SELECT, MODIFY on it"

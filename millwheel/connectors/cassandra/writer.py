@@ -64,7 +64,7 @@ class TableWriter(SinkWriter[T]):
     of the progress is conditional. So of two writers one gets the time, and the other one finds another progress. The
     one that is shut out may still send rows, with a smaller time than all that follows. They change nothing: what they
     have was written by the successor, or was replaced since. *Who may break it:* a table that forgets deletions sooner
-    than writes arrive (``gc_grace_seconds``), so :class:`RowColumns` refuses it.
+    than writes arrive (``gc_grace_seconds``), so :class:`TableColumns` refuses it.
     """
 
     def __init__(self, spec: TableSpec[T], place: SinkShard, session: CassandraSession, table: PreparedTable) -> None:
@@ -107,20 +107,20 @@ class TableWriter(SinkWriter[T]):
         """
 
         async def attempt(repeated: bool) -> int:
-            is_fresh = False
+            is_fresh = repeated
             while True:
-                if repeated or is_fresh:
+                if is_fresh:
                     await self._look()
                 clock = time.time_ns() // 1_000
                 try:
                     target = next_progress(self._found, self._place, batch, clock, self._table.progress)
                 except CassandraError:
-                    if is_fresh or repeated:
+                    if is_fresh:
                         raise
                 else:
                     if await self._moved_to(target):
                         return target.time
-                is_fresh = True  # another process, or a person, has changed the progress
+                is_fresh = True  # another process, or a person, has changed the progress meanwhile
 
         return await self._settled(attempt)
 
@@ -168,7 +168,7 @@ class TableWriter(SinkWriter[T]):
         return bool(answer[0][0])
 
     def _chunks(self, changes: Sequence[RowChange]) -> Iterator[Sequence[RowChange]]:
-        """Rows of one partition are sent together: they are one write there."""
+        """The rows, in groups of one partition: a group is one write there."""
         partitions: dict[tuple[bytes, ...], list[RowChange]] = {}
         for change in changes:
             partitions.setdefault(change.key[: self._table.columns.partition], []).append(change)

@@ -12,7 +12,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.connectors.cassandra import CassandraError
-from millwheel.connectors.cassandra.columns import RowColumns, TableLayout
+from millwheel.connectors.cassandra.columns import TableColumns, TableLayout
 from millwheel.connectors.cassandra.cql_types import CqlType, parsed
 
 GRACE = 864_000
@@ -58,7 +58,7 @@ class Size(Enum):
 )
 def test_a_column_takes_a_field(kind: Any, column: str, given: Any, written: Any) -> None:
     row = one_field(kind)
-    columns = RowColumns(row, layout(item="text", value=column))
+    columns = TableColumns(row, layout(item="text", value=column))
     assert columns.values(row("tea", given), None) == ["tea", written]
 
 
@@ -75,6 +75,7 @@ def test_a_column_takes_a_field(kind: Any, column: str, given: Any, written: Any
         (list[int], "set<int>", "is set<int>, and the field is of list"),
         (dict[str, mw.Timestamp], "map<text, timestamp>", "is timestamp, and the field is of int"),
         (set[Size], "set<int>", "whose parts the sink does not convert"),
+        (None, "text", "a field that is always None"),
         (str, "duration", "a type that the sink does not write"),
         (str, "frozen<address>", "is address, a type that the sink does not write"),
         (str, "static text", "is static: of two rows"),
@@ -84,14 +85,14 @@ def test_a_column_takes_a_field(kind: Any, column: str, given: Any, written: Any
 )
 def test_a_column_refuses_a_field(kind: Any, column: str, match: str) -> None:
     with pytest.raises(CassandraError, match=match):
-        RowColumns(one_field(kind), layout(item="text", value=column))
+        TableColumns(one_field(kind), layout(item="text", value=column))
 
 
 @pytest.mark.guarantee("G1")
 def test_a_table_that_forgets_deletions_at_once_is_refused() -> None:
     """A row that is written late would come back."""
     with pytest.raises(CassandraError, match=r"gc_grace_seconds is 0, .*ALTER TABLE shop\.totals WITH gc_grace"):
-        RowColumns(one_field(int), layout(0, item="text", value="int"))
+        TableColumns(one_field(int), layout(0, item="text", value="int"))
 
 
 def test_the_statements_have_the_key_first() -> None:
@@ -105,7 +106,7 @@ def test_the_statements_have_the_key_first() -> None:
         {"item": ("clustering", 0, "text"), "cents": ("regular", -1, "decimal"), "Shop": ("partition_key", 0, "text")},
         GRACE,
     )
-    columns = RowColumns(Row, table)
+    columns = TableColumns(Row, table)
     assert columns.upsert(60) == (
         'INSERT INTO shop.totals ("Shop", "item", "cents") VALUES (?, ?, ?) USING TIMESTAMP ? AND TTL 60'
     )
@@ -120,16 +121,21 @@ def test_equal_decimals_are_one_key() -> None:
         item: str
         price: Decimal
 
-    columns = RowColumns(Row, layout(item="text", price="clustering decimal"))
+    columns = TableColumns(Row, layout(item="text", price="clustering decimal"))
     first, second = (columns.values(Row("tea", Decimal(text)), None)[1] for text in ("1.50", "1.5"))
     assert str(first) == str(second)
+
+
+def test_a_deletion_needs_the_key_alone() -> None:
+    columns = TableColumns(one_field(Size), layout(item="text", value="int"))
+    assert columns.key_of(one_field(str)("tea", "no size")) == ["tea"]
 
 
 @pytest.mark.parametrize("item", [None, msgspec.UNSET, ""])
 def test_a_key_is_never_missing(item: Any) -> None:
     row = one_field(int)
     with pytest.raises(ValueError, match=r"item is .* key"):
-        RowColumns(row, layout(item="text", value="int")).values(row(item, 1), None)
+        TableColumns(row, layout(item="text", value="int")).values(row(item, 1), None)
 
 
 def test_types_of_columns_are_read() -> None:

@@ -18,7 +18,7 @@ from millwheel.connectors.cassandra.progress import TIMES, TableProgress, next_p
 from millwheel.connectors.cassandra.writer import TableWriter
 from millwheel.connectors.sink import SinkBatch, SinkShard
 from tests.components import cassandra as shared_node
-from tests.connectors.cassandra.given import Shop, opened, until_done, with_writers
+from tests.connectors.cassandra.given import Shop, opened, until_done, with_writers, written
 
 FOR_EVER = float("inf")
 PLACE = SinkShard("shop/sales-table", 0, 1, 5)
@@ -96,6 +96,13 @@ def _model(contents: list[list[tuple[str, Any, Any, bool]]]) -> dict[str, tuple[
         if not gone:
             rows[item] = (former[0] if cents is UNSET else cents, former[1] if note is UNSET else note)
     return rows
+
+
+@pytest.mark.guarantee("G15")
+def test_the_last_record_of_a_batch_counts(shop: Shop) -> None:
+    """Of two writes at one time Cassandra would keep the larger values."""
+    written(shop, shop.sink(), [shop.sale("lamp", 9, note="z"), shop.sale("lamp", 1, note="a")])
+    assert shop.rows() == {"lamp": (1, "a")}
 
 
 @pytest.mark.guarantee("G1", "G3")
