@@ -32,6 +32,7 @@ from tests.patience import patience
 ALL = {str(page.relative_to(ROOT)): blocks_of(page) for page in pages()}
 ELSEWHERE = {
     "docs/backups.md": "tests/snapshots/test_lost_disks.py runs it, and deletes the data in between",
+    "docs/cassandra.md": "tests/connectors/cassandra/test_sink.py runs it, with a node",
     "docs/mqtt.md": "tests/connectors/test_mqtt.py runs it, with a broker",
     "docs/redis.md": "tests/connectors/test_redis_sinks.py runs it, with a server",
     "docs/kafka.md": "tests/connectors/kafka/test_page.py runs it, with a broker",
